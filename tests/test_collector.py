@@ -102,7 +102,6 @@ def test_a_forked_child_begins_anew() -> None:
 def nothing_frozen() -> Iterator[None]:
     """As in most programs; what the tests themselves have frozen is frozen again."""
     gc.unfreeze()
-    gc.collect()
     yield
     gc.enable()
     gc.freeze()

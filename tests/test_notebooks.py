@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -22,19 +24,30 @@ PAGE = FOLDER.parent / "docs" / "notebooks.md"
 ABOUT = {"08_mujoco_mjx": "mujoco.mjx"}
 
 
-def execute(path: Path) -> Any:
-    """The notebook with fresh outputs; a cell that raises is an error."""
-    notebook = nbformat.read(path, as_version=4)
-    metadata = notebook.metadata.copy()
+# What a notebook finds is as in a kernel that has just started: no names, and the first cell is number 1.
+ANEW = "get_ipython().reset()"
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[NotebookClient]:
+    """One for all notebooks: to start it and to import what they import takes longer than most of them do."""
+    new = nbformat.v4.new_notebook()
     with warnings.catch_warnings():
-        # What the Jupyter packages warn of when they start a kernel says nothing about the notebook.
+        # What the Jupyter packages warn of when they start a kernel says nothing about the notebooks.
         warnings.simplefilter("ignore")
-        client = NotebookClient(
-            notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-        )
-        client.execute()
-    notebook.metadata = metadata  # without the version of this Python
-    for cell in notebook.cells:
+        client = NotebookClient(new, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
+        with client.setup_kernel():
+            yield client
+
+
+def execute(path: Path, kernel: NotebookClient) -> Any:
+    """The notebook with fresh outputs; a cell that raises is an error."""
+    kernel.nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(ANEW)])
+    kernel.execute_cell(kernel.nb.cells[0], 0)
+    notebook = kernel.nb = nbformat.read(path, as_version=4)
+    kernel.reset_execution_trackers()
+    for number, cell in enumerate(notebook.cells):
+        kernel.execute_cell(cell, number)
         cell.metadata.pop("execution", None)  # times
     return notebook
 
@@ -60,11 +73,11 @@ def graphs(notebook: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook(path: Path, update_golden: bool) -> None:
+def test_notebook(path: Path, kernel: NotebookClient, update_golden: bool) -> None:
     if path.stem in ABOUT:
         pytest.importorskip(ABOUT[path.stem], reason="the library that it is about is not installed")
     committed = nbformat.read(path, as_version=4)
-    fresh = execute(path)
+    fresh = execute(path, kernel)
     errors = [output for cell in fresh.cells for output in cell.get("outputs", []) if output.output_type == "error"]
     assert errors == []
     if update_golden:
@@ -106,3 +119,13 @@ def test_the_kernel_is_this_python() -> None:
     """Else the notebooks would be executed with another installation than the one under test."""
     manager = NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3").create_kernel_manager()
     assert manager.kernel_spec is not None and manager.format_kernel_cmd()[0] == sys.executable
+
+
+def test_a_notebook_starts_anew(kernel: NotebookClient, tmp_path: Path) -> None:
+    """It finds no name of the notebook before it, and counts its cells from 1."""
+    path = tmp_path / "first.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("left = 1")]), path)
+    assert execute(path, kernel).cells[0].execution_count == 1
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("left")]), path)
+    with pytest.raises(CellExecutionError, match="name 'left' is not defined"):
+        execute(path, kernel)

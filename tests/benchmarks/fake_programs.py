@@ -12,11 +12,28 @@ import numpy as np
 from benchmarks.program import Program
 
 
+class Clock:
+    """What the process reads its clock from, from now on: only what programs say that they take passes."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        time.perf_counter = self
+
+    def __call__(self) -> float:
+        # To read it takes time too: nothing takes none.
+        self.take(1e-9)
+        return self.seconds
+
+    def take(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
 def steady(value: float = 1.0, seconds: float = 0.0, units: float | None = None, kept: float | None = None) -> Program:
     """Takes some time and returns a number."""
+    clock = Clock()
 
     def step() -> Any:
-        time.sleep(seconds)
+        clock.take(seconds)
         return value
 
     def read(result: Any) -> dict[str, np.ndarray]:
@@ -28,6 +45,11 @@ def steady(value: float = 1.0, seconds: float = 0.0, units: float | None = None,
         units=None if units is None else lambda result: units,
         kept_bytes=None if kept is None else lambda: kept,
     )
+
+
+def waiting(seconds: float) -> Program:
+    """Really takes some time."""
+    return Program(lambda: time.sleep(seconds), lambda result: {})
 
 
 def talkative() -> Program:
@@ -59,11 +81,11 @@ def dying() -> Program:
 
 
 def warming() -> Program:
-    """Slow at its first run in a process."""
-    runs: list[int] = []
+    """Slow at its first run in a process: it takes 0.5 s, and a later one 0.2 s."""
+    clock, runs = Clock(), list[int]()
 
     def step() -> Any:
-        time.sleep(0.0 if runs else 0.3)
+        clock.take(0.2 if runs else 0.5)
         runs.append(1)
         return 1.0
 
@@ -71,15 +93,15 @@ def warming() -> Program:
 
 
 def caching() -> Program:
-    """Returns whether an earlier process left something in its cache."""
+    """Takes 0.5 s where an earlier process has left something in its cache, and else 0.1 s."""
+    clock = Clock()
     mark = os.path.join(os.environ["XDG_CACHE_HOME"], "mark")
 
     def step() -> Any:
         found = os.path.exists(mark)
         with open(mark, "w"):
             pass
-        if found:
-            time.sleep(0.5)
+        clock.take(0.5 if found else 0.1)
         return 1.0
 
     return Program(step, lambda result: {"value": np.asarray(result)})

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import measure as module
 from benchmarks.__main__ import main, select
 from benchmarks.case import Entry, Goal
 from benchmarks.catalogue import PEERS, cases
@@ -122,9 +121,7 @@ def test_an_engine_that_does_not_exist_is_an_error_in_the_table(capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_ctrlgrad_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
-    monkeypatch.setattr(module, "MOST_RUNS", 1)
+def test_ctrlgrad_alone(tmp_path: Path) -> None:
     stem = tmp_path / "out" / "found"
     chosen = ["lstm-concat-50x1x32x64", "nested", "runge-kutta", "lengths", "compilation", "kept-bytes"]
     arguments = ["--tiny", "--engine", "reference", "--peers", "numpy", "--repeats", "1", "--output", str(stem)]

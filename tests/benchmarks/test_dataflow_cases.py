@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks import measure as module
 from benchmarks.__main__ import main
 from benchmarks.dataflow import figure
 from benchmarks.dataflow.cases import BATCHES, WINDOWS, dataflow_cases
@@ -161,9 +160,7 @@ def test_no_picture_of_what_was_not_measured(tmp_path: Path, capsys: pytest.Capt
     ],
     ids=lambda names: names[-1],
 )
-def test_the_cases_by_the_command(chosen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE", 0.0)
-    monkeypatch.setattr(module, "MOST_RUNS", 1)
+def test_the_cases_by_the_command(chosen: list[str], tmp_path: Path) -> None:
     stem = tmp_path / "found"
     arguments = ["--tiny", "--engine", "reference", "--repeats", "1", "--output", str(stem), "--only", *chosen]
     main(arguments)

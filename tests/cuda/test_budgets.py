@@ -8,7 +8,7 @@ beside each other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -115,10 +115,16 @@ def test_the_corpus_is_really_moved(short_chunks: None, monkeypatch: pytest.Monk
         assert (stats.copies_in if way == SWAP else stats.recomputed_chunks) > 5
 
 
+@cache
+def expected_of(steps: int) -> list[Any]:
+    """What the recurrent layer gives without a budget, in chunks of 16 KiB."""
+    arguments = sequence(steps)
+    return unlimited(lstm().graph(*arguments), arguments)
+
+
 @pytest.mark.parametrize("loop", [cg.while_loop, swapping, recomputing])
 def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_16_kib: None) -> None:
-    arguments = sequence(400)
-    expected = unlimited(lstm().graph(*arguments), arguments)
+    arguments, expected = sequence(400), expected_of(400)
     limit = (160 << 10) + arguments[1].nbytes
     found, manager = run_within(limit, lstm(loop).graph(*arguments), arguments)
     for x, y in zip(found, expected, strict=True):
@@ -136,8 +142,7 @@ def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
     """`checkpoint` acts by itself; memory grows with the square root of the length."""
     peaks = []
     for steps in (20, 80, 320):
-        arguments = sequence(steps)
-        expected = unlimited(lstm().graph(*arguments), arguments)
+        arguments, expected = sequence(steps), expected_of(steps)
         found, manager = run_within(None, lstm(recomputing).graph(*arguments), arguments)
         np.testing.assert_array_equal(found[1], expected[1])
         peaks.append(manager.stats.peak_bytes["device"] - arguments[1].nbytes)
@@ -147,8 +152,7 @@ def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
 
 @pytest.mark.parametrize("states", [1, 3])
 def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
-    arguments = sequence(120)
-    expected = unlimited(lstm().graph(*arguments), arguments)
+    arguments, expected = sequence(120), expected_of(120)
     graph = lstm(lambda *args: cg.while_loop(*args, checkpoint=states)).graph(*arguments)
     found, manager = run_within(None, graph, arguments)
     np.testing.assert_array_equal(found[1], expected[1])

@@ -233,7 +233,7 @@ def _compiled(texts: Sequence[KernelText], folder: Path) -> ctypes.CDLL:
     (folder / "cuda_fp16.h").write_text("typedef _Float16 __half;\n", encoding="utf-8")
     source, library = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(_source(texts, before).replace("\nvoid kernel_", '\nextern "C" void kernel_'), encoding="utf-8")
-    command = ["g++", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", f"-I{folder}"]
+    command = ["g++", "-O0", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", f"-I{folder}"]
     subprocess.run([*command, str(source), "-o", str(library)], check=True, timeout=300)
     return ctypes.CDLL(str(library))
 

@@ -41,7 +41,7 @@ from ctrlgrad.memory.devices.streams import WorkerStream
 
 Scenario = Callable[[pytest.MonkeyPatch, Path], None]
 # How long a thread sleeps that is to be late.
-LATE = 0.2
+LATE = 0.03
 MODULES = [found.name for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
 MODULES += ["ctrlgrad.memory.devices.cuda", "ctrlgrad.memory.arena.order"]
 SITES = [site for name in MODULES for site in sites(importlib.import_module(name))]
@@ -322,7 +322,7 @@ def test_without_a_wait_something_fails(
 ) -> None:
     without(monkeypatch, site)
     # On a busy machine this thread may come after one that is late by little.
-    for late in (LATE, 10 * LATE):
+    for late in (LATE, 10 * LATE, 100 * LATE):
         monkeypatch.setattr(sys.modules[__name__], "LATE", late)
         for scenario in SCENARIOS[site.module.__name__.rpartition(".")[2]]:
             try:

@@ -11,5 +11,6 @@
 | hold copies to a card's rules: addresses, streams, what lives | `fake_cupy` |
 | hold a memory device to its protocol | `device_rules` |
 | give each step of a device to a scheduler, and walk all schedules | `stepping` |
+| start programs in processes that have ctrlgrad imported | `warm` |
 | have a session's actions replayed by the checker, and nothing left at its end | `sessions` |
 """

@@ -67,6 +67,8 @@ class Driver:
         self._ran = ran
         self.specs: list[Spec] = []
         self._known: dict[tuple[int, int], weakref.ref[np.ndarray]] = {}
+        # Which of them an address was found in.
+        self._owners: dict[int, tuple[int, int]] = {}
         # Threads share a library.
         self._lock = threading.Lock()
         self._fault: BaseException | None = None
@@ -120,6 +122,7 @@ class Driver:
         with self._lock:
             if len(self._known) > 256:
                 self._known = {span: x for span, x in self._known.items() if x() is not None}
+                self._owners.clear()
             self._known[low, high] = weakref.ref(memory)
         return int(array.data.ctypes.data)
 
@@ -129,13 +132,26 @@ class Driver:
             self.specs.append(spec)
         return 1 + self.specs.index(spec)
 
-    def _array(self, address: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-        spans = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
-        low, high = address + sum(min(0, s) for s in spans), address + sum(max(0, s) for s in spans)
-        high += np.dtype(dtype).itemsize
+    def _is_known(self, low: int, high: int) -> bool:
+        """Whether these bytes are of memory that lives."""
         with self._lock:
-            owners = [memory() for (start, end), memory in self._known.items() if start <= low and high <= end]
-        assert any(x is not None for x in owners), f"{high - low} bytes at {low:#x} are no memory of anybody's"
+            # Lists name the same addresses over and over.
+            owner = self._known.get(self._owners.get(low, (0, 0)))
+            if owner is not None and owner() is not None and high <= self._owners[low][1]:
+                return True
+            for (start, end), memory in self._known.items():
+                if start <= low and high <= end and memory() is not None:
+                    self._owners[low] = start, end
+                    return True
+        return False
+
+    def _array(self, address: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+        low = high = address
+        for n, step in zip(shape, strides, strict=True):
+            reach = (n - 1) * step
+            low, high = min(low, low + reach), max(high, high + reach)
+        high += np.dtype(dtype).itemsize
+        assert self._is_known(low, high), f"{high - low} bytes at {low:#x} are no memory of anybody's"
         raw = (ctypes.c_char * (high - low)).from_address(low)
         return np.ndarray(tuple(shape), dtype, raw, address - low, tuple(strides))
 

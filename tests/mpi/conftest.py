@@ -6,11 +6,13 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from instruments import warm
 
 # Generous: the ranks share the cores with whatever else the machine does.
 TIMEOUT = 120
@@ -33,24 +35,31 @@ def _without_mpirun(text: str) -> str:
 
 @dataclass(frozen=True)
 class Mpirun:
-    """Starts Python programs in a folder: `mpirun(3, code, *arguments)` runs one on three ranks, to its end."""
+    """Starts Python programs in a folder: `mpirun(3, code, *arguments)` runs one on three ranks, to its end.
+
+    The ranks come from the server at an address; `unlike` ranks, and those of `command`, are processes of their own.
+    """
 
     folder: Path
+    address: str
 
-    def command(self, ranks: int, code: str, *arguments: object) -> list[str]:
+    def command(self, ranks: int, code: str, *arguments: object, address: str | None = None) -> list[str]:
         program = self.folder / "program.py"
         program.write_text(code)
-        mpirun = [str(MPIRUN), "--oversubscribe", "-n", str(ranks)]
-        return [*mpirun, sys.executable, str(program), *map(str, arguments)]
+        given = [str(program), *map(str, arguments)]
+        rank = [sys.executable, *given] if address is None else warm.command(address, *given)
+        return [str(MPIRUN), "--oversubscribe", "-n", str(ranks), *rank]
 
     @property
     def environment(self) -> dict[str, str]:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return {**os.environ, **root, "OPENBLAS_NUM_THREADS": "1"}
+        # The ranks share memory. To look for networks of other kinds takes Open MPI a second at each start.
+        near = {"OMPI_MCA_btl": "^ofi"}
+        return {**os.environ, **root, **near, "OPENBLAS_NUM_THREADS": "1"}
 
-    def start(self, ranks: int, code: str, *arguments: object) -> subprocess.Popen[str]:
+    def start(self, ranks: int, code: str, *arguments: object, address: str | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(ranks, code, *arguments),
+            self.command(ranks, code, *arguments, address=address),
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -59,8 +68,9 @@ class Mpirun:
             text=True,
         )
 
-    def __call__(self, ranks: int, code: str, *arguments: object) -> Ended:
-        with self.start(ranks, code, *arguments) as process:
+    def __call__(self, ranks: int, code: str, *arguments: object, unlike: bool = False) -> Ended:
+        address = None if unlike else self.address
+        with self.start(ranks, code, *arguments, address=address) as process:
             try:
                 stdout, stderr = process.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired:
@@ -70,11 +80,18 @@ class Mpirun:
         return Ended(process.returncode, stdout, _without_mpirun(stderr))
 
 
-@pytest.fixture
-def mpirun(tmp_path: Path) -> Mpirun:
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[str]:
+    """The address of a server that ranks come from; it has not imported mpi4py, which may start MPI."""
     if find_spec("mpi4py") is None or not MPIRUN.exists():
         pytest.skip("needs mpi4py and an mpirun beside python: pip install 'ctrlgrad[mpi]'")
-    return Mpirun(tmp_path)
+    with warm.server("ctrlgrad.cli", "ctrlgrad.cli.train", "ctrlgrad.dataflow.mpi_run") as address:
+        yield address
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path, ranks: str) -> Mpirun:
+    return Mpirun(tmp_path, ranks)
 
 
 @pytest.fixture
