@@ -10,7 +10,7 @@ import pytest
 
 from ctrlgrad.engines.cuda import cupy_launches
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
-from ctrlgrad.engines.cuda.prepared.binding import setting
+from ctrlgrad.engines.cuda.prepared.entries import setting
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
@@ -63,19 +63,20 @@ def test_products_are_on_the_stream_of_the_kernels(asked: list[tuple[str, str]])
     cupy = Cupy()
     found = CupyLaunches(cupy, 512).launcher(True)
     assert (found.stream, found.handle, cupy.told) == (5, 7, [(7, 5)])
-    assert asked == [("libcublas.so.13", "cublasGemmStridedBatchedEx"), ("libcuda.so.1", "cuLaunchKernel")]
-    assert found.functions == Functions(launch=2, multiply=1)
+    driver = [("libcuda.so.1", name) for name in ("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize")]
+    assert asked == [("libcublas.so.13", "cublasGemmStridedBatchedEx"), *driver]
+    assert found.functions == Functions(launch=2, multiply=1, copy=3, wait=4)
 
 
 def test_without_products_there_is_no_handle(asked: list[tuple[str, str]]) -> None:
     cupy = Cupy()
     found = CupyLaunches(cupy, 512).launcher(False)
-    assert (found.handle, cupy.told, found.functions) == (0, [], Functions(1, 0))
+    assert (found.handle, cupy.told, found.functions) == (0, [], Functions(1, 0, 2, 3))
 
 
 def test_a_status_is_an_error_of_whom_it_came_from() -> None:
     cupy = Cupy()
-    found = cupy_launches.CupyLauncher(CupyLaunches(cupy, 512), Functions(0, 0), 5, 7)
+    found = cupy_launches.CupyLauncher(CupyLaunches(cupy, 512), Functions(0, 0, 0, 0), 5, 7)
     assert isinstance(found.error(KERNEL, 700), ValueError) and isinstance(found.error(PRODUCT, 13), KeyError)
 
 
@@ -90,8 +91,8 @@ def test_the_address_of_a_function() -> None:
 
 def test_addresses_of_the_driver_for_graphs(asked: list[tuple[str, str]]) -> None:
     found = CupyLaunches(Cupy(), 512).launcher(False).graphs()
-    assert asked[1:] == [("libcuda.so.1", name) for name in FUNCTIONS]
-    assert found == {name: number for number, name in enumerate(FUNCTIONS, 2)}
+    assert asked[3:] == [("libcuda.so.1", name) for name in FUNCTIONS]
+    assert found == {name: number for number, name in enumerate(FUNCTIONS, 4)}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.prepared import binding, graphs
+from ctrlgrad.engines.cuda.prepared import entries, graphs
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NodeParameters
 from ctrlgrad.engines.cuda.prepared.words import LaunchList, Words
@@ -122,14 +122,14 @@ def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch
 
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
-    turn = Binding._turn
+    end = Binding._end
 
     def interrupted(self: Binding, *given: Any) -> None:
-        turn(self, *given)
+        end(self, *given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Binding, "_turn", interrupted)
+        patched.setattr(Binding, "_end", interrupted)
         on_stand_in(graph, arguments, library=library)
     assert not library.driver.graph_calls.alive
     # Lists are kept, and have been gone through before.
@@ -146,24 +146,24 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
 def test_what_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
     driver, out = library.driver, ctypes.c_uint64()
-    turn = Binding._turn
+    end = Binding._end
 
     def forbidden(self: Binding, *given: Any) -> None:
-        turn(self, *given)
+        end(self, *given)
         match what:
             case "allocation":
                 library.empty((3,), np.dtype(float))
             case "waiting":
                 library.read([])
             case "compilation":
-                library.function(binding.setting(17), False)
+                library.function(entries.setting(17), False)
             case _:
                 driver.graph_calls._cuGraphInstantiateWithFlags(ctypes.addressof(out), 0, 0)
 
-    monkeypatch.setattr(Binding, "_turn", forbidden)
+    monkeypatch.setattr(Binding, "_end", forbidden)
     with pytest.raises(RuntimeError, match=f"not permitted when stream is capturing: {what}"):
         on_stand_in(graph, arguments, library=library)
-    monkeypatch.setattr(Binding, "_turn", lambda self, *given: suppressed(forbidden, self, *given))
+    monkeypatch.setattr(Binding, "_end", lambda self, *given: suppressed(forbidden, self, *given))
     assert all(f"cuStreamEndCapture: not captured (status {INVALIDATED})" in text for text in explained(library))
 
 
@@ -217,13 +217,14 @@ TYPES = {
 def test_a_function_has_the_parameters_that_cuda_declares(name: str) -> None:
     """The header gives the newest form of a function the name without a number."""
     header = HEADER.read_text(encoding="latin-1")
-    plain = name.removesuffix("_v2")
-    assert (plain == name) == (re.search(rf"#define {plain} +{plain}_v2\b", header) is None)
+    plain = re.sub(r"_v\d$", "", name)
+    newest = re.search(rf"#define {plain} +\S*?({plain}_v\d)\b", header)
+    assert name == (plain if newest is None else newest[1])
     if plain == "cuGraphInstantiateWithFlags":
         plain = "cuGraphInstantiate"
     declared = re.search(rf"^CUresult CUDAAPI {plain}\((.*?)\);", header, re.MULTILINE | re.DOTALL)
     assert declared is not None
-    kinds = [" ".join(parameter.split()[:-1]) for parameter in declared[1].split(",")]
+    kinds = ["*" if "*" in given else " ".join(given.split()[:-1]) for given in declared[1].split(",")]
     assert [TYPES.get(kind, ctypes.c_void_p) for kind in kinds] == list(FUNCTIONS[name])
 
 

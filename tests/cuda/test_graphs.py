@@ -191,34 +191,23 @@ def text(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
 def halves_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The odd half first."""
-    walk = Binding._walk
-
-    def mixed(self: Binding, start: int, once: int, iterations: int, odd: int, stream: int | None = None) -> None:
-        walk(self, start, once, iterations, odd if stream is None else 1, stream)
-
-    monkeypatch.setattr(Binding, "_walk", mixed)
+    turn = Binding._turn
+    monkeypatch.setattr(Binding, "_turn", lambda self: turn(self)[::-1])
 
 
 def one_half_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    walk = Binding._walk
-
-    def twice(self: Binding, start: int, once: int, iterations: int, odd: int, stream: int | None = None) -> None:
-        if stream is None:
-            walk(self, start, once, iterations, odd)
-            return
-        walk(self, start, once, 1, 0, stream)
-        walk(self, start, once, 1, 0, stream)
-
-    monkeypatch.setattr(Binding, "_walk", twice)
+    turn = Binding._turn
+    monkeypatch.setattr(Binding, "_turn", lambda self: turn(self)[:1] * 2)
 
 
 def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where a graph is launched."""
     run = Binding.run
 
-    def moved(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool) -> None:
+    def moved(self: Binding, iterations: int, rows: Any, capacities: Any, integers: Any, in_graph: bool) -> Any:
         step = {n: its.row_bytes for n, its in enumerate(self.body.carries) if n in rows}
-        run(self, iterations, {n: at + in_graph * step[n] for n, at in rows.items()}, integers, in_graph)
+        rows = {n: at + in_graph * step[n] for n, at in rows.items()}
+        return run(self, iterations, rows, capacities, integers, in_graph)
 
     monkeypatch.setattr(Binding, "run", moved)
 
@@ -227,8 +216,11 @@ def block_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph goes on in the blocks that it was made for."""
     run, first = Binding.run, {}
 
-    def with_old_blocks(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool) -> None:
-        run(self, iterations, first.setdefault(self, rows) if in_graph else rows, integers, in_graph)
+    def with_old_blocks(
+        self: Binding, iterations: int, rows: Any, capacities: Any, integers: Any, in_graph: bool
+    ) -> Any:
+        rows = first.setdefault(self, rows) if in_graph else rows
+        return run(self, iterations, rows, capacities, integers, in_graph)
 
     monkeypatch.setattr(Binding, "run", with_old_blocks)
 
@@ -282,15 +274,15 @@ def predicate_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def predicate_of_the_iteration_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Binding._turn
+    end = Binding._end
 
-    def turned(self: Binding, predicate: int, *given: Any) -> None:
+    def asked(self: Binding, predicate: int, *given: Any) -> None:
         its = self.carried[predicate]
         its.reverse()
-        turn(self, predicate, *given)
+        end(self, predicate, *given)
         its.reverse()
 
-    monkeypatch.setattr(Binding, "_turn", turned)
+    monkeypatch.setattr(Binding, "_end", asked)
 
 
 @pytest.mark.parametrize("mistake", [predicate_is_not_asked, predicate_of_the_iteration_before])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.driver import Driver
 from instruments.order import Judge
+from instruments.python_calls import calls_of_the_engine
 from instruments.recorded import recorded_run
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
@@ -48,26 +47,6 @@ def lstm(steps: int, order: int) -> tuple[Graph, list[Any]]:
     arguments = [w, u, x, np.int64(steps)]
     fn = cg.grad(lstm_loss, argnums=(0, 1, 2)) if order else lstm_loss
     return cg.function(fn).graph(*arguments), arguments
-
-
-def calls_of_the_engine(run: Callable[[], Any]) -> int:
-    """The functions of the package that are called, but for those that the stand-in calls to compute."""
-    calls = depth = 0
-    inside = Driver._guarded.__code__.co_consts
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal calls, depth
-        if frame.f_code in inside:
-            depth += (event == "call") - (event == "return")
-        elif event == "call" and not depth and "/ctrlgrad/" in frame.f_code.co_filename.replace("\\", "/"):
-            calls += "/tests/" not in frame.f_code.co_filename.replace("\\", "/")
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -240,7 +219,7 @@ def test_an_error_of_the_driver_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
 
 def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Iterations._place
-    monkeypatch.setattr(Iterations, "_place", lambda self, stack, its: place(self, stack, its) + its.row_bytes)
+    monkeypatch.setattr(Iterations, "_place", lambda self, *given: place(self, *given) + given[-1].row_bytes)
 
 
 def counter_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +230,9 @@ def counter_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
 def buffers_change_once_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     run = walker.run
 
-    def same_half(address: int, once: int, half: int, odd: int, iterations: int, functions: Any, stream: int) -> None:
-        run(address, once, half, odd, iterations - 1, functions, stream)
-        run(address, once, half, (odd + iterations) & 1, 1, functions, stream)
+    def same_half(address: int, once: int, half: int, odd: int, iterations: int, *rest: Any) -> walker.Counts:
+        run(address, once, half, odd, iterations - 1, *rest)
+        return run(address, once, half, (odd + iterations) & 1, 1, *rest)
 
     monkeypatch.setattr(walker, "run", same_half)
 
@@ -261,8 +240,8 @@ def buffers_change_once_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 def block_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     run, first = Binding.run, {}
 
-    def with_old_blocks(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool) -> None:
-        run(self, iterations, first.setdefault(self, rows), integers, in_graph)
+    def with_old_blocks(self: Binding, iterations: int, rows: Any, *rest: Any) -> walker.Counts:
+        return run(self, iterations, first.setdefault(self, rows), *rest)
 
     monkeypatch.setattr(Binding, "run", with_old_blocks)
 

@@ -22,8 +22,8 @@ from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import placement
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, CarriedArray, View
-from ctrlgrad.engines.cuda.prepared.placement import ALIGNMENT, placed, views_of
+from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, CarriedArray, View, all_launches
+from ctrlgrad.engines.cuda.prepared.placement import alignment, placed, views_of
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
 from ctrlgrad.engines.cuda.prepared.words import LaunchList
 from ctrlgrad.ir import Graph
@@ -138,9 +138,9 @@ def test_what_is_needed_together_lies_apart(seed: int) -> None:
         views += [View(Carried(k, is_next), dtype, its.shape, (4,)) for is_next in (False, True)]
     for _ in range(end):
         launches.product(*(views[int(rng.integers(len(views)))] for _ in range(3)), False)
-    found = placed(launches.launches, launches.buffers, carries)
+    found = placed(launches.items, launches.buffers, carries)
     spans: dict[Any, list[int]] = {}
-    for position, launch in enumerate(launches.launches):
+    for position, launch in enumerate(all_launches(launches.items)):
         for view in views_of(launch):
             spans.setdefault(view.source, []).append(position)
     for k in range(len(carries)):
@@ -153,7 +153,7 @@ def test_what_is_needed_together_lies_apart(seed: int) -> None:
             rooms[source] = source, 0, 4 * carries[source.position].shape[0]
             continue
         ((size,), its_dtype), place = launches.buffers[source.number], found.places[source.number]
-        assert place is not None and place[1] % ALIGNMENT == 0
+        assert place is not None and place[1] % alignment(size * its_dtype.itemsize) == 0
         rooms[source] = *place, place[1] + size * its_dtype.itemsize
         assert rooms[source][2] <= (found.nbytes if place[0] == Buffer(0) else 4 * carries[place[0].position].shape[0])
         assert place[0] == Buffer(0) or carries[place[0].position].is_double

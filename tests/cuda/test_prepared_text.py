@@ -24,7 +24,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.indexing import stages
 from ctrlgrad.engines.cuda.indexing.model import SortSpec
 from ctrlgrad.engines.cuda.prepared import kernel_text
-from ctrlgrad.engines.cuda.prepared.graphs import condition
+from ctrlgrad.engines.cuda.prepared.graphs import choice, condition
 from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
@@ -59,6 +59,15 @@ def typed(x: Any) -> Any:
     return cg.fori_loop(0, 3, step, x)
 
 
+def branching(x: Any) -> Any:
+    """Sides of which the card counts how often it goes through them, long enough for a graph."""
+
+    def step(i: Any, y: Any) -> Any:
+        return cg.switch(i % 3, [lambda y: cnp.tanh(y @ x), lambda y: y * y * 0.5, lambda y: cnp.sin(y) + 0.5], y)
+
+    return cg.fori_loop(0, 40, step, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
     found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
@@ -67,7 +76,7 @@ def programs() -> list[tuple[Graph, list[Any]]]:
     found += [(cg.function(typed).graph(y), [y]) for y in (x.astype("f2"), x.astype("bfloat16"), x + 0.5j)]
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
-    for fn in (joined, multiplied, reduced):
+    for fn in (branching, joined, multiplied, reduced):
         loss = lambda x, fn=fn: cnp.sum(cnp.sin(fn(x)))
         found.append((cg.function(cg.grad(loss)).graph(x), [x]))
     return found
@@ -109,6 +118,8 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert any(isinstance(spec, ReductionSpec) for spec in specs) and any(isinstance(spec, SortSpec) for spec in specs)
     # With and without a predicate.
     assert {condition(False), condition(True)} <= launched
+    # Of branches, and of an odd half that may be left out.
+    assert {choice(0, 3), choice(1, 1)} <= launched
 
 
 def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,11 +158,11 @@ NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA
 @NVCC
 def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
     """To machine code, as CUDA's compiler knows the function that stores it."""
-    specs = [condition(False), condition(True)]
+    specs = [condition(False), condition(True), choice(0, 3), choice(1, 1)]
     (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")
     command = ["nvcc", "--cubin", "-arch=sm_90", "-Werror", "all-warnings", str(tmp_path / "kernels.cu")]
     subprocess.run([*command, "-o", str(tmp_path / "kernels.cubin")], check=True, timeout=300)
-    assert len(set(re.findall(rb"\.text\.(\w*launched\w*)", (tmp_path / "kernels.cubin").read_bytes()))) == 2
+    assert len(set(re.findall(rb"\.text\.(\w*launched\w*)", (tmp_path / "kernels.cubin").read_bytes()))) == len(specs)
 
 
 def test_the_text_of_a_condition() -> None:

@@ -33,6 +33,7 @@ from instruments.text import run_text
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _LAUNCH = ctypes.CFUNCTYPE(_I, _P, *[_I] * 7, _P, _P, _P)
+_COPY, _WAIT = ctypes.CFUNCTYPE(_I, _P, _P, ctypes.c_size_t, _P), ctypes.CFUNCTYPE(_I, _P)
 _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _I, _I, _L, _I, _I, _I)
 STREAM, HANDLE = 11, 7
 Spec = KernelSpec | ReductionSpec | IndexSpec
@@ -54,7 +55,7 @@ def _sizes(spec: Spec) -> list[int]:
     for access, p in zip(spec.accesses, named, strict=True):
         if access.has_parameter:
             found.append(max(8, np.dtype(p.dtype).itemsize) if access.strides is None else 8)
-        found += [8, 8] * access.is_moving
+        found += [8, 8] * (1 + access.others) * access.is_moving
     return found if isinstance(spec, KernelSpec) else found + [8] * len(spec.numbers)
 
 
@@ -78,10 +79,13 @@ class Driver:
         self.without_graphs = ""
         self._capture = threading.Lock()
         self._on = Handle(STREAM)
-        # Calls of the two functions by machine code.
+        # Calls of the first two functions by machine code.
         self.launches = 0
+        self._copies: list[tuple[int, np.ndarray]] = []
         # Held, since machine code has their addresses.
-        self._callbacks = _LAUNCH(self._guarded(self._launch)), _GEMM(self._guarded(self._multiply))
+        functions = (self._launch, self._multiply, self._copy, self._wait)
+        kinds: tuple[Any, ...] = (_LAUNCH, _GEMM, _COPY, _WAIT)
+        self._callbacks = [kind(self._guarded(f)) for kind, f in zip(kinds, functions, strict=True)]
         addresses = [ctypes.cast(callback, _P).value or 0 for callback in self._callbacks]
         self.functions = Functions(*addresses)
 
@@ -171,6 +175,21 @@ class Driver:
         else:
             graph.nodes.append(lambda: self.run(spec, words, blocks, threads))
 
+    def _copy(self, target: int, source: int, size: int, stream: int) -> None:
+        """A word from the card to the host, where it is once it has been waited for."""
+        assert stream == STREAM and size == 8
+        self.graph_calls.forbid("copying")
+        found = self._array(source, "int64", [1], [8])
+        self._ran([found], [])
+        self._copies.append((target, found.copy()))
+
+    def _wait(self, stream: int) -> None:
+        assert stream == STREAM
+        self.graph_calls.forbid("waiting")
+        for target, found in self._copies:
+            ctypes.c_int64.from_address(target).value = int(found[0])
+        self._copies.clear()
+
     def run(self, spec: Spec, given: Sequence[bytes], blocks: int, threads: int) -> None:
         """Run a kernel with these parameters."""
         left = iter(given)
@@ -186,9 +205,10 @@ class Driver:
                 return np.frombuffer(next(left), dtype, 1)[0]
             word = parameter() if access.has_parameter else 0
             if access.is_moving:
-                number, step = parameter(), parameter()
-                known = self._array(words.ctypes.data, "int64", [number + 1], [8])
-                word += int(known[number] + words[0] * step)
+                pairs = [(parameter(), parameter()) for _ in range(1 + access.others)]
+                known = self._array(words.ctypes.data, "int64", [1 + max(number for number, _ in pairs)], [8])
+                (number, step), *others = pairs
+                word += int(known[number] + words[0] * step + sum(known[other] * its for other, its in others))
             if access.strides is not None:
                 return word
             return np.dtype(dtype).type(word)

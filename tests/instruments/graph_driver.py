@@ -3,7 +3,9 @@
 A launch on a stream that captures becomes a node, with its arguments as they are then, and runs when the graph is
 launched. Refused are: whatever may wait or take memory while the thread captures (the capture is spoilt by it), a graph
 in which a product has taken memory by itself, another capture on the same stream, and work on a stream that is none.
-A while node whose body leaves its condition alone would never end: that is an error here.
+A while node whose body leaves its condition alone would never end, and an if node whose condition nothing has written
+since it ran would do what it did then: errors here. Nodes of a graph come one behind the other, as their dependencies
+have to say.
 """
 
 from __future__ import annotations
@@ -27,22 +29,33 @@ UNWRITTEN = 0xFFFF
 
 
 @dataclass
-class While:
-    """A while node."""
+class Conditional:
+    """A while node, or an if node."""
 
     handle: int
     default: int
     body: Graph
+    is_loop: bool
 
 
 @dataclass
 class Graph:
     """A graph, or the body of a node in it."""
 
-    nodes: list[Callable[[], None] | While] = field(default_factory=list)
+    nodes: list[Callable[[], None] | Conditional] = field(default_factory=list)
     # Whether a product takes memory in it.
     allocates: bool = False
     conditions: dict[int, int] = field(default_factory=dict)
+    # The graph that a body is in.
+    whole: Graph | None = None
+
+
+@dataclass
+class _Node:
+    """A node by its number in a graph."""
+
+    graph: Graph
+    number: int
 
 
 @dataclass
@@ -121,11 +134,32 @@ class Graphs:
         self, stream: int, graph: int, dependencies: int, edges: int, count: int, mode: int
     ) -> int | None:
         assert stream == CAPTURE_STREAM, "a capture on a stream that others use"
-        assert not dependencies and not edges and not count and mode == 1
+        assert not edges and mode == 1
         if stream in self._captures:
             return INVALID
+        self._comes_last(self._things[graph], dependencies, count)
         self._captures[stream] = _Capture(self._things[graph], threading.get_ident())
         return None
+
+    def _comes_last(self, graph: Graph, dependencies: int, count: int) -> None:
+        """What depends on these nodes is behind all that there are."""
+        before = [self._things[read(dependencies + 8 * k, ctypes.c_uint64)] for k in range(count)]
+        last = [_Node(graph, len(graph.nodes) - 1)] if graph.nodes else []
+        assert [(x.graph is graph, x.number) for x in before] == [(True, x.number) for x in last], "nodes side by side"
+
+    def _cuStreamGetCaptureInfo_v3(
+        self, stream: int, status: int, number: int, graph: int, nodes: int, edges: int, count: int
+    ) -> None:
+        assert not (number or graph or edges)
+        capture = self._captures[stream]
+        its = capture.graph
+        there = bool(its.nodes) and not capture.is_spoilt
+        ctypes.c_int.from_address(status).value = 1 + capture.is_spoilt
+        ctypes.c_uint64.from_address(count).value = there
+        if there:
+            last = np.array([self._put(_Node(its, len(its.nodes) - 1))], np.uint64)
+            self._memory[last.ctypes.data] = last
+            ctypes.c_uint64.from_address(nodes).value = last.ctypes.data
 
     def _cuStreamEndCapture(self, stream: int, out: int) -> int | None:
         capture = self._captures.pop(stream)
@@ -159,22 +193,25 @@ class Graphs:
         raw = ctypes.string_at(given, 256)
         kind, handle = read(given, ctypes.c_int), read(given + 16, ctypes.c_uint64)
         condition, size = read(given + 24, ctypes.c_int), read(given + 28, ctypes.c_uint)
-        assert (kind, condition, size) == (13, 1, 1) and not (before or edges or count)
+        assert (kind, size) == (13, 1) and condition in (0, 1) and not edges
         assert read(given + 40, ctypes.c_uint64) == CONTEXT
         assert not any(raw[4:16]) and not any(raw[32:40]) and not any(raw[48:])
         owner = self._things[graph]
-        node = While(handle, owner.conditions[handle], Graph())
+        self._comes_last(owner, before, count)
+        whole = owner.whole or owner
+        node = Conditional(handle, whole.conditions[handle], Graph(whole=whole), bool(condition))
         owner.nodes.append(node)
         bodies = np.array([self._put(node.body)], np.uint64)
         self._memory[bodies.ctypes.data] = bodies
         ctypes.c_uint64.from_address(given + 32).value = bodies.ctypes.data
-        self._put(node, out)
+        self._put(_Node(owner, len(owner.nodes) - 1), out)
 
     def _cuGraphInstantiateWithFlags(self, out: int, graph: int, flags: int) -> int | None:
         self.forbid("instantiation")
         found: Graph = self._things[graph]
-        assert not flags and found.conditions.keys() == {node.handle for node in _loops(found)}
-        if any(node.body.allocates for node in _loops(found)):
+        conditions = [node.handle for node in _conditional(found)]
+        assert not flags and sorted(found.conditions) == sorted(conditions), "a condition is one node's"
+        if any(node.body.allocates for node in _conditional(found)):
             return NOT_SUPPORTED
         self._put(Graph(list(found.nodes), conditions=dict(found.conditions)), out)
         return None
@@ -183,23 +220,42 @@ class Graphs:
         if stream in self._captures:
             return UNSUPPORTED
         assert stream == 11, "a graph on another stream than its launches"
-        for node in _loops(self._things[executable]):
-            self.turns.append(0)
-            value = node.default
-            condition = ctypes.c_uint64.from_address(node.handle)
-            while value:
-                self.turns[-1] += 1
-                condition.value = UNWRITTEN
-                for run in node.body.nodes:
-                    assert callable(run)
-                    run()
-                value = condition.value
-                assert value != UNWRITTEN, "a while node whose condition nothing writes never ends"
+        graph: Graph = self._things[executable]
+        for node in _conditional(graph):
+            ctypes.c_uint64.from_address(node.handle).value = node.default if node in graph.nodes else UNWRITTEN
+        turns = self._run(graph)
+        self.turns += turns
         return None
 
+    def _run(self, graph: Graph) -> list[int]:
+        """The turns of its while nodes."""
+        turns = []
+        for node in graph.nodes:
+            if not isinstance(node, Conditional):
+                node()
+                continue
+            turns.append(0)
+            condition = ctypes.c_uint64.from_address(node.handle)
+            while True:
+                value, condition.value = condition.value, UNWRITTEN
+                assert value != UNWRITTEN, "a condition that nothing has written"
+                if not value:
+                    break
+                turns[-1] += 1
+                self._run(node.body)
+                if not node.is_loop:
+                    break
+        return turns
+
     def _cuGraphDestroy(self, graph: int) -> None:
-        for node in _loops(self._things.pop(graph)):
-            self._things = {number: x for number, x in self._things.items() if x is not node.body and x is not node}
+        whole = self._things[graph]
+        bodies = [whole, *(node.body for node in _conditional(whole))]
+
+        def is_its(x: object) -> bool:
+            found = x.graph if isinstance(x, _Node) else x
+            return any(found is body for body in bodies)
+
+        self._things = {number: x for number, x in self._things.items() if not is_its(x)}
 
     def _cuGraphExecDestroy(self, executable: int) -> None:
         del self._things[executable]
@@ -209,8 +265,12 @@ class Graphs:
         return handle in self._memory
 
 
-def _loops(graph: Graph) -> Iterator[While]:
-    return (node for node in graph.nodes if isinstance(node, While))
+def _conditional(graph: Graph) -> Iterator[Conditional]:
+    """Those of bodies too."""
+    for node in graph.nodes:
+        if isinstance(node, Conditional):
+            yield node
+            yield from _conditional(node.body)
 
 
 class Handle(threading.local):
@@ -229,4 +289,4 @@ class Handle(threading.local):
             self.stream, self.workspace = self.main, None
 
 
-__all__ = ["CAPTURE_STREAM", "Graph", "Graphs", "Handle", "While"]
+__all__ = ["CAPTURE_STREAM", "Conditional", "Graph", "Graphs", "Handle"]

@@ -17,35 +17,40 @@ class Access:
     """How a kernel finds an argument's element: `strides` in bytes by the axes of its shape; None for a number.
 
     A kernel whose sizes are parameters has no strides here (()). The address, or the number, is the sum of a parameter
-    (where it has one), and of a word and what each iteration adds to that (where it moves): which word, and how much,
-    are parameters too. An output that is a number is the condition of a graph, its parameter the condition's handle.
+    (where it has one), of a word, and of what it moves by (where it moves): so much in each iteration, and for each of
+    `others` so much each time that another word counts. Which words, and how much, are parameters too. An output that
+    is a number is the condition of a graph, its parameter the condition's handle.
     """
 
     strides: tuple[int, ...] | None
     has_parameter: bool = True
     is_moving: bool = False
+    others: int = 0
 
 
 def declared(p: Parameter, access: Access) -> list[str]:
-    """The parameters: a number's own value or an array's address, then the number of the word, and the step."""
+    """The parameters: a number's own value or an array's address, then the number of the word, and the step; and the
+    numbers of other words, each with its step."""
     found = [f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"] * access.has_parameter
-    return found + [f"const long long {letter}_{p.name}" for letter in "ws" if access.is_moving]
+    words = ("", *range(access.others)) if access.is_moving else ()
+    return found + [f"const long long {letter}{k}_{p.name}" for k in words for letter in "ws"]
 
 
 def address(p: Parameter, access: Access) -> str:
     """Where an array begins."""
     if not access.is_moving:
         return f"b_{p.name}"
-    return f"b_{p.name} + {_moved(p)}" if access.has_parameter else f"(char*){_moved(p)}"
+    return f"b_{p.name} + {_moved(p, access)}" if access.has_parameter else f"(char*){_moved(p, access)}"
 
 
 def number(p: Parameter, access: Access) -> str:
     """The value of a number."""
-    return f"({p.dtype}){_moved(p)}" if access.is_moving else f"n_{p.name}"
+    return f"({p.dtype}){_moved(p, access)}" if access.is_moving else f"n_{p.name}"
 
 
-def _moved(p: Parameter) -> str:
-    return f"(words[w_{p.name}] + iteration * s_{p.name})"
+def _moved(p: Parameter, access: Access) -> str:
+    others = [f"words[w{k}_{p.name}] * s{k}_{p.name}" for k in range(access.others)]
+    return f"({' + '.join([f'words[w_{p.name}]', f'iteration * s_{p.name}', *others])})"
 
 
 def broadcast_strides(x: Any, shape: Sequence[int]) -> list[int]:

@@ -9,12 +9,12 @@ from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.placement import Places, results_of
-from ctrlgrad.engines.cuda.program import Program
+from ctrlgrad.engines.cuda.program import Program, Regions
 from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.ir import Node, attributes
 
 
-class Branches:
+class Branches(Regions):
     """A `cond` node: a selector on the device is read."""
 
     def __init__(self, node: Node, given: Places) -> None:
@@ -29,7 +29,7 @@ class Branches:
         return _results(self.programs[chosen], context, operands)
 
 
-class Call:
+class Call(Regions):
     """A `call` node: its first region."""
 
     def __init__(self, node: Node, given: Places) -> None:

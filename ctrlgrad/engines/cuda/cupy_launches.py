@@ -126,7 +126,11 @@ class CupyLaunches:
             handle = int(cuda.get_cublas_handle())
             cuda.cublas.setStream(handle, stream)
             multiply = address_of(self.cublas, "cublasGemmStridedBatchedEx")
-        functions = Functions(address_of("libcuda.so.1", "cuLaunchKernel"), multiply)
+        driver = [
+            address_of("libcuda.so.1", name)
+            for name in ("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize")
+        ]
+        functions = Functions(driver[0], multiply, *driver[1:])
         return CupyLauncher(self, functions, stream, handle)
 
 

@@ -130,6 +130,12 @@ class Program:
         return sent
 
 
+class Regions:
+    """What runs a node with regions that are no loop: these programs, of branches one of them."""
+
+    programs: list[Program]
+
+
 def scalar(x: Any) -> Any:
     """A host value, never an array of rank 0: kernels take scalars by value."""
     return x[()] if isinstance(x, np.ndarray) and x.ndim == 0 else x
@@ -140,4 +146,4 @@ def to_device(context: Context, value: Any, its: Type) -> Any:
     return context.stack_on_device(value, its.element.dtype) if isinstance(its, StackType) else context.on_device(value)
 
 
-__all__ = ["NodeStep", "Program", "Slots", "Step", "Values", "Where", "explained", "scalar", "to_device"]
+__all__ = ["NodeStep", "Program", "Regions", "Slots", "Step", "Values", "Where", "explained", "scalar", "to_device"]

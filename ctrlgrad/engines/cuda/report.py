@@ -10,7 +10,7 @@ from ctrlgrad.engines.cuda.engine import places_of, program_of, run_with
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.loops import Loop
-from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Report
 from ctrlgrad.ir import Graph
@@ -67,7 +67,7 @@ def _tell_node(report: LoopReport, step: NodeStep) -> None:
         loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode, launching=kernel.body.launching)
         _tell(loop, kernel.cond, kernel.body.program)
         report.inner.append(loop)
-    elif hasattr(kernel, "programs"):
+    elif isinstance(kernel, Regions):
         _tell(report, *kernel.programs)
     else:
         report.ops.setdefault(_WHERE[step.where], []).append(step.node.op.name)

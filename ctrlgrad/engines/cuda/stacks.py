@@ -112,6 +112,13 @@ class DeviceStack:
         last = self._block_for(shape)
         return last.capacity - last.count
 
+    def open_rows(self, shape: tuple[int, ...]) -> int:
+        """How many rows may be pushed next to each other without another block."""
+        last = self.blocks[-1] if self.blocks else None
+        if last is None or not last.open or last.shape != shape:
+            return 0
+        return last.capacity - last.count
+
     def top_rows(self, shape: tuple[int, ...]) -> int:
         """How many rows of this shape lie next to each other on top: rows of a tensor that lie otherwise are copied."""
         if not self.blocks or self.blocks[-1].shape != shape:
@@ -128,7 +135,7 @@ class DeviceStack:
 
     def _block_for(self, shape: tuple[int, ...]) -> DeviceBlock:
         last = self.blocks[-1] if self.blocks else None
-        if last is None or not last.open or last.count == last.capacity or last.shape != shape:
+        if last is None or not self.open_rows(shape):
             last = self._new_block(shape, last)
         return last
 

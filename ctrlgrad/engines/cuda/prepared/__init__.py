@@ -15,12 +15,16 @@ A read by indices from the card is a kernel, and an update by them is several (`
 index that is out of range is noted in the run's flag, with the number by which the run knows the node: both are
 arguments, set when a run begins.
 
-What is bound (`binding`) is a list in the processor's memory: of each launch the function, the grid, and packed
-arguments that stay as they are while a loop runs, but for those of the first launch: it writes counter and words, so
-all that another chunk changes (the addresses of its blocks) is in its arguments. The list is kept from run to run of
-a loop; addresses are named in it (`words`) and set when a run begins, and memory on the card is given back when it
-ends. Iterations alternate between two halves of the list, by which of the two buffers of a carried array they read. A
-function in machine code (`walker`) goes through the halves as often as there are iterations and calls the driver's
+A branch (`branches`) is a list for each side, of which the card says which one is gone through. Rows of a side lie by a
+counter of its own, which the host reads when a run is over; a run ends, too, where another iteration might have no
+memory for its rows.
+
+What is bound (`binding`) is a list in the processor's memory (`entries`): of each launch the function, the grid, and
+packed arguments that stay as they are while a loop runs, but for those of the first launch: it writes counters and
+words, so all that another chunk changes (the addresses of its blocks) is in its arguments. The list is kept from run to
+run of a loop; addresses are named in it (`words`) and set when a run begins, and memory on the card is given back when
+it ends. Iterations alternate between two halves of the list, by which of the two buffers of a carried array they read.
+A function in machine code (`walker`) goes through the halves as often as there are iterations and calls the driver's
 and the library's functions by their addresses.
 
 A run of iterations is as long as everything moves by steps: until a stack's block is full or empty, a chunk ends, or

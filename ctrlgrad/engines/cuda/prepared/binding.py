@@ -6,70 +6,53 @@ stream) is named in it, and set when the run begins. Between two runs it has no 
 
 from __future__ import annotations
 
-import math
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
+from ctrlgrad.engines.cuda.prepared.entries import (
+    GOING,
+    MEMORY,
+    ListWriter,
+    NumberWord,
+    bits_of,
+    entries_of,
+    parameters_of,
+)
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
-    Buffer,
+    Branching,
+    Capacity,
     Carried,
     CarriedArray,
+    CarriedRows,
+    Counter,
     Fixed,
     Flag,
     Given,
-    KernelLaunch,
+    GoesOn,
+    Item,
     KernelSpec,
-    Launch,
-    Operand,
+    Limit,
     PreparedBody,
-    ProductLaunch,
     Rows,
     View,
+    Word,
     contiguous,
-    movement,
 )
-from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
-from ctrlgrad.engines.cuda.products import Factor, layout, parameters
-from ctrlgrad.engines.cuda.reductions import tree
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.prepared.words import WORD, Words
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Node
 
-# Words that one kernel writes: each is two of its parameters.
-MOST_WORDS = 64
-HANDLE, MEMORY = "handle", Buffer(0)
-
-
-@dataclass(frozen=True)
-class NumberWord:
-    """One of the words of a number of the host's."""
-
-    number: Fixed
-    position: int
-
-
 _BYTE = np.dtype(np.uint8)
-
-
-def setting(count: int) -> KernelSpec:
-    """The kernel that writes so many words: their values are arguments, and so are their places."""
-    inputs = tuple(Parameter("int64", f"a{k}") for k in range(count))
-    outputs = tuple(Parameter("int64", f"o{k}") for k in range(count))
-    text = KernelText(inputs, outputs, "\n".join(f"o{k} = a{k};" for k in range(count)))
-    return KernelSpec(text, (), (Access(None),) * count, (Access(()),) * count)
 
 
 class Binding:
@@ -80,8 +63,10 @@ class Binding:
         self.carried: dict[int, list[Any]] = {}
         # Whether the next iteration reads the second buffers.
         self.odd = 0
-        self._given: Mapping[int, Any] = {}
+        self._given: Mapping[Given, Any] = {}
         self._memory: Any = None
+        # Rows for what an iteration pushes where a stack has none, by its position.
+        self._spare: dict[int, Any] = {}
         self._launcher: Launcher | None = None
         # Whether all of the list has been called before: what is loaded at its first call is there.
         self.is_warm = False
@@ -89,24 +74,16 @@ class Binding:
         self.graph: graphs.LoopGraph | None = None
         self._workspace: Any = None
         self._captured = 0
-        self._words = Words()
-        # Word 0 is the counter.
-        self._numbers = {word: number for number, word in enumerate(body.words, 1)}
-        # The words that another run of iterations changes: the number of the first, how many, and the first value.
-        self._set: list[tuple[int, int, int]] = []
-        first = [self._setting(start) for start in range(0, 2 + len(body.words), MOST_WORDS)]
-        entries = [self._entry(launch, side) for side in range(2) for launch in body.launches]
-        self._first, self._begin = len(first), len(self._words)
-        for kind, arguments in (*first, *entries):
-            self._words.add(kind)
-            self._words.inner(arguments)
-        self.list = self._words.made()
+        # What the run under way has launched, and whether it began with the second buffers.
+        self._launched, self._begun = walker.Counts(), 0
+        self._writer = ListWriter(body, self.library, self.precision)
+        self.list = self._writer.list
 
-    def begin(self, context: Context, given: Mapping[int, Any], carry: list[Any]) -> None:
+    def begin(self, context: Context, given: Mapping[Given, Any], carry: list[Any]) -> None:
         """Have memory, and name it in the list.
 
         Args:
-            given: captures and constants, by slot, and numbers of the host.
+            given: captures, constants and numbers of the host.
             carry: what the loop carries. An array that nobody else holds becomes a buffer; others are copied into one.
 
         Raises `MemoryBudgetError` where a budget has no memory for the buffers; what is carried is in `carry` then.
@@ -132,7 +109,7 @@ class Binding:
 
     def end(self) -> None:
         """Let go of all memory."""
-        self._given, self.carried, self._memory = {}, {}, None
+        self._given, self.carried, self._memory, self._spare = {}, {}, None, {}
         if self._workspace is not None:
             self.graph = self._workspace = None
 
@@ -146,54 +123,103 @@ class Binding:
         return self.carried[position][self.odd]
 
     def run(
-        self, iterations: int, rows: Mapping[int, int], integers: Mapping[int, int], in_graph: bool = False
-    ) -> None:
-        """Put iterations on the library's stream.
+        self,
+        iterations: int,
+        rows: Mapping[int, int],
+        capacities: Mapping[int, int],
+        integers: Mapping[int, int],
+        in_graph: bool = False,
+    ) -> walker.Counts:
+        """Put iterations on the library's stream; what was launched by itself.
+
+        Where only the card knows how many rows an iteration has (`is_known` is false), there may be fewer of them: see
+        `counted`.
 
         Args:
             rows: of each stack that is pushed on or popped off, the address where rows begin or end.
+            capacities: of such a stack how many rows there may be.
             integers: those of the host, by their slots.
             in_graph: by the graph, which begins with an even one, but for one at either end. A graph that asks the
                 predicate leaves out those past the loop's end.
         """
-        # The counter, what moves, and the limit.
-        values = [0]
-        for word in self.body.words:
-            if isinstance(word, Affine):
-                values.append(word.value(integers))
-            else:
-                assert isinstance(word.source, Rows)
-                values.append(rows[word.source.position] + word.offset)
-        values.append(iterations)
-        for number, count, start in self._set:
+        values = [self._value(word, iterations, rows, capacities, integers) for word in self.body.words]
+        for number, count, start in self._writer.set:
             its = values[start : start + count]
             self.list.words[number : number + count] = its + its[-1:] * (count - len(its))
-        self._walk(0, self._first, 0, 0)
+        self.list.words[self._writer.host + GOING] = 1
+        self._launched, self._begun = walker.Counts(), self.odd
+        self._walk(0, self._writer.first, 0, 0)
         listed = self.odd if in_graph else iterations
         self._iterate(listed)
-        if in_graph:
-            assert self.graph is not None and iterations - listed >= graphs.TURN
+        if in_graph and self.list.words[self._writer.host + GOING]:
+            assert self.graph is not None and iterations - listed >= (graphs.TURN if self.body.is_known else 1)
             try:
                 self.graph.launch(self._called.stream)
             except graphs.GraphFailed as failed:
                 raise self._called.error(walker.KERNEL, failed.status) from None
-            self._iterate((iterations - listed) % graphs.TURN)
+            if self.body.is_known:
+                self._iterate((iterations - listed) % graphs.TURN)
         self.is_warm = self.is_warm or iterations >= graphs.TURN
+        return self._launched
+
+    def spare(self, position: int) -> Any:
+        """Memory for the rows of one iteration on a stack, or in the place of rows that nothing pops."""
+        its = self.body.carries[position]
+        assert isinstance(its, CarriedRows) and its.dtype is not None
+        if position not in self._spare:
+            self._spare[position] = self.library.empty((its.most, *its.shape), its.dtype)
+        return self._spare[position]
+
+    def counted(self, context: Context) -> dict[int, int]:
+        """How often regions have been gone through, by their counters: those of a run that the card has ended."""
+        (words,) = context.on_host(self._memory[: WORD * len(self.body.words)])
+        found = words.view(np.int64)
+        counts = {x.number: int(found[n]) for n, x in enumerate(self.body.words) if isinstance(x, Counter)}
+        self.odd = (self._begun + counts[0]) & 1
+        return counts
+
+    def _value(
+        self,
+        word: Word,
+        iterations: int,
+        rows: Mapping[int, int],
+        capacities: Mapping[int, int],
+        integers: Mapping[int, int],
+    ) -> int:
+        match word:
+            case Counter():
+                return 0
+            case Limit():
+                return iterations
+            case GoesOn():
+                return 1
+            case Capacity(position):
+                return capacities[position]
+            case Affine():
+                return word.value(integers)
+            case View(Rows(position)):
+                return rows[position] + word.offset
+        raise AssertionError(word)
 
     def _iterate(self, iterations: int) -> None:
-        self._walk(self._first, 0, iterations, self.odd)
+        self._walk(self._writer.first, 0, iterations, self.odd)
         self.odd = (self.odd + iterations) & 1
 
     def _walk(self, start: int, once: int, iterations: int, odd: int, stream: int | None = None) -> None:
         """Go through the list from an entry on."""
-        called, half = self._called, len(self.body.launches)
-        address = self.list.address + WORD * (self._begin + start * walker.ENTRY)
+        called, half = self._called, self._writer.half
+        address = self.list.address + WORD * (self._writer.begin + start * walker.ENTRY)
+        going = self.list.address + WORD * (self._writer.host + GOING)
         try:
-            walker.run(address, once, half, odd, iterations, called.functions, stream or called.stream)
+            found = walker.run(address, once, half, odd, iterations, going, called.functions, stream or called.stream)
         except walker.Failed as failed:
             if stream is not None:
                 raise
             raise called.error(failed.kind, failed.status) from None
+        if stream is None:
+            self._launched.kernels += found.kernels
+            self._launched.products += found.products
+            self._launched.reads += found.reads
 
     # The graph.
 
@@ -206,124 +232,92 @@ class Binding:
         if isinstance(addresses, str):
             raise graphs.Refused(addresses)
         driver = graphs.GraphDriver(addresses)
-        # A capture may neither compile nor load it.
-        asking = self.library.function(graphs.condition(predicate is not None), self.precision != "ieee")
+        # A capture may neither compile nor load them.
+        specs = [self._condition(predicate), *map(functools.partial(graphs.choice, 0), _choices(self.body.items))]
+        if not self.body.is_known:
+            specs.append(graphs.choice(1, 1))
+        asking = [self.library.function(spec, self.precision != "ieee") for spec in specs]
         size, workspace = self._called.workspace_bytes, None
         if self.body.products:
             workspace = self.library.empty((size,), np.dtype(np.uint8))
         try:
-            driver.call("cuFuncLoad", asking)
+            for function in asking:
+                driver.call("cuFuncLoad", function)
             with self._called.capturing(workspace) as stream:
-                self.graph = graphs.LoopGraph(driver, stream, lambda *given: self._turn(predicate, *given))
+                self.graph = graphs.LoopGraph(driver, stream, self._turn(), functools.partial(self._end, predicate))
             self._workspace, self._captured = workspace, self.list.version
         except graphs.GraphFailed as failed:
             raise self._called.error(walker.KERNEL, failed.status) from None
         except walker.Failed as failed:
             raise self._called.error(failed.kind, failed.status) from None
 
-    def _turn(self, predicate: int | None, stream: int, handle: int) -> None:
-        self._walk(self._first, 0, graphs.TURN, 0, stream)
-        counter = self.library.address(self._memory)
-        given = [counter, counter + WORD * (1 + len(self.body.words))]
+    def _condition(self, predicate: int | None) -> KernelSpec:
+        """The kernel behind a turn."""
+        return graphs.condition(predicate is not None) if self.body.is_known else graphs.choice(1, 1)
+
+    def _turn(self) -> list[graphs.Part]:
+        """The body of the while node."""
+        halves = [
+            self._parts(self.body.items, side, self._writer.first + side * self._writer.half) for side in range(2)
+        ]
+        if self.body.is_known:
+            return [*halves[0], *halves[1]]
+        goes_on = functools.partial(self._choose, self.body.word(GoesOn()), 0, 1)
+        return [*halves[0], graphs.Fork(goes_on, (tuple(halves[1]),))]
+
+    def _parts(self, items: Sequence[Item], side: int, start: int) -> list[graphs.Part]:
+        """Items as they are captured, by the entries from one on."""
+        parts: list[graphs.Part] = []
+        for is_branch, group in itertools.groupby(items, lambda item: isinstance(item, Branching)):
+            for item in group if is_branch else ():
+                assert isinstance(item, Branching)
+                inside, bodies = start + 2, []
+                for its in item.sides:
+                    bodies.append(tuple(self._parts(its, side, inside)))
+                    inside += entries_of(its) + 1
+                parts.append(graphs.Fork(functools.partial(self._choose, item.chosen, side, 0), tuple(bodies)))
+                start = inside
+            count = 0 if is_branch else len(list(group))
+            if count:
+                parts.append(graphs.Stretch(functools.partial(self._walk, start, count, 0, 0)))
+                start += count
+        return parts
+
+    def _choose(self, number: View, side: int, first: int, stream: int, handles: Sequence[int]) -> None:
+        """Set conditions by a number on the card: that of the first where it is `first`."""
+        address = self.list.now(self._writer.place(number, side))
+        self._set_conditions(graphs.choice(first, len(handles)), [address], stream, handles)
+
+    def _end(self, predicate: int | None, stream: int, handle: int) -> None:
+        """Set the condition of another turn."""
+        words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
+        given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
         if predicate is not None:
             given.append(self.library.address(self.carried[predicate][0]))
+        self._set_conditions(self._condition(predicate), given, stream, [handle])
+
+    def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         words = Words()
-        given.append(int(np.uint64(handle).astype(np.int64)))
-        spec = graphs.condition(predicate is not None)
-        kind, arguments = self._kernel(words, spec, _parameters(words, given), (grid_of(spec), BLOCK))
+        signed = [int(np.uint64(handle).astype(np.int64)) for handle in handles]
+        kind, arguments = self._writer.kernel(
+            words, spec, parameters_of(words, [*given, *signed]), (grid_of(spec), BLOCK)
+        )
         entry = words.add(kind)
         words.inner(arguments)
-        asking = words.made()
-        walker.run(asking.address + WORD * entry, 1, 0, 0, 0, self._called.functions, stream)
-
-    # The list: of an entry the kind, and the number of the first word of what it is called with.
-
-    def _setting(self, start: int) -> tuple[int, int]:
-        wanted = min(MOST_WORDS, 2 + len(self.body.words) - start)
-        # Few different kernels: the last word is written again.
-        count = 1 << (wanted - 1).bit_length()
-        places = [Known(MEMORY, WORD * (start + min(k, wanted - 1))) for k in range(count)]
-        parameters = _parameters(self._words, [*[0] * count, *places])
-        self._set.append((parameters[0], count, start))
-        spec = setting(count)
-        return self._kernel(self._words, spec, parameters, (grid_of(spec), BLOCK))
-
-    def _entry(self, launch: Launch, side: int) -> tuple[int, int]:
-        if isinstance(launch, ProductLaunch):
-            return walker.PRODUCT, self._words.add(Known(HANDLE), *self._product(launch, side))
-        spec = launch.spec
-        given: list[int | Known | tuple[int | Known, ...]] = [Known(MEMORY)] if spec.is_moving else []
-        for access, argument in zip(spec.accesses, launch.arguments, strict=True):
-            if access.has_parameter:
-                given.append(self._argument(argument, side))
-            if (moved := movement(argument)) is not None:
-                given += [self._numbers[moved[0]], moved[1]]
-        match launch:
-            case ReductionLaunch():
-                given += launch.numbers
-                grid = launch.blocks, tree.BLOCK
-            case IndexLaunch():
-                given += [Known(number) if isinstance(number, Node) else number for number in launch.numbers]
-                grid = launch.blocks, INDEX_BLOCK
-            case KernelLaunch():
-                grid = grid_of(launch.spec), BLOCK
-        return self._kernel(self._words, spec, _parameters(self._words, given), grid)
-
-    def _kernel(
-        self,
-        words: Words,
-        spec: KernelSpec | ReductionSpec | IndexSpec,
-        parameters: Sequence[int],
-        grid: tuple[int, int],
-    ) -> tuple[int, int]:
-        """An entry of a kernel whose parameters begin with the words of these numbers, on blocks of so many threads."""
-        function = self.library.function(spec, self.precision != "ieee")
-        pointers = words.inner(*parameters)
-        called = words.add(function, *grid)
-        words.inner(pointers)
-        return walker.KERNEL, called
-
-    def _product(self, launch: ProductLaunch, side: int) -> tuple[int | Known, ...]:
-        *batch, m, n = launch.out.shape
-        places = [self._place(view, side) for view in (launch.a, launch.b, launch.out)]
-        # Stand for the places among the numbers.
-        marks = range(-len(places), 0)
-        a, b = (_factor(view, mark) for view, mark in zip((launch.a, launch.b), marks, strict=False))
-        sizes, count = (m, n, launch.a.shape[-1]), math.prod(batch)
-        given = parameters(launch.out.dtype, sizes, a, b, marks[-1], count, launch.adds, self.precision)
-        return tuple(places[word] if word in marks else word for word in given)
-
-    def _argument(self, argument: Operand, side: int) -> int | Known | tuple[int | Known, ...]:
-        if isinstance(argument, View):
-            return self._place(argument, side)
-        if isinstance(argument, Affine):
-            return argument.constant
-        assert isinstance(argument, Fixed)
-        if argument.slot is None:
-            return tuple(_bits(argument.dtype, argument.value))
-        return tuple(Known(NumberWord(argument, k)) for k in range(-(-argument.dtype.itemsize // WORD)))
-
-    def _place(self, view: View, side: int) -> Known:
-        """Where a view begins, for iterations that read the buffers of a side."""
-        source, offset = view.source, view.offset
-        if isinstance(source, Buffer):
-            place = self.body.placement.places[source.number]
-            assert place is not None
-            source, offset = place[0], place[1] + offset
-        if isinstance(source, Carried):
-            source = Carried(source.position, bool(side) != source.is_next)
-        return Known(source, offset)
+        made = words.made()
+        going = self.list.address + WORD * self._writer.host
+        walker.run(made.address + WORD * entry, 1, 0, 0, 0, going, self._called.functions, stream)
 
     def _word(self, named: object, context: Context) -> int:
         """What is named in the list, as it is now."""
         match named:
-            case Given(slot):
-                return self.library.address(self._given[slot])
+            case Given():
+                return self.library.address(self._given[named])
             case Carried(position, is_second):
                 return self.library.address(self.carried[position][is_second])
             case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
-                return _bits(dtype, self._given[slot])[position]
+                return bits_of(dtype, self._given[Given(slot)])[position]
             case Node():
                 return context.site(named)
             case Flag():
@@ -333,22 +327,10 @@ class Binding:
         return self._called.handle
 
 
-def _factor(view: View, place: int) -> Factor:
-    found = layout(view.shape[-2:], view.strides[-2:], view.dtype.itemsize)
-    assert found is not None
-    return Factor(place, *found, view.strides[0] // view.dtype.itemsize if len(view.shape) > 2 else 0)
-
-
-def _bits(dtype: np.dtype, value: Any) -> list[int]:
-    """A number as words."""
-    words = np.zeros(-(-dtype.itemsize // WORD), np.int64)
-    words.view(np.uint8)[: dtype.itemsize] = np.asarray(value, dtype).reshape(1).view(np.uint8)
-    return [int(word) for word in words]
-
-
-def _parameters(words: Words, given: Sequence[int | Known | tuple[int | Known, ...]]) -> list[int]:
-    """Add a kernel's parameters, which are a word or several; the number of the first of each."""
-    return [words.add(*(x if isinstance(x, tuple) else (x,))) for x in given]
+def _choices(items: Sequence[Item]) -> set[int]:
+    """How many sides branches have."""
+    inside = [item for item in items if isinstance(item, Branching)]
+    return {len(x.sides) for x in inside}.union(*(_choices(side) for x in inside for side in x.sides))
 
 
 def _buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:
@@ -372,4 +354,4 @@ def _buffers(context: Context, its: CarriedArray, carry: list[Any], position: in
     return [array, other]
 
 
-__all__ = ["Binding", "setting"]
+__all__ = ["Binding"]

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
+from ctrlgrad.engines.cuda.prepared.branches import branches, called
 from ctrlgrad.engines.cuda.prepared.model import (
+    INT64,
     Affine,
     Buffer,
     CannotPrepare,
@@ -18,20 +20,32 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Carry,
     Converted,
     Fixed,
+    Limit,
     Operand,
     PreparedBody,
     Shape,
+    Transfer,
     Unchanged,
     View,
 )
 from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed
 from ctrlgrad.engines.cuda.prepared.placement import placed
 from ctrlgrad.engines.cuda.prepared.products import product_sum
-from ctrlgrad.engines.cuda.prepared.reading import Computed, Input, Rates, Reading, StackValue, Unusable
+from ctrlgrad.engines.cuda.prepared.reading import (
+    ArrayInput,
+    Computed,
+    Input,
+    Listing,
+    Rates,
+    Reading,
+    StackValue,
+    Unusable,
+    body_inputs,
+)
 from ctrlgrad.engines.cuda.prepared.views import viewed
-from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
-from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir import Branch, Node, attributes, view
 
 
 def prepared(program: Program, inputs: Sequence[Input], captures: int) -> PreparedBody:
@@ -40,34 +54,34 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
     Raises `CannotPrepare`.
     """
     rates = Rates()
+    shapes = {slot - captures: x.shape for slot, x in enumerate(inputs) if isinstance(x, ArrayInput)}
     while True:
-        reading = Reading(program, inputs, captures, rates)
-        for reading.position, step in enumerate(program.steps):
-            if isinstance(step, GroupStep):
-                _read_group(reading, step)
-            else:
-                assert isinstance(step, NodeStep)
-                _read_node(reading, step)
-        reading.position = len(program.steps)
-        carries = _leave(reading, program)
+        listing = Listing(rates, program, shapes)
+        reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
+        _read(reading)
+        carries = _leave(reading, captures)
         found = _rates(carries)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
         rates = found
-    _require(bool(reading.launches.launches), "nothing is computed on the device")
-    reading.launches.advance()
-    launches = reading.launches
-    # The counter, the words, and behind them how many iterations a run has.
-    launches.buffers[0] = ((2 + len(launches.words),), launches.buffers[0][1])
+    launches = listing.launches
+    _require(bool(launches.items), "nothing is computed on the device")
+    launches.advance(0)
+    stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
+    if not all(its.is_known for its in stacks.values()):
+        launches.check({position: its for position, its in stacks.items() if not its.is_known})
+    launches.word(Limit())
+    words = tuple(launches.words)
+    launches.buffers[0] = ((len(words),), INT64)
     return PreparedBody(
-        tuple(launches.launches),
-        tuple(launches.words),
-        placed(launches.launches, launches.buffers, carries),
+        tuple(launches.items),
+        words,
+        placed(launches.items, launches.buffers, carries),
         carries,
-        tuple(reading.bounds),
-        tuple(reading.pushes),
-        tuple(reading.pops),
+        tuple(listing.programs),
+        tuple(listing.bounds),
+        tuple(listing.transfers),
     )
 
 
@@ -81,16 +95,35 @@ def _rates(carries: Sequence[Carry]) -> Rates:
     for position, carry in enumerate(carries):
         if isinstance(carry, CarriedNumber) and carry.step:
             rates.numbers[position] = carry.step
-        elif isinstance(carry, CarriedRows) and carry.rows:
-            rates.rows[position] = carry.rows
+        elif isinstance(carry, CarriedRows):
+            rates.rows[position] = dict(carry.rows)
     return rates
 
 
 # Steps.
 
 
+def _read(reading: Reading) -> None:
+    for position, step in enumerate(reading.program.steps):
+        reading.position = position
+        if isinstance(step, GroupStep):
+            _read_group(reading, step)
+        else:
+            assert isinstance(step, NodeStep)
+            _read_node(reading, step)
+    reading.position = len(reading.program.steps)
+
+
 def _read_node(reading: Reading, step: NodeStep) -> None:
     name = step.node.op.name
+    if isinstance(step.kernel, Regions):
+        programs = step.kernel.programs
+        if isinstance(view(step.node), Branch):
+            results = branches(reading, step, programs, _read)
+        else:
+            results = called(reading, step, programs[0], _read)
+        reading.values.update(zip(step.results, results, strict=True))
+        return
     _require(not step.node.regions, f"{name} inside")
     op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
     if op is None and step.where != "through the host":
@@ -113,10 +146,9 @@ def _read_group(reading: Reading, step: GroupStep) -> None:
         if push is not None:
             assert write.stack is not None
             stack = reading.stack(write.stack)
-            _require(not stack.popped, "a stack is pushed on and popped off")
-            output = reading.row(stack, stack.pushed, step.shape, write.dtype)
-            reading.values[write.result] = replace(stack, pushed=stack.pushed + 1)
-            reading.pushes.append((push, output.size * write.dtype.itemsize))
+            output = reading.row(stack, step.shape, write.dtype, pushes=True)
+            reading.values[write.result] = replace(stack, rows=stack.rows + 1)
+            reading.transfers.append(Transfer(push, output.size * write.dtype.itemsize, reading.counter))
         elif concat is not None:
             axis = attributes.Axis.of(concat).axis
             if concat not in wholes:
@@ -150,24 +182,28 @@ def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
 # What an iteration leaves.
 
 
-def _leave(reading: Reading, program: Program) -> tuple[Carry, ...]:
+def _leave(reading: Reading, captures: int) -> tuple[Carry, ...]:
     kept: dict[Buffer, Carried] = {}
-    found = []
-    for position, slot in enumerate(program.outputs):
-        before, after = reading.values[reading.captures + position], reading.values[slot]
-        found.append(_left(reading, position, before, after, kept))
-    return tuple(found)
+    return tuple(
+        _left(reading, position, reading.values[captures + position], after, kept)
+        for position, after in enumerate(reading.results)
+    )
 
 
 def _left(reading: Reading, position: int, before: object, after: object, kept: dict[Buffer, Carried]) -> Carry:
+    listing = reading.listing
+    if isinstance(after, StackValue):
+        _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
+        listing.added(position, 0, after.rows)
+        if position not in listing.rows:
+            return Unchanged()
+        rows = tuple(sorted(listing.rows[position].items()))
+        most = abs(after.rows) + reading.most.get(position, 0)
+        return CarriedRows(rows, most, *listing.row_types[position])
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):
         raise CannotPrepare(after.reason)
-    if isinstance(after, StackValue):
-        _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
-        shape, dtype = reading.row_types[position]
-        return CarriedRows(after.pushed - after.popped, shape, dtype)
     if isinstance(before, View):
         if isinstance(after, Computed):
             after = reading.computed(after)

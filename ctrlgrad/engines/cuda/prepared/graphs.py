@@ -2,6 +2,10 @@
 
     words, by the list -> [ while condition: even half, odd half, condition ]
 
+A branch is an if node for each side, behind a kernel that says which of them runs; between these nodes the list is
+captured stretch by stretch. Where only the card knows whether there is memory for another iteration, the odd half is in
+an if node too.
+
 The body is captured from the list: what is called, and with which arguments, is the list's. All that moves is in the
 words on the card, so a graph is launched again for other blocks as it is. The last launch of a turn says whether there
 is another one: whether two more iterations are within the run, and where a loop's end depends on data, whether its
@@ -15,7 +19,9 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
@@ -36,15 +42,16 @@ FUNCTIONS: Mapping[str, tuple[type, ...]] = {
     "cuGraphConditionalHandleCreate": (_P, _P, _P, _U, _U),
     "cuGraphAddNode_v2": (_P, _P, _P, _P, _N, _P),
     "cuStreamBeginCaptureToGraph": (_P, _P, _P, _P, _N, ctypes.c_int),
+    "cuStreamGetCaptureInfo_v3": (_P, _P, _P, _P, _P, _P, _P),
     "cuStreamEndCapture": (_P, _P),
     "cuGraphInstantiateWithFlags": (_P, _P, ctypes.c_ulonglong),
     "cuGraphLaunch": (_P, _P),
     "cuGraphDestroy": (_P,),
     "cuGraphExecDestroy": (_P,),
 }
-# CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_WHILE,
+# CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_IF and _WHILE,
 # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL.
-_ASSIGN_DEFAULT, _CONDITIONAL, _WHILE, _THREAD_LOCAL = 1, 13, 1, 1
+_ASSIGN_DEFAULT, _CONDITIONAL, _IF, _WHILE, _THREAD_LOCAL = 1, 13, 0, 1, 1
 # What the driver says where it has no memory, does not support something, or cannot capture it; of cuBLAS, in a
 # capture, CUBLAS_STATUS_ALLOC_FAILED and CUBLAS_STATUS_NOT_SUPPORTED.
 _OUT_OF_MEMORY = 2
@@ -93,6 +100,32 @@ def condition(asks: bool) -> KernelSpec:
     return KernelSpec(text, (), (Access(()),) * len(inputs), (Access(None),))
 
 
+def choice(first: int, count: int) -> KernelSpec:
+    """The kernel that sets so many conditions by a number: one where it is `first`, the next where it is one more."""
+    outputs = tuple(Parameter("bool", f"o{k}") for k in range(count))
+    operation = "\n".join(f"o{k} = a0 == int64({first + k});" for k in range(count))
+    text = KernelText((Parameter("int64", "a0"),), outputs, operation)
+    return KernelSpec(text, (), (Access(()),), (Access(None),) * count)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Launches: what puts them on a stream."""
+
+    put: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Bodies of if nodes: what sets their conditions, of which it is given the handles, on a stream."""
+
+    put: Callable[[int, Sequence[int]], None]
+    bodies: tuple[tuple[Part, ...], ...]
+
+
+Part = Stretch | Fork
+
+
 class GraphDriver:
     """The driver's functions for graphs, by their addresses."""
 
@@ -118,18 +151,22 @@ class LoopGraph:
     """A graph that was instantiated, as long as this object lives; what runs by then is finished.
 
     Args:
-        record: puts a turn on a stream, with the condition's handle.
         stream: one that nothing else uses.
+        turn: the body of the while node.
+        put: puts what sets its condition on a stream, with the condition's handle.
 
     Raises `Refused`, `GraphFailed`, or `walker.Failed` where a launch fails for another reason than the capture.
     """
 
-    def __init__(self, driver: GraphDriver, stream: int, record: Callable[[int, int], None]) -> None:
+    def __init__(self, driver: GraphDriver, stream: int, turn: Sequence[Part], put: Callable[[int, int], None]) -> None:
         self._driver = driver
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         driver.call("cuGraphCreate", ctypes.byref(graph), 0)
         try:
-            _capture(driver, graph, stream, record)
+            writer = _Writer(driver, graph, stream)
+            handle = writer.handle()
+            body = writer.node(graph, [], _WHILE, handle).body
+            writer.write(body, [*turn, Stretch(lambda stream: put(stream, handle))])
             driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
         finally:
             driver.status("cuGraphDestroy", graph)
@@ -142,38 +179,107 @@ class LoopGraph:
         self._driver.call("cuGraphLaunch", self._executable, stream)
 
 
-def _capture(driver: GraphDriver, graph: ctypes.c_void_p, stream: int, record: Callable[[int, int], None]) -> None:
-    context, handle, node = ctypes.c_void_p(), ctypes.c_ulonglong(), ctypes.c_void_p()
-    driver.call("cuCtxGetCurrent", ctypes.byref(context))
-    driver.call("cuGraphConditionalHandleCreate", ctypes.byref(handle), graph, context, 1, _ASSIGN_DEFAULT)
-    given = NodeParameters(kind=_CONDITIONAL, handle=handle, condition=_WHILE, size=1, context=context)
-    driver.call("cuGraphAddNode_v2", ctypes.byref(node), graph, None, None, 0, ctypes.byref(given))
-    body = given.bodies[0]
-    driver.call("cuStreamBeginCaptureToGraph", stream, body, None, None, 0, _THREAD_LOCAL)
-    ended = ctypes.c_void_p()
-    try:
-        record(stream, handle.value)
-    except walker.Failed as failed:
-        status = driver.status("cuStreamEndCapture", stream, ctypes.byref(ended))
-        is_product = failed.kind == walker.PRODUCT
-        if status not in _REFUSALS and failed.status not in (_PRODUCT_REFUSALS if is_product else _REFUSALS):
+@dataclass(frozen=True)
+class _Node:
+    """A conditional node, and the graph of its body."""
+
+    node: ctypes.c_void_p
+    body: ctypes.c_void_p
+
+
+class _Writer:
+    """Writes nodes into a graph and the bodies of its nodes, each behind the one before."""
+
+    def __init__(self, driver: GraphDriver, graph: ctypes.c_void_p, stream: int) -> None:
+        self._driver, self._graph, self._stream = driver, graph, stream
+        self._context = ctypes.c_void_p()
+        driver.call("cuCtxGetCurrent", ctypes.byref(self._context))
+
+    def handle(self) -> int:
+        """Of a new condition."""
+        handle = ctypes.c_ulonglong()
+        given = self._graph, self._context, 1, _ASSIGN_DEFAULT
+        self._driver.call("cuGraphConditionalHandleCreate", ctypes.byref(handle), *given)
+        return handle.value
+
+    def node(self, graph: ctypes.c_void_p, before: Sequence[int], condition: int, handle: int) -> _Node:
+        """A conditional node behind others."""
+        node, earlier = ctypes.c_void_p(), _array(before)
+        given = NodeParameters(kind=_CONDITIONAL, handle=handle, condition=condition, size=1, context=self._context)
+        count = len(before)
+        self._driver.call("cuGraphAddNode_v2", ctypes.byref(node), graph, earlier, None, count, ctypes.byref(given))
+        return _Node(node, ctypes.c_void_p(given.bodies[0]))
+
+    def write(self, graph: ctypes.c_void_p, parts: Sequence[Part]) -> None:
+        before: list[int] = []
+        puts: list[Callable[[int], None]] = []
+        for part in parts:
+            if isinstance(part, Stretch):
+                puts.append(part.put)
+                continue
+            handles = [self.handle() for _ in part.bodies]
+            before = self._captured(graph, before, [*puts, partial(_set, part, handles)])
+            puts = []
+            for handle, body in zip(handles, part.bodies, strict=True):
+                found = self.node(graph, before, _IF, handle)
+                self.write(found.body, body)
+                before = [found.node.value or 0]
+        if puts:
+            self._captured(graph, before, puts)
+
+    def _captured(
+        self, graph: ctypes.c_void_p, before: Sequence[int], puts: Sequence[Callable[[int], None]]
+    ) -> list[int]:
+        """Have what is put on the stream behind these nodes; the nodes that what follows is behind."""
+        driver, stream = self._driver, self._stream
+        earlier = _array(before)
+        driver.call("cuStreamBeginCaptureToGraph", stream, graph, earlier, None, len(before), _THREAD_LOCAL)
+        ended = ctypes.c_void_p()
+        try:
+            for put in puts:
+                put(stream)
+            last = self._last()
+        except walker.Failed as failed:
+            status = driver.status("cuStreamEndCapture", stream, ctypes.byref(ended))
+            is_product = failed.kind == walker.PRODUCT
+            if status not in _REFUSALS and failed.status not in (_PRODUCT_REFUSALS if is_product else _REFUSALS):
+                raise
+            what = "a product" if is_product else "a kernel"
+            raise Refused(f"{what} was not captured (status {failed.status})") from None
+        except BaseException:
+            driver.status("cuStreamEndCapture", stream, ctypes.byref(ended))
             raise
-        what = "a product" if is_product else "a kernel"
-        raise Refused(f"{what} was not captured (status {failed.status})") from None
-    except BaseException:
-        driver.status("cuStreamEndCapture", stream, ctypes.byref(ended))
-        raise
-    driver.call("cuStreamEndCapture", stream, ctypes.byref(ended))
+        driver.call("cuStreamEndCapture", stream, ctypes.byref(ended))
+        return last
+
+    def _last(self) -> list[int]:
+        """The nodes that the next one of the capture would be behind."""
+        status, nodes, count = ctypes.c_int(), ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
+        given = ctypes.byref(status), None, None, ctypes.byref(nodes), None, ctypes.byref(count)
+        self._driver.call("cuStreamGetCaptureInfo_v3", self._stream, *given)
+        return [nodes[k] or 0 for k in range(count.value)]
+
+
+def _set(fork: Fork, handles: Sequence[int], stream: int) -> None:
+    fork.put(stream, handles)
+
+
+def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
+    return (ctypes.c_void_p * len(nodes))(*nodes) if nodes else None
 
 
 __all__ = [
     "FUNCTIONS",
     "NEEDED",
     "TURN",
+    "Fork",
     "GraphDriver",
     "GraphFailed",
     "LoopGraph",
     "NodeParameters",
+    "Part",
     "Refused",
+    "Stretch",
+    "choice",
     "condition",
 ]

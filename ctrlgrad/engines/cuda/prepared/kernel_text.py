@@ -1,8 +1,8 @@
 """A prepared kernel as CUDA C++: where each element lies, around the statements that compute it.
 
 Shapes and strides are numbers in the text. What moves is found by the words that the card has: `words[0]` counts the
-iterations, `words[k]` is an address or a number as it is in the first of them. Which word that is, and how much an
-iteration adds to it, are parameters: kernels that differ in them alone are one.
+iterations, others count what else is gone through, or are an address or a number as it is when a run begins. Which
+words these are, and how much is added for what they count, are parameters: kernels that differ in them alone are one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -11,30 +12,37 @@ from ctrlgrad.engines.cuda.arguments import Access, joined_axes
 from ctrlgrad.engines.cuda.indexing.keys import Chosen
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
-from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.model import (
+    INT64,
     Affine,
+    Branching,
     Buffer,
+    Capacity,
+    CarriedRows,
+    Counter,
     Flag,
+    GoesOn,
+    Item,
     KernelLaunch,
     KernelSpec,
-    Launch,
+    Limit,
     Operand,
     ProductLaunch,
     Rows,
     Shape,
     Source,
     View,
+    Word,
     contiguous,
-    movement,
+    word_view,
 )
+from ctrlgrad.engines.cuda.prepared.movement import movement
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
 from ctrlgrad.engines.cuda.reductions.stages import scan, stages
 from ctrlgrad.engines.cuda.texts import ADVANCE, copy_text
 from ctrlgrad.ir import Node
-
-INT64 = np.dtype(np.int64)
 
 
 def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list[Operand], list[View]]:
@@ -51,12 +59,22 @@ def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list
 
 
 class Launches:
-    """In the order of execution. Buffer 0 is that of the counter and the words."""
+    """In the order of execution. Buffer 0 is that of the words."""
 
     def __init__(self) -> None:
-        self.launches: list[Launch] = []
-        self.words: dict[View | Affine, None] = {}
+        # Those of the region that is read now.
+        self.items: list[Item] = []
+        self.words: dict[Word, int] = {Counter(0): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
+
+    @contextmanager
+    def listing(self, items: list[Item]) -> Iterator[list[Item]]:
+        """Go on with another list, which is a region's."""
+        outside, self.items = self.items, items
+        try:
+            yield self.items
+        finally:
+            self.items = outside
 
     def buffer(self, shape: Shape, dtype: np.dtype) -> View:
         """A buffer of its own."""
@@ -72,17 +90,17 @@ class Launches:
         shape = outputs[0].shape
         accesses = [self._access(x) for x in (*seen, *outputs)]
         spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]))
-        self.launches.append(KernelLaunch(spec, (*seen, *outputs)))
+        self.items.append(KernelLaunch(spec, (*seen, *outputs)))
 
     def gather(self, its: Chosen, node: Node) -> View:
         """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing.stages`."""
         found = self.buffer(its.shape, its.whole.dtype)
-        self.launches += gather(its, found, self._around(node))
+        self.items += gather(its, found, self._around(node))
         return found
 
     def scatter(self, its: Chosen, value: View, text: KernelText | None, node: Node) -> None:
         """See `ctrlgrad.engines.cuda.indexing.stages`."""
-        self.launches += scatter(its, value, text, self._around(node))
+        self.items += scatter(its, value, text, self._around(node))
 
     def _around(self, node: Node) -> Surroundings:
         return Surroundings(self._sized, self.buffer, View(Flag(), INT64, (3,), contiguous((3,), INT64)), node)
@@ -97,12 +115,11 @@ class Launches:
         results: Sequence[View],
     ) -> None:
         """See `ctrlgrad.engines.cuda.reductions.stages`."""
-
-        self.launches += stages(text, shape, axes, inputs, stored, results, self._sized, self.buffer)
+        self.items += stages(text, shape, axes, inputs, stored, results, self._sized, self.buffer)
 
     def scan(self, text: ReductionText, axis: int, x: View, result: View) -> None:
         """See `ctrlgrad.engines.cuda.reductions.stages`."""
-        self.launches += scan(text, x.shape, axis, [x], [result], self._sized, self.buffer)
+        self.items += scan(text, x.shape, axis, [x], [result], self._sized, self.buffer)
 
     def _sized(self, x: Operand) -> Access:
         """Where the strides are parameters."""
@@ -112,9 +129,15 @@ class Launches:
     def _access(self, x: Operand) -> Access:
         moved = movement(x)
         if moved is not None:
-            self.words[moved[0]] = None
+            for word in (moved.word, *(Counter(number) for number, _ in moved.others)):
+                self.word(word)
         has_parameter = moved is None or (isinstance(x, View) and not isinstance(x.source, Rows))
-        return Access(x.strides if isinstance(x, View) else None, has_parameter, moved is not None)
+        others = 0 if moved is None else len(moved.others)
+        return Access(x.strides if isinstance(x, View) else None, has_parameter, moved is not None, others)
+
+    def word(self, its: Word) -> int:
+        """The number of a word."""
+        return self.words.setdefault(its, len(self.words))
 
     def copied(self, x: Operand, target: View) -> None:
         dtype = INT64 if isinstance(x, Affine) else x.dtype
@@ -136,27 +159,47 @@ class Launches:
         return found
 
     def product(self, a: View, b: View, out: View, adds: bool) -> None:
-        self.launches.append(ProductLaunch(a, b, out, adds))
+        self.items.append(ProductLaunch(a, b, out, adds))
 
-    def advance(self) -> None:
-        """An iteration is over."""
-        counter = View(Buffer(0), INT64, (), ())
+    def advance(self, number: int) -> None:
+        """A region has been gone through: its counter counts."""
+        counter = word_view(self.word(Counter(number)))
         self.kernel(ADVANCE, (), [counter], [counter])
 
+    def check(self, stacks: Mapping[int, CarriedRows]) -> None:
+        """Behind an iteration: whether there is another one, for which there is memory on these stacks."""
+        counted, limit = Counter(0), Limit()
+        words: dict[Word, int] = {counted: 0, limit: 1}
+        conditions = ["(a0 < a1)"]
+        for position, its in stacks.items():
+            rows = " + ".join(
+                f"a{words.setdefault(Counter(counter), len(words))} * int64({abs(count)})"
+                for counter, count in its.rows
+            )
+            capacity = words.setdefault(Capacity(position), len(words))
+            conditions.append(f"({rows} + int64({its.most}) <= a{capacity})")
+        inputs = tuple(Parameter("int64", f"a{k}") for k in range(len(words)))
+        operation = f"o0 = np_select({' & '.join(conditions)}, int64(1), int64(0));"
+        text = KernelText(inputs, (Parameter("int64", "o0"),), operation)
+        self.kernel(text, (), [word_view(self.word(x)) for x in words], [word_view(self.word(GoesOn()))])
+
     def renamed(self, before: Source, after: Source) -> None:
-        """Write and read elsewhere."""
+        """Write and read elsewhere, in the region that is read now."""
 
         def view(x: Operand) -> Operand:
             return replace(x, source=after) if isinstance(x, View) and x.source == before else x
 
-        def named(launch: Launch) -> Launch:
+        def named(launch: Item) -> Item:
+            if isinstance(launch, Branching):
+                sides = tuple(tuple(map(named, side)) for side in launch.sides)
+                return Branching(launch.chosen, sides)
             if isinstance(launch, KernelLaunch | ReductionLaunch | IndexLaunch):
                 return replace(launch, arguments=tuple(map(view, launch.arguments)))
             a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
             assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)
             return replace(launch, a=a, b=b, out=out)
 
-        self.launches = list(map(named, self.launches))
+        self.items[:] = map(named, self.items)
 
 
-__all__ = ["INT64", "Launches", "Operand"]
+__all__ = ["Launches"]

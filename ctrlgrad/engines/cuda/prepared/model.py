@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,13 +16,18 @@ from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.ir import Node
 
 Shape = tuple[int, ...]
+INT64 = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
 class Given:
-    """The array in a slot of the body's program: a capture or a constant."""
+    """What is in a slot of a program as long as a loop runs: a capture, a number or a constant.
+
+    `region` is the program's number: 0 is the body's, others are those of regions inside.
+    """
 
     slot: int
+    region: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,23 +62,26 @@ Source = Given | Buffer | Carried | Rows | Flag
 
 @dataclass(frozen=True)
 class Affine:
-    """An integer of the host: a constant and multiples of integers in slots, `step` more in each iteration."""
+    """An integer of the host: a constant, multiples of integers in slots, and so much more each time that a region has
+    been gone through, by the region's counter. Counter 0 is that of iterations."""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
-    step: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
 
     def plus(self, other: Affine, factor: int = 1) -> Affine:
-        terms = dict(self.terms)
-        for slot, count in other.terms:
-            terms[slot] = terms.get(slot, 0) + factor * count
-        kept = tuple(sorted((slot, count) for slot, count in terms.items() if count))
-        return Affine(self.constant + factor * other.constant, kept, self.step + factor * other.step)
+        constant = self.constant + factor * other.constant
+        return Affine(constant, _sum(self.terms, other.terms, factor), _sum(self.steps, other.steps, factor))
 
     @property
     def is_moving(self) -> bool:
         """Whether it is known only when a run of iterations begins."""
-        return bool(self.terms or self.step)
+        return bool(self.terms or self.steps)
+
+    @property
+    def step(self) -> int:
+        """What an iteration adds."""
+        return dict(self.steps).get(0, 0)
 
     def times(self, factor: int) -> Affine:
         return Affine(0).plus(self, factor)
@@ -81,6 +89,13 @@ class Affine:
     def value(self, integers: Mapping[int, int]) -> int:
         """In the first iteration of a run, by the integers in the slots then."""
         return self.constant + sum(count * integers[slot] for slot, count in self.terms)
+
+
+def _sum(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...], factor: int) -> tuple[tuple[int, int], ...]:
+    found = dict(a)
+    for key, count in b:
+        found[key] = found.get(key, 0) + factor * count
+    return tuple(sorted((key, count) for key, count in found.items() if count))
 
 
 @dataclass(frozen=True)
@@ -129,14 +144,35 @@ class View:
 Operand = View | Fixed | Affine | Converted
 
 
-def movement(x: Operand) -> tuple[View | Affine, int] | None:
-    """Of an address or a number that moves the word, and what each iteration adds to it."""
-    if isinstance(x, View):
-        # However the elements of rows lie, one word tells where they begin.
-        word = replace(x, shape=(), strides=()) if isinstance(x.source, Rows) else x.moved
-        return (word, x.moved.step) if x.is_moving else None
-    number = x.number if isinstance(x, Converted) else x
-    return (number, number.step) if isinstance(number, Affine) and number.is_moving else None
+# Words.
+
+
+@dataclass(frozen=True)
+class Counter:
+    """How often a region has been gone through in a run: 0 is the body, others are sides of branches."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The iterations of a run."""
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """Whether there is memory for the rows of another iteration, where only the card knows how many rows each has."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many rows a run may push on a carried stack, or pop off it."""
+
+    position: int
+
+
+# As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
+Word = View | Affine | Counter | Limit | GoesOn | Capacity
 
 
 def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
@@ -194,6 +230,27 @@ class ProductLaunch:
 Launch = KernelLaunch | ReductionLaunch | IndexLaunch | ProductLaunch
 
 
+@dataclass(frozen=True)
+class Branching:
+    """Lists of which one is gone through: that of the number which a kernel has written."""
+
+    chosen: View
+    sides: tuple[tuple[Item, ...], ...]
+
+
+Item = Launch | Branching
+
+
+def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
+    """Those of all sides, in their order."""
+    for item in items:
+        if isinstance(item, Branching):
+            for side in item.sides:
+                yield from all_launches(side)
+        else:
+            yield item
+
+
 # Carries.
 
 
@@ -215,11 +272,24 @@ class CarriedNumber:
 
 @dataclass(frozen=True)
 class CarriedRows:
-    """A stack that an iteration pushes so many rows on, or pops so many off (below 0)."""
+    """A stack that an iteration pushes so many rows on, or pops so many off (below 0).
 
-    rows: int
+    `rows` has, by the counter, how many a region does each time, and `most` how many an iteration does at most.
+    """
+
+    rows: tuple[tuple[int, int], ...]
+    most: int
     shape: Shape = ()
     dtype: np.dtype | None = None
+
+    @property
+    def pushes(self) -> bool:
+        return any(count > 0 for _, count in self.rows)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether each iteration has as many."""
+        return all(counter == 0 for counter, _ in self.rows)
 
     @property
     def row_bytes(self) -> int:
@@ -244,24 +314,59 @@ class Placement:
     nbytes: int
 
 
+class HasConstants(Protocol):
+    """A program (`ctrlgrad.engines.cuda.program`), of which only this is asked."""
+
+    def held(self, context: Any) -> dict[int, Any]:
+        """The constants by slot, as a run has them."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A node that pushes a row of so many bytes, or pops one (None), each time that a counter counts."""
+
+    node: Node
+    nbytes: int | None
+    counter: int
+
+
+def word_view(number: int) -> View:
+    """A word on the card, by its number."""
+    return View(Buffer(0), INT64, (), (), number * INT64.itemsize)
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedBody:
     """An iteration."""
 
-    launches: tuple[Launch, ...]
-    # Word 0 of the card's is the counter; these are the others, as they are when a run begins: the address of a view of
-    # rows, a displacement in bytes, or a number. Buffer 0 has them all.
-    words: tuple[View | Affine, ...]
+    items: tuple[Item, ...]
+    # The words that the card has, in buffer 0. The first is the counter of iterations.
+    words: tuple[Word, ...]
     placement: Placement
     carries: tuple[Carry, ...]
+    # The programs of its regions, whose constants are `Given`; the first is the body.
+    programs: tuple[HasConstants, ...]
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
-    pushes: tuple[tuple[Node, int], ...] = ()
-    pops: tuple[Node, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Those of all sides."""
+        return tuple(all_launches(self.items))
 
     @property
     def products(self) -> int:
         return sum(isinstance(launch, ProductLaunch) for launch in self.launches)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether each iteration pushes and pops as many rows as the others."""
+        return GoesOn() not in self.words
+
+    def word(self, its: Word) -> View:
+        """A word as an array on the card."""
+        return word_view(self.words.index(its))
 
 
 class CannotPrepare(Exception):
@@ -269,21 +374,28 @@ class CannotPrepare(Exception):
 
 
 __all__ = [
+    "INT64",
     "Affine",
+    "Branching",
     "Buffer",
     "CannotPrepare",
+    "Capacity",
     "Carried",
     "CarriedArray",
     "CarriedNumber",
     "CarriedRows",
     "Carry",
     "Converted",
+    "Counter",
     "Fixed",
     "Flag",
     "Given",
+    "GoesOn",
+    "Item",
     "KernelLaunch",
     "KernelSpec",
     "Launch",
+    "Limit",
     "Operand",
     "Placement",
     "PreparedBody",
@@ -291,8 +403,11 @@ __all__ = [
     "Rows",
     "Shape",
     "Source",
+    "Transfer",
     "Unchanged",
     "View",
+    "Word",
+    "all_launches",
     "contiguous",
-    "movement",
+    "word_view",
 ]

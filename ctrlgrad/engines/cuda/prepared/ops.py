@@ -10,8 +10,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
-from ctrlgrad.engines.cuda.prepared.launches import INT64
-from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Converted, Fixed, View
+from ctrlgrad.engines.cuda.prepared.model import INT64, Affine, CannotPrepare, Converted, Fixed, Transfer, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
@@ -200,14 +199,13 @@ def _concat(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     stack = reading.stack(step.operands[0])
-    if stack.pushed:
-        raise CannotPrepare("a stack is pushed on and popped off")
     element = step.node.results[1].tensor
     if not element.is_static:
         raise CannotPrepare("a size of stack_pop is not known")
-    row = reading.row(stack, -1 - stack.popped, tuple(d for d in element.shape if d is not None), element.dtype)
-    reading.pops.append(step.node)
-    return StackValue(stack.position, 0, stack.popped + 1), row
+    shape = tuple(d for d in element.shape if d is not None)
+    row = reading.row(stack, shape, element.dtype, pushes=False)
+    reading.transfers.append(Transfer(step.node, None, reading.counter))
+    return StackValue(stack.position, stack.rows - 1), row
 
 
 DEVICE: dict[str, Op] = {

@@ -1,9 +1,10 @@
 """Where the temporaries of an iteration lie: those that are not needed together share memory.
 
-The launches of an iteration are a straight line, so a temporary is needed from the first launch that names it to the
-last. Of a carried array's two buffers one is free before what is carried is written, and the other one after it has
-been read. What lies where follows from that and from sizes, not from which array has been made of which: a plan's
-placement gives an array the buffer of another one of its size, here any part of one memory may be used again.
+The launches of an iteration are a straight line, the sides of a branch one behind the other, so a temporary is needed
+from the first launch that names it to the last. Of a carried array's two buffers one is free before what is carried is
+written, and the other one after it has been read. What lies where follows from that and from sizes, not from which
+array has been made of which: a plan's placement gives an array the buffer of another one of its size, here any part of
+one memory may be used again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
     Buffer,
     Carried,
     CarriedArray,
     Carry,
+    Item,
     Launch,
     Placement,
     ProductLaunch,
@@ -27,20 +30,31 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
 )
 
-# Where an array may begin: what the driver promises of memory that it allocates.
-ALIGNMENT = 256
+# Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
+# multiples of their size.
+ALIGNMENT, LEAST_ALIGNMENT = 256, 16
 
 
-def views_of(launch: Launch) -> Iterator[View]:
-    """What a launch reads and writes."""
+def items_in_order(items: Sequence[Item]) -> Iterator[Launch | Branching]:
+    """Launches, and branches before those of their sides."""
+    for item in items:
+        yield item
+        for side in item.sides if isinstance(item, Branching) else ():
+            yield from items_in_order(side)
+
+
+def views_of(launch: Launch | Branching) -> Iterator[View]:
+    """What a launch reads and writes; of branches, what says which."""
+    if isinstance(launch, Branching):
+        yield launch.chosen
+        return
     named = (launch.a, launch.b, launch.out) if isinstance(launch, ProductLaunch) else launch.arguments
-    return (x for x in named if isinstance(x, View))
+    yield from (x for x in named if isinstance(x, View))
 
 
-def placed(
-    launches: Sequence[Launch], buffers: Sequence[tuple[Shape, np.dtype]], carries: Sequence[Carry]
-) -> Placement:
+def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], carries: Sequence[Carry]) -> Placement:
     """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always."""
+    launches = list(items_in_order(items))
     whole = (-1, len(launches))
     spans: dict[Source, tuple[int, int]] = {Buffer(0): whole}
     for position, launch in enumerate(launches):
@@ -71,6 +85,15 @@ def placed(
     return Placement(places, max(room.end for room in memories[-1][2]))
 
 
+def alignment(nbytes: int) -> int:
+    """Of which number of bytes the beginning of an array is a multiple.
+
+    >>> alignment(8), alignment(24), alignment(1000)
+    (16, 32, 256)
+    """
+    return min(max(LEAST_ALIGNMENT, 1 << (nbytes - 1).bit_length() if nbytes else 1), ALIGNMENT)
+
+
 @dataclass(frozen=True)
 class _Room:
     """Bytes from `begin` to `end` of a memory, from one launch to another."""
@@ -86,16 +109,18 @@ def _room(others: Sequence[_Room], span: tuple[int, int], nbytes: int) -> _Room:
     for other in sorted((room for room in others if _meet(room.span, span)), key=lambda room: room.begin):
         if begin + nbytes <= other.begin:
             break
-        begin = max(begin, _rounded(other.end))
+        begin = max(begin, _rounded(other.end, nbytes))
     return _Room(span, begin, begin + nbytes)
 
 
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _rounded(place: int, nbytes: int) -> int:
+    """The next place where so many bytes may begin."""
+    step = alignment(nbytes)
+    return -(-place // step) * step
 
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
 
 
-__all__ = ["ALIGNMENT", "placed", "views_of"]
+__all__ = ["alignment", "items_in_order", "placed", "views_of"]

@@ -1,10 +1,10 @@
-"""One reading of a loop's body: what the slots of its program hold in the middle of an iteration."""
+"""One reading of a loop's body, or of a region in it: what the slots of its program hold at one of its steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy as np
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.launches import INT64, Launches
+from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import (
+    INT64,
     Affine,
     Buffer,
     CannotPrepare,
@@ -24,6 +25,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Operand,
     Rows,
     Shape,
+    Transfer,
     View,
     contiguous,
 )
@@ -61,11 +63,13 @@ Input = ArrayInput | NumberInput | StackInput
 
 @dataclass(frozen=True)
 class StackValue:
-    """A carried stack, with the rows that were pushed and popped so far."""
+    """A carried stack, with the rows that were pushed so far, or popped (below 0), since what is gone through began.
+
+    What regions inside did is not among them: their counters count it.
+    """
 
     position: int
-    pushed: int = 0
-    popped: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,28 +89,69 @@ class Computed:
 
 @dataclass
 class Rates:
-    """What an iteration adds to each carry: to an integer on the host, and rows to a stack. By the carry's position.
+    """What an iteration adds to each integer on the host, by the carry's position, and how many rows each region adds
+    to a stack, by its position and the region's counter.
 
     Found in one reading, used in the next.
     """
 
     numbers: dict[int, int] = field(default_factory=dict)
-    rows: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, dict[int, int]] = field(default_factory=dict)
+
+
+class Listing:
+    """What the readings of a body and of the regions in it write."""
+
+    def __init__(self, rates: Rates, program: Program, carried: Mapping[int, Shape]) -> None:
+        # What the reading before has found, and the shapes of carried arrays.
+        self.rates, self.carried = rates, carried
+        self.launches = Launches()
+        self.programs = [program]
+        self.bounds: list[tuple[Affine, int]] = []
+        self.transfers: list[Transfer] = []
+        self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
+        # By position and counter.
+        self.rows: dict[int, dict[int, int]] = {}
+        self.counters = 0
+        self._pushes: dict[int, bool] = {}
+
+    def added(self, position: int, counter: int, rows: int) -> None:
+        """A region adds rows to a stack."""
+        if rows:
+            self.rows.setdefault(position, {})[counter] = rows
+
+    def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
+        """Have all rows of a stack be alike, and none popped off where some are pushed."""
+        if self.row_types.setdefault(position, its) != its:
+            raise CannotPrepare("rows of one stack differ in shape")
+        if self._pushes.setdefault(position, pushes) != pushes:
+            raise CannotPrepare("a stack is pushed on and popped off")
 
 
 class Reading:
-    """Values by slot, and the launches so far."""
+    """Values by slot, in the middle of one region.
 
-    def __init__(self, program: Program, inputs: Sequence[Input], captures: int, rates: Rates) -> None:
-        self.program, self.captures, self.rates = program, captures, rates
-        self.launches = Launches()
-        self.bounds: list[tuple[Affine, int]] = []
-        self.pushes: list[tuple[Node, int]] = []
-        self.pops: list[Node] = []
-        self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
-        self._numbers: dict[Computed, View] = {}
-        self.values: dict[int, Any] = {slot: self._input(slot, given) for slot, given in enumerate(inputs)}
-        self.values.update((slot, _constant(slot, x)) for slot, x in program.constants.items())
+    Args:
+        values: those of the inputs.
+        outside: the reading of the region that this one is in, at the step of which it is a part.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        values: Sequence[Any],
+        listing: Listing,
+        region: int = 0,
+        counter: int = 0,
+        outside: Reading | None = None,
+    ) -> None:
+        self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
+        self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
+        # The most rows that the regions inside add to a stack in one go.
+        self.most: dict[int, int] = {}
+        self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
+        self.values: dict[int, Any] = dict(enumerate(values))
+        self.values.update((slot, _constant(Given(slot, region), x)) for slot, x in program.constants.items())
         # The step that is read now, and where each slot is read last.
         self.position = 0
         self.last = dict.fromkeys(program.outputs, len(program.steps))
@@ -114,22 +159,21 @@ class Reading:
             for slot in slots_read(program.steps[position]):
                 self.last.setdefault(slot, position)
 
-    def _input(self, slot: int, given: Input) -> Any:
-        position = slot - self.captures
-        if isinstance(given, ArrayInput):
-            if position < 0:
-                return View(Given(slot), given.dtype, given.shape, given.strides)
-            return View(Carried(position), given.dtype, given.shape, contiguous(given.shape, given.dtype))
-        if isinstance(given, NumberInput):
-            if given.dtype == INT64:
-                return Affine(0, ((slot, 1),), self.rates.numbers.get(position, 0))
-            stays = position < 0 or self.program.outputs[position] == slot
-            return (
-                Fixed(given.dtype, slot=slot) if stays else Unusable(f"a number of {given.dtype} changes on the host")
-            )
-        if not given.is_blocks:
-            return Unusable("a stack is a list of rows")
-        return StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
+    def inside(self, program: Program, values: Sequence[Any], is_counted: bool = True) -> Reading:
+        """The reading of a region of the step that is read now, with a counter of its own if it has one."""
+        self.listing.programs.append(program)
+        self.listing.counters += is_counted
+        region, counter = len(self.listing.programs) - 1, self.listing.counters if is_counted else self.counter
+        return Reading(program, values, self.listing, region, counter, self)
+
+    def add_most(self, position: int, rows: int) -> None:
+        """What is inside adds at most so many rows more to a stack, or takes them off it."""
+        self.most[position] = self.most.get(position, 0) + rows
+
+    @property
+    def results(self) -> list[Any]:
+        """What the region yields."""
+        return [self.values[slot] for slot in self.program.outputs]
 
     # Values.
 
@@ -169,14 +213,15 @@ class Reading:
             raise CannotPrepare("a stack is made inside")
         return found
 
-    def row(self, stack: StackValue, number: int, shape: Shape, dtype: np.dtype) -> View:
-        """A row by its number from where the iteration begins: below 0 for one that is popped."""
-        if self.row_types.setdefault(stack.position, (shape, dtype)) != (shape, dtype):
-            raise CannotPrepare("rows of one stack differ in shape")
+    def row(self, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
+        """The row behind the others, or the last one."""
+        self.listing.row_type(stack.position, (shape, dtype), pushes)
         row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
         nbytes = row.size * dtype.itemsize
-        step = self.rates.rows.get(stack.position, 1) * nbytes
-        return View(row.source, dtype, shape, row.strides, number * nbytes, Affine(0, (), step))
+        known = self.listing.rates.rows.get(stack.position, {})
+        steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
+        number = stack.rows if pushes else stack.rows - 1
+        return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
 
     # Updates in place.
 
@@ -192,29 +237,61 @@ class Reading:
         if isinstance(view.source, Buffer):
             shape, _ = self.launches.buffers[view.source.number]
         elif isinstance(view.source, Carried):
-            shape = self.values[self.captures + view.source.position].shape
+            shape = self.listing.carried[view.source.position]
         else:
             return False
         return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
 
     def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
-        sharing = {n for n, x in self.values.items() if isinstance(x, View) and x.source == view.source}
-        return bool(sharing & set(operands)) or any(self.last.get(n, -1) > self.position for n in sharing)
+        sharing = self._sharing(view)
+        if sharing & set(operands) or any(self.last.get(n, -1) > self.position for n in sharing):
+            return True
+        return self.outside is not None and self.outside._is_read_later(view, ())
+
+    def _sharing(self, view: View) -> set[int]:
+        return {n for n, x in self.values.items() if isinstance(x, View) and x.source == view.source}
 
     def is_updated(self, view: View) -> bool:
         """Whether some step from here on may overwrite a view's memory in place."""
-        sharing = {n for n, x in self.values.items() if isinstance(x, View) and x.source == view.source}
-        return any(n in sharing for n in self._updated(self.position))
+        sharing = self._sharing(view)
+        if any(n in sharing for n in self._updated(self.position)):
+            return True
+        return self.outside is not None and self.outside.is_updated(view)
 
     def _updated(self, position: int) -> Iterator[int]:
         for step in self.program.steps[position:]:
-            if isinstance(step, NodeStep) and (step.kernel is add_product or step.node.op.updates):
-                yield step.operands[0]
+            if isinstance(step, NodeStep):
+                if step.node.regions:
+                    yield from step.operands
+                elif step.kernel is add_product or step.node.op.updates:
+                    yield step.operands[0]
 
 
-def _constant(slot: int, x: np.ndarray) -> Any:
+def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates: Rates) -> Iterator[Any]:
+    """The values of a body's inputs, of which so many are captures and the others are carried."""
+    for slot, given in enumerate(inputs):
+        position = slot - captures
+        match given:
+            case ArrayInput(dtype, shape, strides) if position < 0:
+                yield View(Given(slot), dtype, shape, strides)
+            case ArrayInput(dtype, shape):
+                yield View(Carried(position), dtype, shape, contiguous(shape, dtype))
+            case NumberInput(dtype) if dtype == INT64:
+                step = rates.numbers.get(position, 0)
+                yield Affine(0, ((slot, 1),), ((0, step),) if step else ())
+            case NumberInput(dtype) if position < 0 or program.outputs[position] == slot:
+                yield Fixed(dtype, slot=slot)
+            case NumberInput(dtype):
+                yield Unusable(f"a number of {dtype} changes on the host")
+            case StackInput(False):
+                yield Unusable("a stack is a list of rows")
+            case _:
+                yield StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
+
+
+def _constant(given: Given, x: np.ndarray) -> Any:
     if x.ndim:
-        return View(Given(slot), x.dtype, x.shape, contiguous(x.shape, x.dtype))
+        return View(given, x.dtype, x.shape, contiguous(x.shape, x.dtype))
     return Affine(int(x)) if x.dtype == INT64 else Fixed(x.dtype, x[()])
 
 
@@ -252,11 +329,13 @@ __all__ = [
     "ArrayInput",
     "Computed",
     "Input",
+    "Listing",
     "NumberInput",
     "Rates",
     "Reading",
     "StackInput",
     "StackValue",
     "Unusable",
+    "body_inputs",
     "slots_read",
 ]

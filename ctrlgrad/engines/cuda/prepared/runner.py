@@ -14,17 +14,20 @@ from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.body import prepared
 from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
 from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
     CannotPrepare,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
+    Given,
     PreparedBody,
 )
+from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
 from ctrlgrad.engines.precision import Precision
-from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.errors import ExecutionError, MemoryBudgetError
 from ctrlgrad.ir.caching import Recent
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
@@ -104,7 +107,13 @@ class Body:
 def _said(form: Form | str) -> str:
     if isinstance(form, str):
         return f"one by one ({form})"
-    return f"from a list of {len(form.body.launches)} an iteration"
+    body = form.body
+    branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
+    # A graph does not wait for them.
+    waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
+    waits += ["how many rows there are"] * (not body.is_known)
+    asked = f", which waits for {' and '.join(waits)}" if waits else ""
+    return f"from a list of {len(body.launches)} an iteration{asked}"
 
 
 def _input(library: ArrayLibrary, x: Any, is_carried: bool = False) -> Input:
@@ -128,6 +137,8 @@ class Iterations:
         self.body, self.context, self.state, self.predicate = body, context, state, predicate
         found = body.form(context.library, state)
         self._form: Form | None = found if isinstance(found, Form) else None
+        # Whether there was no memory for it.
+        self._is_step_by_step = False
         # The list, while what is carried is in its buffers.
         self._binding: Binding | None = None
         # Where there was no memory for a graph.
@@ -140,8 +151,9 @@ class Iterations:
             longest: how many may run, if more, where a graph leaves out those past the loop's end.
         """
         form = self._form
+        # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
-        if count:
+        if count and not self._is_step_by_step:
             assert form is not None
             try:
                 binding, rows = self._ready(form)
@@ -155,8 +167,7 @@ class Iterations:
                 in_graph = is_long and self._has_graph(binding)
                 if not in_graph:
                     count = min(count, first if is_long and first and not self._is_refused else most)
-                self._run(form.body, binding, rows, count, in_graph)
-                return count
+                return self._run(form.body, binding, rows, count, in_graph)
         self._unbind()
         state = self.state
         arguments = state.shared + state.carry
@@ -181,8 +192,9 @@ class Iterations:
 
     def uncount(self, iterations: int) -> None:
         """So many iterations of those that have run were past the loop's end."""
-        for node, nbytes in self._form.body.pushes if self._form is not None else ():
-            self.context.run.counters.pushed_rows(node, nbytes, -iterations)
+        for transfer in self._form.body.transfers if self._form is not None else ():
+            if transfer.nbytes is not None:
+                self.context.run.counters.pushed_rows(transfer.node, transfer.nbytes, -iterations)
 
     def _count(self, form: PreparedBody, most: int) -> int:
         """For how many iterations, of at most so many, everything moves by steps."""
@@ -197,7 +209,9 @@ class Iterations:
                 count = min(count, ahead // abs(index.step) + 1)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedRows):
-                count = min(count, self._rows(position, its) // abs(its.rows)) if its.rows else count
+                there = self._rows(position, its) // its.most
+                # Where only the card knows how many rows it is, it ends the run when there are no more.
+                count = min(count, there) if its.is_known or not there else count
         return count
 
     def _rows(self, position: int, its: CarriedRows) -> int:
@@ -208,7 +222,18 @@ class Iterations:
         # Nobody else has it from now on.
         stack = carry[position] = own_stack(holder)
         assert isinstance(stack, DeviceStack)
-        return stack.free_rows(its.shape) if its.rows > 0 else stack.top_rows(its.shape)
+        if its.is_known:
+            return stack.free_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
+        if self._has_spare(stack, its):
+            return its.most
+        return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
+
+    def _has_spare(self, stack: DeviceStack, its: CarriedRows) -> bool:
+        """Whether an iteration's rows lie elsewhere: those that it may push, in a stack that has no memory for them as
+        long as nothing is pushed, and those that no iteration pops, of a stack without rows."""
+        if its.is_known:
+            return False
+        return stack.open_rows(its.shape) < its.most if its.pushes else not len(stack)
 
     def _integers(self) -> dict[int, int]:
         values = (*self.state.shared, *self.state.carry)
@@ -218,7 +243,7 @@ class Iterations:
         """The list, and where the rows of each stack begin or end."""
         binding, carry = self._bound(form), self.state.carry
         rows = {
-            position: self._place(carry[position], its)
+            position: self._place(binding, position, carry[position], its)
             for position, its in enumerate(form.body.carries)
             if isinstance(its, CarriedRows)
         }
@@ -251,29 +276,67 @@ class Iterations:
                     carry[position] = binding.carry(position)
             self._form.give_back(binding)
 
-    def _run(self, form: PreparedBody, binding: Binding, rows: dict[int, int], count: int, in_graph: bool) -> None:
+    def _run(self, form: PreparedBody, binding: Binding, rows: dict[int, int], count: int, in_graph: bool) -> int:
+        """How many iterations there were."""
         carry = self.state.carry
-        self._note(form, count, (count - binding.odd) % TURN + binding.odd if in_graph else count)
-        binding.run(count, rows, self._integers(), in_graph)
+        spare = {
+            position
+            for position, its in enumerate(form.carries)
+            if isinstance(its, CarriedRows) and self._has_spare(carry[position], its)
+        }
+        capacities = {
+            position: self._rows(position, its)
+            for position, its in enumerate(form.carries)
+            if isinstance(its, CarriedRows) and not its.is_known
+        }
+        launched = binding.run(count, rows, capacities, self._integers(), in_graph)
+        counts = self.context.counts
+        counts.runs += 1
+        counts.kernels += launched.kernels
+        counts.products += launched.products
+        counts.predicate_reads += launched.reads
+        counts.graphs += in_graph
+        self.body.is_in_graph |= in_graph
+        # How often regions were gone through; iterations are one of them.
+        counted = {0: count} if form.is_known else binding.counted(self.context)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray):
                 carry[position] = binding.carry(position)
             elif isinstance(its, CarriedNumber):
-                carry[position] = np.int64(carry[position] + count * its.step)
-            elif isinstance(its, CarriedRows) and its.rows > 0:
-                carry[position].commit(count * its.rows)
+                carry[position] = np.int64(carry[position] + counted[0] * its.step)
             elif isinstance(its, CarriedRows):
-                carry[position].take(-count * its.rows)
+                moved = sum(rows * counted[counter] for counter, rows in its.rows)
+                self._moved(carry[position], its, moved, binding.spare(position) if position in spare else None)
+        self._note(form, counted)
+        return counted[0]
 
-    def _place(self, stack: DeviceStack, its: CarriedRows) -> int:
+    def _moved(self, stack: DeviceStack, its: CarriedRows, rows: int, spare: Any) -> None:
+        """Rows were pushed, or popped (below 0), if on spare memory then instead of the stack's."""
+        if spare is not None and rows < 0:
+            raise ExecutionError("stack: popped more values than were pushed")
+        if spare is not None:
+            for number in range(rows):
+                self.context.counts.calls += 1
+                # The ellipsis makes a view of a scalar's row.
+                stack.slot(its.shape)[...] = spare[number, ...]
+                stack.commit()
+        elif rows > 0:
+            stack.commit(rows)
+        elif rows:
+            stack.take(-rows)
+
+    def _place(self, binding: Binding, position: int, stack: DeviceStack, its: CarriedRows) -> int:
         """The address behind the last row of a stack."""
-        array, count = stack.top()
+        if self._has_spare(stack, its):
+            array, count = binding.spare(position), 0 if its.pushes else its.most
+        else:
+            array, count = stack.top()
         return self.context.library.address(array) + count * its.row_bytes
 
     def _refuse(self, reason: str) -> None:
         """From now on iterations run step by step."""
         self._unbind()
-        self._form, self.body.refused = None, reason
+        self._is_step_by_step, self.body.refused = True, reason
 
     def _bound(self, form: Form) -> Binding:
         """The list, with what is carried in its buffers."""
@@ -284,29 +347,28 @@ class Iterations:
             form.give_back(binding)
             binding = None
         if binding is None:
-            given = dict(enumerate(state.shared)) | self.body.program.held(self.context)
-            numbers = {len(state.shared) + n: x for n, x in enumerate(state.carry) if isinstance(x, np.generic)}
+            # No name is left of what is carried: what nobody else holds becomes a buffer.
+            given = {Given(slot): x for slot, x in enumerate(state.shared)}
+            first = len(state.shared)
+            given |= {Given(first + n): x for n, x in enumerate(state.carry) if isinstance(x, np.generic)}
+            for region, program in enumerate(form.body.programs):
+                given |= {Given(slot, region): x for slot, x in program.held(self.context).items()}
             binding = form.take(self.context)
             try:
-                binding.begin(self.context, given | numbers, state.carry)
+                binding.begin(self.context, given, state.carry)
             except MemoryBudgetError:
                 form.give_back(binding)
                 raise
         self._binding = binding
         return binding
 
-    def _note(self, form: PreparedBody, count: int, listed: int) -> None:
-        counts, counters = self.context.counts, self.context.run.counters
-        counts.runs += 1
-        counts.kernels += listed * (len(form.launches) - form.products) + 1
-        counts.products += listed * form.products
-        if listed < count:
-            counts.graphs += 1
-            self.body.is_in_graph = True
-        for node, nbytes in form.pushes:
-            counters.pushed_rows(node, nbytes, count)
-        for node in form.pops:
-            counters.popped(node, count)
+    def _note(self, form: PreparedBody, counted: dict[int, int]) -> None:
+        counters = self.context.run.counters
+        for transfer in form.transfers:
+            if transfer.nbytes is None:
+                counters.popped(transfer.node, counted[transfer.counter])
+            else:
+                counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
 
 
 __all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Body", "Iterations", "LoopState"]

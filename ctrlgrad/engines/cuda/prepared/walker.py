@@ -1,10 +1,12 @@
 """The function in machine code that goes through a list of launches, without Python between one and the next.
 
-A list is two words an entry: what is called (`KERNEL` or `PRODUCT`) and the address of its arguments, a word each:
+A list is two words an entry: what is done and the address of its arguments, a word each:
 
 - `KERNEL`: function, blocks, threads of a block, and the address of the addresses of its parameters, for
   `cuLaunchKernel`;
-- `PRODUCT`: the parameters of `cublasGemmStridedBatchedEx` in their order.
+- `PRODUCT`: the parameters of `cublasGemmStridedBatchedEx` in their order;
+- `READ`: an address of the host's and one of the card's, for `cuMemcpyDtoHAsync`: a word is copied and waited for;
+- `SWITCH`: the address of a word of the host's, and for each of its values, from 0 on, how many entries further to go.
 """
 
 from __future__ import annotations
@@ -16,25 +18,40 @@ from dataclasses import dataclass
 
 from ctrlgrad.engines.native import objects, target
 
-KERNEL, PRODUCT = 0, 1
+KERNEL, PRODUCT, READ, SWITCH = range(4)
 # Words of an entry of the list.
 ENTRY = 2
 
-# The parameters of the two functions, where a word is one of the arguments, and else a constant.
+# The parameters of the functions, where a word is one of the arguments, and else a constant.
 _LAUNCH = ("ptr", "i32", "i32 1", "i32 1", "i32", "i32 1", "i32 1", "i32 0", "ptr %stream", "ptr", "ptr null")
 _GEMM = (
     *("ptr", "i32", "i32", "i32", "i32", "i32", "ptr"),
     *("ptr", "i32", "i32", "i64", "ptr", "i32", "i32", "i64"),
     *("ptr", "ptr", "i32", "i32", "i64", "i32", "i32", "i32"),
 )
+_COPY = ("ptr", "i64", "i64 8", "ptr %stream")
+# What a walk is given by `run`.
+_GIVEN = "ptr %stream, ptr %functions, ptr %counts"
 
 
 @dataclass(frozen=True)
 class Functions:
-    """Addresses of what is called: `cuLaunchKernel` and `cublasGemmStridedBatchedEx`, or the like of them."""
+    """Addresses of what is called: `cuLaunchKernel`, `cublasGemmStridedBatchedEx`, `cuMemcpyDtoHAsync` and
+    `cuStreamSynchronize`, or the like of them."""
 
     launch: int
     multiply: int
+    copy: int
+    wait: int
+
+
+@dataclass
+class Counts:
+    """What was called."""
+
+    kernels: int = 0
+    products: int = 0
+    reads: int = 0
 
 
 class Failed(Exception):
@@ -66,17 +83,24 @@ def _call(block: str, function: str, parameters: Sequence[str]) -> list[str]:
     return [*lines, "br label %called"]
 
 
+def _function(name: str, number: int) -> list[str]:
+    """The lines that load one of the functions."""
+    at = f"%{name}.function"
+    return [f"{at} = getelementptr ptr, ptr %functions, i64 {number}", f"%{name} = load ptr, ptr {at}"]
+
+
 _TEXT = "\n".join(
     [
         # Entries [first, last) of the list, in their order; 0, or what refused and its status.
-        "define internal i64 @walk(ptr %list, i64 %first, i64 %last, ptr %stream, ptr %launch, ptr %multiply)",
+        f"define internal i64 @walk(ptr %list, i64 %first, i64 %last, {_GIVEN})",
         "nounwind {",
         "entry:",
+        *(line for n, name in enumerate(("launch", "multiply", "copy", "wait")) for line in _function(name, n)),
         "br label %head",
         "head:",
-        "%n = phi i64 [%first, %entry], [%next, %called]",
-        "%status.before = phi i32 [0, %entry], [%status, %called]",
-        "%kind.before = phi i64 [0, %entry], [%kind, %called]",
+        "%n = phi i64 [%first, %entry], [%next, %called], [%target, %switch]",
+        "%status.before = phi i32 [0, %entry], [%status, %called], [0, %switch]",
+        "%kind.before = phi i64 [0, %entry], [%kind, %called], [0, %switch]",
         "%failed = icmp ne i32 %status.before, 0",
         "br i1 %failed, label %refused, label %going",
         "going:",
@@ -89,12 +113,32 @@ _TEXT = "\n".join(
         "%words.at = getelementptr i64, ptr %entry.at, i64 1",
         "%words.word = load i64, ptr %words.at",
         "%words = inttoptr i64 %words.word to ptr",
-        f"%is.kernel = icmp eq i64 %kind, {KERNEL}",
-        "br i1 %is.kernel, label %kernel, label %product",
+        "switch i64 %kind, label %switch",
+        f" [i64 {KERNEL}, label %kernel i64 {PRODUCT}, label %product i64 {READ}, label %read]",
         *_call("kernel", "%launch", _LAUNCH),
         *_call("product", "%multiply", _GEMM),
+        *_call("read", "%copy", _COPY)[:-1],
+        "%copied = icmp eq i32 %read.status, 0",
+        "br i1 %copied, label %waiting, label %called",
+        "waiting:",
+        "%waiting.status = call i32 %wait(ptr %stream)",
+        "br label %called",
+        "switch:",
+        "%switch.word = load i64, ptr %words",
+        "%value.at = inttoptr i64 %switch.word to ptr",
+        "%value = load i64, ptr %value.at",
+        "%delta.number = add i64 %value, 1",
+        "%delta.at = getelementptr i64, ptr %words, i64 %delta.number",
+        "%delta = load i64, ptr %delta.at",
+        "%target = add i64 %n, %delta",
+        "br label %head",
         "called:",
-        "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product]",
+        "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product],",
+        " [%read.status, %read], [%waiting.status, %waiting]",
+        "%count.at = getelementptr i64, ptr %counts, i64 %kind",
+        "%count = load i64, ptr %count.at",
+        "%counted = add i64 %count, 1",
+        "store i64 %counted, ptr %count.at",
         "%next = add i64 %n, 1",
         "br label %head",
         "done:",
@@ -105,18 +149,21 @@ _TEXT = "\n".join(
         "%found = or i64 %shifted, %wide",
         "ret i64 %found",
         "}",
-        # The first entries once, then as many iterations, each of which is one of two halves.
-        "define i64 @run(ptr %list, i64 %once, i64 %half, i64 %odd, i64 %iterations,",
-        " ptr %stream, ptr %launch, ptr %multiply) nounwind {",
+        # The first entries once, then iterations, each of which is one of two halves, until a word of the host's is 0.
+        "define i64 @run(ptr %list, i64 %once, i64 %half, i64 %odd, i64 %iterations, ptr %going,",
+        f" {_GIVEN}) nounwind {{",
         "entry:",
-        "%begun = call i64 @walk(ptr %list, i64 0, i64 %once, ptr %stream, ptr %launch, ptr %multiply)",
+        f"%begun = call i64 @walk(ptr %list, i64 0, i64 %once, {_GIVEN})",
         "br label %head",
         "head:",
         "%k = phi i64 [0, %entry], [%k.next, %iteration]",
         "%result = phi i64 [%begun, %entry], [%found, %iteration]",
+        "%goes = phi i64 [1, %entry], [%goes.on, %iteration]",
+        "%stops = icmp eq i64 %goes, 0",
         "%failed = icmp ne i64 %result, 0",
         "%over = icmp sge i64 %k, %iterations",
-        "%ends = or i1 %failed, %over",
+        "%stops.early = or i1 %failed, %stops",
+        "%ends = or i1 %stops.early, %over",
         "br i1 %ends, label %done, label %iteration",
         "iteration:",
         "%number = add i64 %k, %odd",
@@ -124,15 +171,16 @@ _TEXT = "\n".join(
         "%before = mul i64 %side, %half",
         "%first = add i64 %once, %before",
         "%last = add i64 %first, %half",
-        "%found = call i64 @walk(ptr %list, i64 %first, i64 %last, ptr %stream, ptr %launch, ptr %multiply)",
+        f"%found = call i64 @walk(ptr %list, i64 %first, i64 %last, {_GIVEN})",
         "%k.next = add i64 %k, 1",
+        "%goes.on = load i64, ptr %going",
         "br label %head",
         "done:",
         "ret i64 %result",
         "}",
     ]
 )
-_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 3)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 4)
 
 
 @functools.cache
@@ -142,25 +190,31 @@ def _code() -> objects.Loaded:
 
 
 @functools.cache
-def _function() -> Callable[..., int]:
+def _compiled() -> Callable[..., int]:
     return _RUN(_code()["run"])
 
 
-def run(address: int, once: int, half: int, odd: int, iterations: int, functions: Functions, stream: int) -> None:
+def run(
+    address: int, once: int, half: int, odd: int, iterations: int, going: int, functions: Functions, stream: int
+) -> Counts:
     """Go through a list at an address: its first entries once, then iterations.
 
     Args:
         once: how many entries are first.
         half: how many entries an iteration has; there are twice as many, for iterations of even and odd number.
         odd: 1 where the first iteration is of odd number.
+        going: the address of a word that is 0 after an iteration that is the last one.
         stream: where kernels go. Products go where their handle says.
 
     Raises:
         Failed: a function has refused; what follows has not been called.
     """
-    found = _function()(address, once, half, odd, iterations, stream, functions.launch, functions.multiply)
+    called = (ctypes.c_void_p * 4)(functions.launch, functions.multiply, functions.copy, functions.wait)
+    counts = (ctypes.c_int64 * SWITCH)()
+    found = _compiled()(address, once, half, odd, iterations, going, stream, called, counts)
     if found:
         raise Failed(found >> 32, found & 0xFFFFFFFF)
+    return Counts(*counts)
 
 
-__all__ = ["ENTRY", "KERNEL", "PRODUCT", "Failed", "Functions", "run"]
+__all__ = ["ENTRY", "KERNEL", "PRODUCT", "READ", "SWITCH", "Counts", "Failed", "Functions", "run"]

@@ -68,6 +68,10 @@ class LaunchList:
         """All that is to be set."""
         return tuple(self._places)
 
+    def now(self, known: Known) -> int:
+        """What is known by now."""
+        return self._now[known.what] + known.plus
+
     def set(self, what: Hashable, word: int) -> None:
         """From now on this is its address, or its number."""
         if word != self._now[what]:

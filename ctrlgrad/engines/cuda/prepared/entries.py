@@ -1,0 +1,232 @@
+"""A list of launches as it is written: entries for each half, and the kernels that set the words of a run.
+
+Addresses are named in it (`words`), and set when a run begins. Of branches the sides stand one behind the other: the
+number of the one that is chosen is read from the card, and says how many entries further it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.arguments import Access
+from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.prepared import walker
+from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
+from ctrlgrad.engines.cuda.prepared.model import (
+    Affine,
+    Branching,
+    Buffer,
+    Carried,
+    Counter,
+    Fixed,
+    GoesOn,
+    Item,
+    KernelLaunch,
+    KernelSpec,
+    Launch,
+    Operand,
+    PreparedBody,
+    ProductLaunch,
+    View,
+)
+from ctrlgrad.engines.cuda.prepared.movement import movement
+from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
+from ctrlgrad.engines.cuda.products import Factor, layout, parameters
+from ctrlgrad.engines.cuda.reductions import tree
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.precision import Precision
+from ctrlgrad.ir import Node
+
+# Words that one kernel writes: each is two of its parameters.
+MOST_WORDS = 64
+HANDLE, MEMORY = "handle", Buffer(0)
+# The words of the host's that a list is told by: 0; whether another iteration goes on; and where branches are read to.
+NOTHING, GOING, CHOSEN = range(3)
+
+
+@dataclass(frozen=True)
+class NumberWord:
+    """One of the words of a number of the host's."""
+
+    number: Fixed
+    position: int
+
+
+def setting(count: int) -> KernelSpec:
+    """The kernel that writes so many words: their values are arguments, and so are their places."""
+    inputs = tuple(Parameter("int64", f"a{k}") for k in range(count))
+    outputs = tuple(Parameter("int64", f"o{k}") for k in range(count))
+    text = KernelText(inputs, outputs, "\n".join(f"o{k} = a{k};" for k in range(count)))
+    return KernelSpec(text, (), (Access(None),) * count, (Access(()),) * count)
+
+
+class ListWriter:
+    """Writes the list of a body. What it is called with is the number of words, of entries, or of both."""
+
+    def __init__(self, body: PreparedBody, library: ArrayLibrary, precision: Precision) -> None:
+        self.body, self.library, self.precision = body, library, precision
+        self._words = Words()
+        self._numbers = {word: number for number, word in enumerate(body.words)}
+        # The words that another run of iterations changes: the number of the first, how many, and the first value.
+        self.set: list[tuple[int, int, int]] = []
+        self.host = self._words.add(0, 1, 0)
+        first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
+        halves = [self._entries(body.items, side) for side in range(2)]
+        for half in halves if not body.is_known else ():
+            half.append(self._reading(body.word(GoesOn()), GOING, 0))
+        # How many entries are gone through once, and are an iteration, and where the first one is.
+        self.first, self.half, self.begin = len(first), len(halves[0]), len(self._words)
+        for kind, arguments in (*first, *itertools.chain(*halves)):
+            self._words.add(kind)
+            self._words.inner(arguments)
+        self.list = self._words.made()
+
+    # The list: of an entry the kind, and the number of the first word of what it is called with.
+
+    def _setting(self, start: int) -> tuple[int, int]:
+        wanted = min(MOST_WORDS, len(self.body.words) - start)
+        # Few different kernels: the last word is written again.
+        count = 1 << (wanted - 1).bit_length()
+        places = [Known(MEMORY, WORD * (start + min(k, wanted - 1))) for k in range(count)]
+        parameters = parameters_of(self._words, [*[0] * count, *places])
+        self.set.append((parameters[0], count, start))
+        spec = setting(count)
+        return self.kernel(self._words, spec, parameters, (grid_of(spec), BLOCK))
+
+    def _entries(self, items: Sequence[Item], side: int) -> list[tuple[int, int]]:
+        """Of branches the sides follow the number of entries that it is to the one that is chosen."""
+        found: list[tuple[int, int]] = []
+        for item in items:
+            if not isinstance(item, Branching):
+                found.append(self._entry(item, side))
+                continue
+            sides = [self._entries(inside, side) for inside in item.sides]
+            ends = list(itertools.accumulate((len(inside) + 1 for inside in sides), initial=1))
+            found += [self._reading(item.chosen, CHOSEN, side), self._switch(CHOSEN, ends[:-1])]
+            for inside, end in zip(sides, ends[1:], strict=True):
+                found += [*inside, self._switch(NOTHING, [ends[-1] - end + 1])]
+        return found
+
+    def _reading(self, number: View, word: int, side: int) -> tuple[int, int]:
+        """Read a number on the card into one of the words of the host's."""
+        first = self._words.inner(self.host + word)
+        self._words.add(self.place(number, side))
+        return walker.READ, first
+
+    def _switch(self, word: int, deltas: Sequence[int]) -> tuple[int, int]:
+        first = self._words.inner(self.host + word)
+        self._words.add(*deltas)
+        return walker.SWITCH, first
+
+    def _entry(self, launch: Launch, side: int) -> tuple[int, int]:
+        if isinstance(launch, ProductLaunch):
+            return walker.PRODUCT, self._words.add(Known(HANDLE), *self._product(launch, side))
+        spec = launch.spec
+        given: list[int | Known | tuple[int | Known, ...]] = [Known(MEMORY)] if spec.is_moving else []
+        for access, argument in zip(spec.accesses, launch.arguments, strict=True):
+            if access.has_parameter:
+                given.append(self._argument(argument, side))
+            if (moved := movement(argument)) is not None:
+                given += [self._numbers[moved.word], moved.step]
+                for counter, step in moved.others:
+                    given += [self._numbers[Counter(counter)], step]
+        match launch:
+            case ReductionLaunch():
+                given += launch.numbers
+                grid = launch.blocks, tree.BLOCK
+            case IndexLaunch():
+                given += [Known(number) if isinstance(number, Node) else number for number in launch.numbers]
+                grid = launch.blocks, INDEX_BLOCK
+            case KernelLaunch():
+                grid = grid_of(launch.spec), BLOCK
+        return self.kernel(self._words, spec, parameters_of(self._words, given), grid)
+
+    def kernel(
+        self,
+        words: Words,
+        spec: KernelSpec | ReductionSpec | IndexSpec,
+        parameters: Sequence[int],
+        grid: tuple[int, int],
+    ) -> tuple[int, int]:
+        """An entry of a kernel whose parameters begin with the words of these numbers, on blocks of so many threads."""
+        function = self.library.function(spec, self.precision != "ieee")
+        pointers = words.inner(*parameters)
+        called = words.add(function, *grid)
+        words.inner(pointers)
+        return walker.KERNEL, called
+
+    def _product(self, launch: ProductLaunch, side: int) -> tuple[int | Known, ...]:
+        *batch, m, n = launch.out.shape
+        places = [self.place(view, side) for view in (launch.a, launch.b, launch.out)]
+        # Stand for the places among the numbers.
+        marks = range(-len(places), 0)
+        a, b = (_factor(view, mark) for view, mark in zip((launch.a, launch.b), marks, strict=False))
+        sizes, count = (m, n, launch.a.shape[-1]), math.prod(batch)
+        given = parameters(launch.out.dtype, sizes, a, b, marks[-1], count, launch.adds, self.precision)
+        return tuple(places[word] if word in marks else word for word in given)
+
+    def _argument(self, argument: Operand, side: int) -> int | Known | tuple[int | Known, ...]:
+        if isinstance(argument, View):
+            return self.place(argument, side)
+        if isinstance(argument, Affine):
+            return argument.constant
+        assert isinstance(argument, Fixed)
+        if argument.slot is None:
+            return tuple(bits_of(argument.dtype, argument.value))
+        return tuple(Known(NumberWord(argument, k)) for k in range(-(-argument.dtype.itemsize // WORD)))
+
+    def place(self, view: View, side: int) -> Known:
+        """Where a view begins, for iterations that read the buffers of a side."""
+        source, offset = view.source, view.offset
+        if isinstance(source, Buffer):
+            place = self.body.placement.places[source.number]
+            assert place is not None
+            source, offset = place[0], place[1] + offset
+        if isinstance(source, Carried):
+            source = Carried(source.position, bool(side) != source.is_next)
+        return Known(source, offset)
+
+
+def entries_of(items: Sequence[Item]) -> int:
+    """How many entries of a list items are."""
+    return sum(2 + sum(entries_of(side) + 1 for side in x.sides) if isinstance(x, Branching) else 1 for x in items)
+
+
+def _factor(view: View, place: int) -> Factor:
+    found = layout(view.shape[-2:], view.strides[-2:], view.dtype.itemsize)
+    assert found is not None
+    return Factor(place, *found, view.strides[0] // view.dtype.itemsize if len(view.shape) > 2 else 0)
+
+
+def bits_of(dtype: np.dtype, value: Any) -> list[int]:
+    """A number as words."""
+    words = np.zeros(-(-dtype.itemsize // WORD), np.int64)
+    words.view(np.uint8)[: dtype.itemsize] = np.asarray(value, dtype).reshape(1).view(np.uint8)
+    return [int(word) for word in words]
+
+
+def parameters_of(words: Words, given: Sequence[int | Known | tuple[int | Known, ...]]) -> list[int]:
+    """Add a kernel's parameters, which are a word or several; the number of the first of each."""
+    return [words.add(*(x if isinstance(x, tuple) else (x,))) for x in given]
+
+
+__all__ = [
+    "GOING",
+    "HANDLE",
+    "MEMORY",
+    "ListWriter",
+    "NumberWord",
+    "bits_of",
+    "entries_of",
+    "parameters_of",
+    "setting",
+]

@@ -1,0 +1,314 @@
+"""Branches in prepared lists: the card says which side is gone through, and how many rows were pushed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.comparing import assert_same
+from instruments.graph_loops import without_graphs
+from instruments.order import Judge
+from instruments.python_calls import calls_of_the_engine
+from instruments.recorded import recorded_run
+from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_reference, on_stand_in
+from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda import stacks
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.prepared import graphs, runner
+from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.launches import Launches
+from ctrlgrad.engines.cuda.prepared.model import CarriedRows
+from ctrlgrad.engines.cuda.prepared.reading import Reading
+from ctrlgrad.engines.cuda.prepared.runner import Iterations
+from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.errors import MemoryBudgetError
+
+X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
+STEPS = 24
+
+
+def looped(step: Callable[[Any, Any], Any], x: Any) -> Any:
+    return cg.fori_loop(0, STEPS, step, x)
+
+
+def computed(x: Any) -> Any:
+    """By what is computed; one side has products."""
+
+    def step(i: Any, y: Any) -> Any:
+        return cg.cond(cnp.sum(y) > 1.0, lambda y: cnp.tanh(y @ x) * 0.5 - 0.1, lambda y: y * y * 0.5 + 0.3, y)
+
+    return looped(step, x)
+
+
+def seldom(x: Any) -> Any:
+    """One side is gone through once in a while."""
+
+    def step(i: Any, y: Any) -> Any:
+        return cg.cond(cnp.max(y) > 2.0, lambda y: cnp.sin(y) * x, lambda y: y * 1.1 + 0.05, y)
+
+    return looped(step, x)
+
+
+def nested(x: Any) -> Any:
+    """Branches in branches, of three sides."""
+
+    def inner(y: Any, i: Any) -> Any:
+        low = cnp.asarray(cnp.floor(cnp.sum(y))).astype("int64")
+        return (
+            cg.switch(low % 4 - 1, [lambda y: y * 0.5, lambda y: cnp.sin(y) + 0.4, lambda y: y @ y * 0.3], y) + i * 0.01
+        )
+
+    def step(i: Any, y: Any) -> Any:
+        return cg.cond(y[0, 0] > y[1, 1], lambda y: cnp.cos(y), lambda y: inner(y, i), y)
+
+    return looped(step, x)
+
+
+def updated(x: Any) -> Any:
+    """An array that one side changes in place, and another one that goes on as it is."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, total = c
+        y, total = cg.cond(
+            y[0, 0] > 0.3,
+            lambda y, total: (y * 0.7, cnp.at(total)[1].add(y[1])),
+            lambda y, total: (y + 0.4, total),
+            y,
+            total,
+        )
+        return y, total
+
+    y, total = looped(step, (x, x))
+    return y + total
+
+
+def numbered(x: Any) -> Any:
+    """By a number of the host."""
+    return looped(lambda i, y: cg.cond(i % 3 == 1, lambda y: cnp.sin(y) + y, lambda y: y * 0.5, y), x)
+
+
+def indexed(x: Any) -> Any:
+    """Reads that would leave the array where the side is not gone through."""
+    xs = cnp.broadcast_to(x[None], (STEPS, 3, 3))
+
+    def step(i: Any, y: Any) -> Any:
+        return cg.cond(i > 0, lambda y: y * 0.5 + xs[i - 1] * y, lambda y: y * 2.0, y)
+
+    return looped(step, x)
+
+
+def collected(x: Any) -> Any:
+    """Rows that the program itself pushes, by one side two."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, rows = c
+        rows = cg.cond(
+            cnp.sum(y) > 1.0, lambda y, rows: rows.push(y).push(y * 2.0), lambda y, rows: rows.push(y - 1.0), y, rows
+        )
+        return cnp.sin(y) * 2.0, rows
+
+    return looped(step, (x, cg.TensorArray(np.float64, None, (3, 3))))[1].stack()
+
+
+FUNCTIONS = [computed, seldom, nested, updated, numbered, indexed, collected]
+
+
+def programs(fn: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
+    loss = lambda x: cnp.sum(cnp.sin(fn(x)))
+    return [fn, cg.grad(loss), cg.grad(lambda x: cnp.sum(cg.grad(loss)(x) ** 2))]
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("in_graphs", [True, False], ids=["graphs", "lists"])
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_values_and_gradients(
+    fn: Callable[[Any], Any], in_graphs: bool, order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_graphs:
+        without_graphs(monkeypatch)
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
+    library, graph = StandIn(), cg.function(programs(fn)[order]).graph(X)
+    ran = on_stand_in(graph, [X], library=library)
+    assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+    assert bool(ran.counts.graphs) == in_graphs
+    report = explain_on(library, optimised_graph(graph), [X])
+    assert all(loop.launching.startswith("from a list") for loop in report.all_loops()), str(report)
+
+
+def test_what_python_does_does_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward, though only the card knows how many rows each iteration pushes."""
+    monkeypatch.setattr(stacks, "LEAST_ROWS", 256)
+    calls, counted = [], []
+    for steps in (40, 80, 200):
+
+        def step(i: Any, y: Any, x: Any) -> Any:
+            return cg.cond(cnp.sum(y) > 1.0, lambda y: cnp.tanh(y @ x) - 0.1, lambda y: cnp.sin(y) + 0.3, y)
+
+        def loss(x: Any, n: Any) -> Any:
+            return cnp.sum(cg.fori_loop(0, n, lambda i, y: step(i, y, x), x))
+
+        library, given = StandIn(), [X, np.int64(steps)]
+        graph = cg.function(cg.grad(loss)).graph(*given)
+        counts = on_stand_in(graph, given, library=library).counts
+        counted.append((counts.runs, counts.graphs, counts.predicate_reads))
+        calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, given, library=library)))
+    assert calls == [calls[0]] * 3
+    # Two iterations from the list, which asks twice in each, and the graph.
+    assert counted == [(4, 2, 2 * 2 * 2)] * 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("fn", [computed, seldom, nested, collected])
+def test_blocks_that_are_soon_full(fn: Callable[[Any], Any], rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The card ends a run where another iteration might have no memory for its rows."""
+    monkeypatch.setattr(stacks, "LEAST_ROWS", rows)
+    monkeypatch.setattr(stacks, "BLOCK_BYTES", rows * X.nbytes)
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
+    graph = cg.function(programs(fn)[1]).graph(X)
+    ran = on_stand_in(graph, [X])
+    assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+
+
+def test_rows_of_a_side_that_is_seldom_gone_through_end_no_run() -> None:
+    """Of 24 iterations two push: forward and backward each is the first two from the list, and a graph."""
+    xs = np.zeros(STEPS)
+    xs[[5, 20]] = 1.0
+
+    def loss(x: Any, xs: Any) -> Any:
+        step = lambda i, y: cg.cond(xs[i] > 0.5, lambda y: cnp.tanh(y @ x), lambda y: y * 1.01, y)
+        return cnp.sum(cg.fori_loop(0, STEPS, step, x))
+
+    graph = cg.function(cg.grad(loss)).graph(X, xs)
+    ran = on_stand_in(graph, [X, xs])
+    assert_same(ran.results, on_reference(graph, [X, xs]), 1e-9)
+    # Backwards a run ends with the last row that there is.
+    assert ran.counts.runs <= 6 and ran.counts.graphs == 1
+    counters = Context(StandIn())
+    run_with(counters, optimised_graph(graph), [X, xs])
+    assert sorted(set(counters.run.counters.pushes_by_node.values())) == [2, STEPS]
+    assert counters.run.counters.pops == counters.run.counters.pushes
+
+
+def test_a_stack_that_is_empty_is_not_popped() -> None:
+    """Rows that a side has popped where there were none are an error as with all engines."""
+    iterations: Iterations = object.__new__(Iterations)
+    stack, its = DeviceStack(StandIn(), X.dtype), CarriedRows(((1, -1),), 1, X.shape, X.dtype)
+    iterations._moved(stack, its, 0, object())
+    with pytest.raises(cg.CtrlgradError, match="popped more values than were pushed"):
+        iterations._moved(stack, its, -1, object())
+
+
+@pytest.mark.parametrize("way", [SWAP, RECOMPUTE, FREE])
+@pytest.mark.parametrize("fn", [computed, seldom, nested, updated])
+def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, whichever way blocks come back."""
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
+    graph = cg.function(programs(fn)[1]).graph(X)
+    expected = on_stand_in(graph, [X])
+    force(monkeypatch, way)
+    results, manager = run_within(None, graph, [X])
+    fitted = 0
+    for share in (4, 3, 2):
+        with suppress(MemoryBudgetError):
+            results, manager = run_within(manager.stats.peak_bytes["device"] * share // 5, graph, [X])
+            fitted += 1
+        for a, b in zip(results, expected.results, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_explain_says_what_waits() -> None:
+    library, graph = StandIn(), cg.function(programs(computed)[1]).graph(X)
+    on_stand_in(graph, [X], library=library)
+    found = [loop.launching for loop in explain_on(library, optimised_graph(graph), [X]).all_loops()]
+    assert all(" an iteration, which waits for 1 branch and how many rows there are, in a graph" in x for x in found)
+
+
+# Mistakes.
+
+
+def the_other_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "choice", lambda first, count, choice=graphs.choice: choice(first + (not first), count))
+
+
+def sides_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = Launches.advance
+    monkeypatch.setattr(Launches, "advance", lambda self, number: None if number else advance(self, number))
+
+
+def rows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = Launches.check
+
+    def checked(self: Launches, stacks: dict[int, CarriedRows]) -> None:
+        check(self, {position: replace(its, most=-99) for position, its in stacks.items()})
+
+    monkeypatch.setattr(Launches, "check", checked)
+
+
+def odd_half_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = Binding._turn
+
+    def always(self: Binding) -> list[graphs.Part]:
+        found: list[graphs.Part] = []
+        for part in turn(self):
+            is_half = isinstance(part, graphs.Fork) and len(part.bodies) == 1
+            found += part.bodies[0] if isinstance(part, graphs.Fork) and is_half else [part]
+        return found
+
+    monkeypatch.setattr(Binding, "_turn", always)
+
+
+def updated_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A side overwrites what is read after the branch."""
+    later = Reading._is_read_later
+    monkeypatch.setattr(Reading, "_is_read_later", lambda self, *given: self.outside is None and later(self, *given))
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass
+
+
+def kept(x: Any) -> Any:
+    """What one side changes is read behind it."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, total = c
+        z = cnp.sin(y)
+        found = cg.cond(cnp.sum(y) > 1.0, lambda z: cnp.at(z)[1].add(z[0]), lambda z: z * 0.5, z)
+        return found + z * 0.5, total + z
+
+    y, total = looped(step, (x, x))
+    return y + total
+
+
+MISTAKES = [the_other_side, sides_are_not_counted, rows_without_end, odd_half_without_asking, updated_beside_others]
+
+
+@pytest.mark.parametrize("mistake", [nothing, *MISTAKES])
+def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
+    monkeypatch.setattr(stacks, "LEAST_ROWS", 4)
+    mistake(monkeypatch)
+    is_found = False
+    for fn in (computed, kept, collected):
+        graph = cg.function(programs(fn)[1]).graph(X)
+        expected = on_reference(graph, [X])
+        try:
+            assert_same(on_stand_in(graph, [X]).results, expected, 1e-9)
+            results, entries, _ = recorded_run(monkeypatch, graph, [X], 1 << 20, 0.5)
+            assert_same(results, expected, 1e-9)
+            Judge().judge(entries)
+        except (AssertionError, cg.CtrlgradError):
+            is_found = True
+    assert is_found == (mistake is not nothing)
