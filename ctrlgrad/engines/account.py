@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.memory.arena.pool import POOL, aligned
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
 
@@ -63,8 +63,8 @@ def empty(shape: Sequence[int], dtype: np.dtype, label: str) -> np.ndarray:
     manager = session.manager(CPU)
     nbytes = math.prod(shape) * dtype.itemsize
     held = with_room(lambda: manager.reserve(nbytes, label), nbytes)
-    array = np.empty(shape, dtype)
-    weakref.finalize(array, held.release)
+    array = aligned(shape, dtype)
+    weakref.finalize(array.base, held.release)
     return array
 
 

@@ -46,6 +46,8 @@ class PlanText:
         # For temporaries on the stack, where the driver is shown a copy: their own address must stay in the function.
         self.shown: dict[Place, str] = {}
         self.loops: list[Loop] = []
+        # Of a loop that runs tile by tile: where the tile begins and ends.
+        self.stretch: tuple[str, str] | None = None
         # Functions that the plan's calls: nests that it has several times, and parts of nests that threads share.
         self.parts: list[str] = []
         # Functions for what the plan's does at many places, by name.

@@ -82,9 +82,7 @@ class Nest(Protocol):
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]: ...
 
 
-def reduce_rows(
-    nest: Nest, form: ShortRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str
-) -> str:
+def reduce_rows(nest: Nest, form: ShortRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
     """Write the reductions of the rows from start to end, if they are short; where those that it does end.
 
     The last ones of several end where all do: some are reduced again then. Where there are so few, each is by itself.

@@ -1,8 +1,9 @@
-"""Groups of kernels that run tile by tile (see `ctrlgrad.plan.tiling`), as LLVM text."""
+"""Groups of kernels and loops that run tile by tile (see `ctrlgrad.plan.tiling` and `loop_tiling`), as LLVM text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.loops import counted_loop
@@ -13,7 +14,7 @@ from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, length_of
 
 
-class _Stretch(KernelWriter):
+class Stretch(KernelWriter):
     """Writes a kernel for the points from `first` to `end` of its one axis."""
 
     first, end = "0", "0"
@@ -29,7 +30,7 @@ class _Stretch(KernelWriter):
 
 
 def write_tiles(
-    writer: Writer, tiles: Tiles, size: Callable[[Size], str], nest: Callable[[type[_Stretch], Kernel], _Stretch]
+    writer: Writer, tiles: Tiles, size: Callable[[Size], str], nest: Callable[[type[Stretch], Kernel], Stretch]
 ) -> None:
     """A loop over tiles; `nest` gives the writer of a kernel, of the class that it is told."""
     w = writer
@@ -53,9 +54,21 @@ def write_tiles(
             after = of("smin", w.op(f"add i64 {at}, {tiles.points}"), length)
             first = at if lag == "0" else of("smax", at, "0")
             with w.when(w.op(f"icmp slt i64 {first}, {after}")):
-                stretch = nest(_Stretch, kernel)
+                stretch = nest(Stretch, kernel)
                 stretch.first, stretch.end = first, after
                 stretch.write()
 
 
-__all__ = ["write_tiles"]
+@contextmanager
+def loop_over_tiles(writer: Writer, length: str, points: int) -> Iterator[tuple[str, str]]:
+    """A loop over tiles of as many points, at least one, though it be empty; gives where each begins and ends."""
+    w = writer
+    for name in ("smin", "smax"):
+        w.declare(f"i64 @llvm.{name}.i64(i64, i64)")
+    end = w.op(f"call i64 @llvm.smax.i64(i64 {length}, i64 1)")
+    with counted_loop(w, "0", end, points) as start:
+        after = w.op(f"add i64 {start}, {points}")
+        yield start, w.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
+
+
+__all__ = ["Stretch", "loop_over_tiles", "write_tiles"]
