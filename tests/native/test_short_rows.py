@@ -104,3 +104,17 @@ def test_the_last_rows_are_reduced_again_where_some_are_left_over() -> None:
     assert text.count("fmul") == 8
     assert "@llvm.smin.i64(i64 %" in text
     assert ", i64 3)" in text
+
+
+def test_rows_reduced_again_read_what_they_did_before() -> None:
+    """The numbers of rows are an operand and the result of one kernel, carried by a loop."""
+    x = np.random.default_rng(3).normal(size=(11, 8)) / 3
+
+    def body(_: Any, y: Any) -> Any:
+        return cnp.sum(x * y[:, None] + 0.5, axis=1)
+
+    y = expected = np.ones(11)
+    for _ in range(4):
+        expected = np.sum(x * expected[:, None] + 0.5, axis=1)
+    found = cg.function(lambda y: cg.fori_loop(0, 4, body, y), engine="native")(y)
+    np.testing.assert_allclose(found, expected, rtol=1e-13)

@@ -73,8 +73,8 @@ class KernelWriter:
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
-        # Whether part of a vector whose size the run knows may be a vector, and whether it is: processors have masks for
-        # four bytes and eight, and take longer to write by them than a few elements one by one.
+        # Whether part of a vector whose size the run knows may be a vector, and whether it is: processors have masks
+        # for four bytes and eight, and take longer to write by them than a few elements one by one.
         self.can_mask = vector_bytes > 16 and all(v.dtype.itemsize >= 4 for v in self.views)
         self.has_masks = self.can_mask and not self.is_short
 
@@ -178,7 +178,8 @@ class KernelWriter:
         """How rows are reduced several at a time; None where they are not."""
         if self.is_small or any(self.still.get(k) != len(axes) - 1 for k in range(len(self.kernel.writes))):
             return None
-        return short_rows(self.kernel, *axes[-2:], self.width(axes[-1]), self.vector_bytes, self.can_mask)
+        outer, inner = axes[-2:]
+        return short_rows(self.kernel, outer, inner, self.width(inner), self.vector_bytes, self.can_mask)
 
     def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
         """How short rows are taken end to end; None where they are not."""

@@ -87,7 +87,7 @@ def reduce_rows(nest: Nest, form: ShortRows, axes: Sequence[Axis], offsets: list
 
     The last ones of several end where all do: some are reduced again then. Where there are so few, each is by itself.
     """
-    w, (outer, inner), rows = nest.w, axes[-2:], form.rows
+    w, inner, rows = nest.w, axes[-1], form.rows
     total = nest.size(inner.size)
     if form.width > 1 and not inner.size.is_known:
         before = w.op(f"add i64 {total}, -1")
