@@ -54,6 +54,7 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, tiles_of
+from ctrlgrad.plan.windows import windows_of
 
 AnyNest = TypeVar("AnyNest", bound=KernelWriter)
 
@@ -106,7 +107,8 @@ class PlanWriter(OutsideText):
         for kernel in tiles.kernels:
             for write in kernel.writes:
                 self.define(write.view.array)
-        write_tiles(self.w, tiles, self.size, self.nest)
+        windows = windows_of(tiles, self.plan, self.needed)
+        write_tiles(self.w, tiles, self.size, self.nest, windows, self.plan.places, self.address)
         for step in steps:
             self.release(step)
 

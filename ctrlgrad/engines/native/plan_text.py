@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.plan.windows import times_read
 
 # The most bytes of a temporary that lies on the stack, where LLVM makes registers of it if it can, and of all of them.
 SMALL, MOST_SMALL = 128, 1 << 14
@@ -57,6 +60,11 @@ class PlanText:
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
+
+    @cached_property
+    def needed(self) -> Counter[Array]:
+        """At how many places the plan needs each array."""
+        return times_read(self.plan)
 
     def word(self, index: int) -> str:
         """The address of a word, or of the variable that stands for it."""
