@@ -15,7 +15,6 @@ from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, length_of
 from ctrlgrad.plan.windows import MOST_MOVED, Window
 
-
 # Where memory begins: the bytes of a line of the cache.
 ALIGNMENT = 64
 
