@@ -77,14 +77,19 @@ def test_rows_of_a_known_size_as_of_an_unknown_one(shape: tuple[int, int]) -> No
     np.testing.assert_allclose(known(x), np.sum(x * x, axis=1), rtol=1e-13)
 
 
+def text_of(function: Any, shape: tuple[int, ...], vector_bytes: int, **given: Any) -> str:
+    """What is written for the one kernel of a function."""
+    plan = plan_of(function, np.zeros(shape), **given)
+    (kernel,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
+    writer = Writer()
+    places: Sequence[Any] = [lambda _: "%x", lambda _: "%n", lambda size: str(size.factor) if size.is_known else "%n"]
+    KernelWriter(writer, kernel, *places, lambda *_: None, vector_bytes).write()
+    return writer.function("void @f()")
+
+
 def kernel_text(rows: int, columns: int, vector_bytes: int) -> str:
     """What is written for sums of rows."""
-    x = np.zeros((rows, columns))
-    (kernel,) = (s for s in walk(plan_of(lambda x: cnp.sum(x * x, axis=1), x).body) if isinstance(s, Kernel))
-    writer, nothing = Writer(), ["%x", "%n"]
-    given: Sequence[Any] = [lambda _: nothing[0], lambda _: nothing[1], lambda size: str(size.factor)]
-    KernelWriter(writer, kernel, *given, lambda *_: None, vector_bytes).write()
-    return writer.function("void @f()")
+    return text_of(lambda x: cnp.sum(x * x, axis=1), (rows, columns), vector_bytes)
 
 
 @pytest.mark.parametrize(("vector_bytes", "lanes"), [(32, 4), (64, 8)])
@@ -118,3 +123,21 @@ def test_rows_reduced_again_read_what_they_did_before() -> None:
         expected = np.sum(x * expected[:, None] + 0.5, axis=1)
     found = cg.function(lambda y: cg.fori_loop(0, 4, body, y), engine="native")(y)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_nothing_waits_for_an_extreme_but_the_next_one() -> None:
+    """Whether a number is none is known before: one comparison with what came before, and no condition of both."""
+    text = text_of(lambda x: cnp.max(x), (400,), 64, signature=(cg.TensorSpec((None,), "float64"),))
+    (body,) = re.findall(r"body\.\d+:\n(?:  .*\n)*?  %\d+ = load <8 x double>(?:.*\n)*?  br", text)[:1]
+    assert " or " not in text
+    assert body.count("fcmp ogt") == body.count("fcmp uno") == body.count("load <8 x double>, ptr %e") == 4
+
+
+@pytest.mark.parametrize(("vector_bytes", "masks"), [(16, 0), (32, 1), (64, 1)])
+def test_what_vectors_leave_over_of_a_sum_is_part_of_one(vector_bytes: int, masks: int) -> None:
+    signature = (cg.TensorSpec((None,), "float64"),)
+    text = text_of(lambda x: cnp.sum(x * x), (400,), vector_bytes, signature=signature)
+    assert text.count("call <") == masks and ("@llvm.masked.load" in text) == bool(masks)
+    # What is written goes element by element.
+    text = text_of(lambda x: x * x, (400,), vector_bytes, signature=signature)
+    assert "@llvm.masked" not in text
