@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.memory.arena.pool import POOL, aligned
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
 
@@ -56,15 +56,27 @@ def with_room(take: Callable[[], T], nbytes: int) -> T:
 
 
 def empty(shape: Sequence[int], dtype: np.dtype, label: str) -> np.ndarray:
-    """An uninitialised array. In a session its bytes count as long as it, or a view of it, lives."""
-    session = current()
-    if session is None:
+    """An uninitialised array, aligned. In a session its bytes count as long as it, or a view of it, lives."""
+    if current() is None:
         return POOL.empty(shape, dtype)
+    return _counted(lambda: aligned(shape, dtype), math.prod(shape) * dtype.itemsize, label)
+
+
+def copied(array: np.ndarray, label: str) -> np.ndarray:
+    """A copy that is no view of other memory. In a session its bytes count as long as it, or a view of it, lives."""
+    if current() is None:
+        return array.copy()
+    return _counted(array.copy, array.nbytes, label)
+
+
+def _counted(take: Callable[[], np.ndarray], nbytes: int, label: str) -> np.ndarray:
+    """An array whose bytes a session counts, a view of a whole one or one itself."""
+    session = current()
+    assert session is not None
     manager = session.manager(CPU)
-    nbytes = math.prod(shape) * dtype.itemsize
     held = with_room(lambda: manager.reserve(nbytes, label), nbytes)
-    array = np.empty(shape, dtype)
-    weakref.finalize(array, held.release)
+    array = take()
+    weakref.finalize(array if array.base is None else array.base, held.release)
     return array
 
 
@@ -115,6 +127,7 @@ __all__ = [
     "MAKE_ROOM",
     "Counted",
     "CountedSupply",
+    "copied",
     "empty",
     "forget_values",
     "giving_back",

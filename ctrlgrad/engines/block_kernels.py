@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import CPU, empty
+from ctrlgrad.engines.account import CPU, copied
 from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
@@ -61,9 +61,7 @@ def _in_place(table: InPlace) -> InPlace:
 
 def _counted(row: Any) -> np.ndarray:
     """A copy of a row; in a session its bytes count."""
-    copy = empty(np.shape(row), row.dtype, "a row that stays where it is")
-    copy[...] = row
-    return copy
+    return copied(np.asarray(row), "a row that stays where it is")
 
 
 def _counted_rows(stack: BlockStack) -> list[Any]:

@@ -14,7 +14,7 @@ framework for iteration reordering transformations", 1995).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ctrlgrad.plan.model import Array, Compute, Kernel, Plan, Step, View
 from ctrlgrad.plan.places import Place
@@ -58,9 +58,9 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
         step = steps[number]
         if isinstance(step, Compute):
             continue
-        if not isinstance(step, Kernel) or not _is_along_a_line(step, plan):
+        if not isinstance(step, Kernel) or not is_along_a_line(step, plan):
             break
-        found = list(_accesses(step, plan.places))
+        found = list(accesses_of(step, plan.places))
         lag = _lag(found, accesses, lags)
         if lag is None:
             break
@@ -70,8 +70,8 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
         accesses.append(found)
         lags.append(lag)
         end = number + 1
-    points = _points(accesses)
-    if sum(_is_long(length_of(kernel), points) for kernel in kernels) < FEWEST:
+    points = points_of(accesses)
+    if sum(is_long(length_of(kernel), points) for kernel in kernels) < FEWEST:
         return None
     sizes = tuple(tuple(Size(factor, names) for names, factor in sorted(lag.items())) for lag in lags)
     return Tiles(tuple(kernels), sizes, points), end
@@ -82,8 +82,12 @@ def length_of(kernel: Kernel) -> Size:
     return next((size for size in kernel.space if size != ONE), ONE)
 
 
-def _is_along_a_line(kernel: Kernel, plan: Plan) -> bool:
-    """Whether a kernel has one axis, writes one element after the other, and reads so or always the same."""
+def is_along_a_line(kernel: Kernel, plan: Plan, carried: Collection[Array] = ()) -> bool:
+    """Whether a kernel has one axis, writes one element after the other, and reads so or always the same.
+
+    It writes to rows that it pushes and to memory that is there already: known at entry, or that of a carried array.
+    """
+    standing = {(plan.places[array], array.count) for array in carried}
     if sum(size != ONE for size in kernel.space) > 1 or kernel.checks:
         return False
     for write in kernel.writes:
@@ -92,7 +96,8 @@ def _is_along_a_line(kernel: Kernel, plan: Plan) -> bool:
         if write.how != "store" or write.scattered or is_copied_first or _stride(kernel, write.view) != ONE:
             return False
         # A buffer that grows where it is needed would lose what others of the kernels read in it before.
-        if not (place.kind == "slot" or (place.kind == "buffer" and plan.buffers[place.number].is_known_at_entry)):
+        is_there = place.kind == "buffer" and plan.buffers[place.number].is_known_at_entry
+        if not (place.kind == "slot" or is_there or (place, write.view.array.count) in standing):
             return False
     return all(not o.gathered and _stride(kernel, o.view) in (ZERO, ONE) for o in kernel.operands)
 
@@ -102,7 +107,7 @@ def _stride(kernel: Kernel, view: View) -> Size:
     return strides[0] if strides else ONE
 
 
-def _accesses(kernel: Kernel, places: Mapping[Array, Place]) -> Iterator[_Access]:
+def accesses_of(kernel: Kernel, places: Mapping[Array, Place]) -> Iterator[_Access]:
     views = [(o.view, False) for o in kernel.operands] + [(w.view, True) for w in kernel.writes]
     for view, is_write in views:
         terms = None if _stride(kernel, view) == ZERO else tuple(sorted(_terms(view).items()))
@@ -148,10 +153,10 @@ def _may_meet_unseen(a: Place, b: Place) -> bool:
     return a != b and {a.kind, b.kind} <= {"slot", "row"}
 
 
-def _points(accesses: Sequence[Sequence[_Access]]) -> int:
+def points_of(accesses: Sequence[Sequence[_Access]]) -> int:
     each = {a.place: a.item_bytes for kernel in accesses for a in kernel if a.offset is not None}
     return max(TILE_BYTES // max(sum(each.values()), 1) // POINTS, 1) * POINTS
 
 
-def _is_long(length: Size, points: int) -> bool:
+def is_long(length: Size, points: int) -> bool:
     return not length.is_known or length.factor >= 2 * points

@@ -1,7 +1,9 @@
-"""Buffers that are used again: fresh memory costs a page fault for every page that is first touched.
+"""Memory for arrays that compiled code reads and writes: it begins where a vector may, and is used again.
+
+Fresh memory costs a page fault for every page that is first touched, so large arrays lie in buffers that are kept.
 
 A buffer is free when nobody holds an array that lies in it; the pool sees that from the buffer's reference count, so
-nothing has to be given back. Small arrays do not come from here.
+nothing has to be given back. Small arrays have memory of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from ctrlgrad.memory.sizes import rounded_up
 
 # Arrays of fewer bytes are left to NumPy, which keeps small memory itself.
 LEAST_BYTES = 1 << 17
+# Where memory begins: NumPy's begins anywhere at multiples of 16, and a vector that lies in two of the cache's lines is
+# read and written twice.
+ALIGNMENT = 64
 # While the pool holds more, buffers in use included, free ones are let go, the longest unused first. Those in use may
 # be more than that together.
 LIMIT_BYTES = 1 << 29
@@ -48,13 +53,12 @@ class BufferPool:
             return sum(b.nbytes for b in self._buffers)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        """An array of uninitialised elements, as `numpy.empty`; a view of a buffer where it is large."""
+        """An array of uninitialised elements, as `aligned`; a view of a buffer where it is large."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < LEAST_BYTES:
-            return np.empty(shape, dtype)
+            return aligned(shape, dtype)
         with self._lock:
-            buffer = self._take(nbytes)
-            return buffer[:nbytes].view(dtype).reshape(shape)
+            return _within(self._take(nbytes), shape, dtype)
 
     def add(self, cache: Cache) -> None:
         """Somebody keeps memory besides, and lets go of it when the pool does."""
@@ -71,8 +75,8 @@ class BufferPool:
             self._release(0)
 
     def _take(self, nbytes: int) -> np.ndarray:
-        size = rounded_up(nbytes, _step(nbytes))
-        for position in range(len(self._buffers)):
+        size = rounded_up(nbytes, _step(nbytes)) + ALIGNMENT
+        for position in reversed(range(len(self._buffers))):
             if self._buffers[position].nbytes == size and _is_free(self._buffers, position):
                 buffer = self._buffers.pop(position)
                 break
@@ -94,6 +98,17 @@ class BufferPool:
                 position += 1
 
 
+def aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array of uninitialised elements that begins where a line of the cache does; a view of memory of its own."""
+    return _within(np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8), shape, dtype)
+
+
+def _within(buffer: np.ndarray, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """The first array in a buffer that is aligned."""
+    start = -buffer.ctypes.data % ALIGNMENT
+    return buffer[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+
+
 def _step(nbytes: int) -> int:
     """An eighth of the next lower power of two: then arrays of nearly one size share buffers."""
     return max(1 << (nbytes.bit_length() - 4), 4096)
@@ -113,4 +128,4 @@ def _is_free(buffers: list[np.ndarray], position: int) -> bool:
 
 POOL = BufferPool()
 
-__all__ = ["POOL", "BufferPool", "Cache"]
+__all__ = ["ALIGNMENT", "POOL", "BufferPool", "Cache", "aligned"]

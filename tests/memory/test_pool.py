@@ -7,8 +7,10 @@ import threading
 import numpy as np
 import pytest
 
+from ctrlgrad.dtypes import BFLOAT16
+from ctrlgrad.engines.account import empty
 from ctrlgrad.memory import budget
-from ctrlgrad.memory.arena.pool import LEAST_BYTES, POOL, BufferPool
+from ctrlgrad.memory.arena.pool import ALIGNMENT, LEAST_BYTES, POOL, BufferPool
 
 DOUBLE = np.dtype(np.float64)
 ROWS = LEAST_BYTES // 8
@@ -46,10 +48,35 @@ def test_arrays_in_use_do_not_overlap() -> None:
     assert [set(x) for x in arrays] == [{float(k)} for k in range(5)]
 
 
-def test_small_arrays_are_numpys_own() -> None:
+def test_small_arrays_have_memory_of_their_own() -> None:
     pool = BufferPool()
-    x = pool.empty((3,), DOUBLE)
-    assert x.base is None and pool.nbytes == 0
+    pool.empty((3,), DOUBLE)
+    assert pool.nbytes == 0
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.int8), DOUBLE, BFLOAT16])
+@pytest.mark.parametrize("count", [0, 3, 1000, ROWS + 3])
+def test_memory_begins_where_a_vector_may(count: int, dtype: np.dtype) -> None:
+    """As NumPy gives it, memory begins at any multiple of 16."""
+    pool = BufferPool()
+    held = [pool.empty((count, 5), dtype) for _ in range(5)]
+    assert [x.ctypes.data % 64 for x in held if count] == [0] * (5 if count else 0)
+    assert {(x.shape, x.dtype) for x in held} == {((count, 5), dtype)}
+    for k, x in enumerate(held):
+        x[:] = k
+    assert [set(np.ravel(x).astype(int)) for x in held if count] == [{k} for k in range(5) if count]
+
+
+def test_under_a_budget_it_does_too_and_counts_as_long_as_a_view_lives() -> None:
+    with budget(device="1 MiB") as session:
+        fits = session.manager("cpu").fits
+        x = empty((75_000,), DOUBLE, "a temporary")
+        assert x.ctypes.data % 64 == 0
+        part = x[10:20].view(np.int64)
+        del x
+        assert not fits(600_000)
+        del part
+        assert fits(600_000)
 
 
 def test_free_buffers_are_let_go_beyond_the_limit_and_used_ones_are_not() -> None:
@@ -88,7 +115,7 @@ def test_clear_gives_back_what_is_free_and_nothing_else() -> None:
     held[:] = 3
     pool.empty((2 * ROWS,), DOUBLE)
     pool.clear()
-    assert pool.nbytes == LEAST_BYTES
+    assert pool.nbytes == LEAST_BYTES + ALIGNMENT
     assert set(held) == {3.0}
     del held
     pool.clear()
@@ -100,8 +127,8 @@ def test_a_device_budget_on_the_cpu_counts_no_buffer_of_calls_before_it(limit: s
     POOL.clear()
     before = POOL.nbytes
     POOL.empty((ROWS,), DOUBLE)
-    assert POOL.nbytes == before + LEAST_BYTES
+    assert POOL.nbytes == before + LEAST_BYTES + ALIGNMENT
     with budget(device=limit) as session:
         session.manager("cpu")
-        assert POOL.nbytes == before + (LEAST_BYTES if limit is None else 0)
+        assert POOL.nbytes == before + (LEAST_BYTES + ALIGNMENT if limit is None else 0)
     POOL.clear()

@@ -9,7 +9,8 @@ import numpy as np
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
-from ctrlgrad.engines.native.emit import MOST_IN_PLACE, PlanWriter
+from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native.library import MOST_IN_PLACE
 from ctrlgrad.passes import optimise
 
 

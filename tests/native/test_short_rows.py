@@ -1,12 +1,22 @@
-"""Rows that are reduced several at a time give the bits that each gives alone."""
+"""Rows that are reduced several at a time give the bits that each gives alone, and their sums become vectors."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native import target
+from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.text import Writer
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.model import Kernel
+from tests.plan.plans import plan_of
 
 REDUCTIONS = {
     "sum": lambda x: cnp.sum(x * x, axis=1),
@@ -15,11 +25,23 @@ REDUCTIONS = {
     "sum of columns": lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=0),
     "two": lambda x: cnp.sum(x, axis=1) - cnp.min(x, axis=1),
     "position": lambda x: cnp.argmax(x, axis=1),
+    "no zeros": lambda x: cnp.sum(x * x + 1.0, axis=1),
+    "every other": lambda x: cnp.sum(x[::2] * 2.0, axis=1),
 }
 
 
-def _by_few(function, x: np.ndarray) -> np.ndarray:
-    """The results of two rows at a time, which are too few to be taken together."""
+@pytest.fixture(params=[16, 32, 64], ids=lambda n: f"{n} bytes")
+def vector_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> int:
+    """Vectors of another processor: LLVM makes several of this one's of them, or uses a part."""
+    monkeypatch.setattr(target.Target, "vector_bytes", property(lambda _: request.param))
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
+    return int(request.param)
+
+
+def _by_few(function, x: np.ndarray, step: int = 1) -> np.ndarray:
+    """The results of two rows at a time, which are too few to be taken together, or of every second row by itself."""
+    if step == 2:
+        return np.concatenate([function(x[i : i + 2]) for i in range(0, len(x), 2)])
     return np.concatenate([function(x[i : i + 2])[: 1 + (i == len(x) - 2)] for i in range(len(x) - 1)])
 
 
@@ -27,21 +49,22 @@ def _by_few(function, x: np.ndarray) -> np.ndarray:
     ("name", "dtype"),
     [(n, t) for n in sorted(REDUCTIONS) for t in ("float32", "float64")] + [("sum", "complex128")],
 )
-def test_rows_together_have_the_bits_of_each_alone(name: str, dtype: str) -> None:
+def test_rows_together_have_the_bits_of_each_alone(name: str, dtype: str, vector_bytes: int) -> None:
     reduce = REDUCTIONS[name]
     function = cg.function(reduce, signature=(cg.TensorSpec((None, None), dtype),), engine="native")
     rng = np.random.default_rng(0)
-    for rows in (2, 3, 4, 5, 8, 11):
+    for rows in (2, 3, 4, 5, 8, 11, 17):
         for columns in (2, 3, 4, 5, 8, 9, 15, 16, 17, 35, 66):
             x = rng.normal(size=(rows, columns)).astype(dtype)
             if rows > 2:
                 x[2, columns // 2], x[1, 0] = np.nan, -0.0
+            step = 2 if name == "every other" else 1
+            x = x[: rows // step * step]
             found = function(x)
-            np.testing.assert_array_equal(found, _by_few(function, x))
+            np.testing.assert_array_equal(found, _by_few(function, x, step))
             with cg.options(engine="reference"):
                 tolerance = 2e-5 if dtype == "float32" else 1e-12
-                with cg.options(engine="reference"):
-                    np.testing.assert_allclose(found, reduce(x), rtol=tolerance, atol=tolerance)
+                np.testing.assert_allclose(found, reduce(x), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("shape", [(6, 3), (9, 8), (5, 31), (7, 64)])
@@ -52,3 +75,69 @@ def test_rows_of_a_known_size_as_of_an_unknown_one(shape: tuple[int, int]) -> No
     known = cg.function(reduce, engine="native")
     np.testing.assert_array_equal(known(x), _by_few(unknown, x))
     np.testing.assert_allclose(known(x), np.sum(x * x, axis=1), rtol=1e-13)
+
+
+def text_of(function: Any, shape: tuple[int, ...], vector_bytes: int, **given: Any) -> str:
+    """What is written for the one kernel of a function."""
+    plan = plan_of(function, np.zeros(shape), **given)
+    (kernel,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
+    writer = Writer()
+    places: Sequence[Any] = [lambda _: "%x", lambda _: "%n", lambda size: str(size.factor) if size.is_known else "%n"]
+    KernelWriter(writer, kernel, *places, lambda *_: None, vector_bytes).write()
+    return writer.function("void @f()")
+
+
+def kernel_text(rows: int, columns: int, vector_bytes: int) -> str:
+    """What is written for sums of rows."""
+    return text_of(lambda x: cnp.sum(x * x, axis=1), (rows, columns), vector_bytes)
+
+
+@pytest.mark.parametrize(("vector_bytes", "lanes"), [(32, 4), (64, 8)])
+def test_the_sums_of_rows_become_one_vector(vector_bytes: int, lanes: int) -> None:
+    """Two halves of a vector are taken, and added, once less than there are rows; each row by itself takes so many
+    times the logarithm."""
+    text = kernel_text(3 * lanes, lanes, vector_bytes)
+    assert text.count("shufflevector") == 2 * (lanes - 1)
+    assert text.count("fadd") == lanes - 1
+    assert re.findall(r"store (<.*> )%", text) == [f"<{lanes} x double> "] * (lanes + 1)
+    assert "extractelement" not in text
+
+
+def test_the_last_rows_are_reduced_again_where_some_are_left_over() -> None:
+    """Eleven rows are two times eight, of which the second ones begin with the fourth row."""
+    text = kernel_text(11, 8, 64)
+    assert text.count("fmul") == 8
+    assert "@llvm.smin.i64(i64 %" in text
+    assert ", i64 3)" in text
+
+
+def test_rows_reduced_again_read_what_they_did_before() -> None:
+    """The numbers of rows are an operand and the result of one kernel, carried by a loop."""
+    x = np.random.default_rng(3).normal(size=(11, 8)) / 3
+
+    def body(_: Any, y: Any) -> Any:
+        return cnp.sum(x * y[:, None] + 0.5, axis=1)
+
+    y = expected = np.ones(11)
+    for _ in range(4):
+        expected = np.sum(x * expected[:, None] + 0.5, axis=1)
+    found = cg.function(lambda y: cg.fori_loop(0, 4, body, y), engine="native")(y)
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_nothing_waits_for_an_extreme_but_the_next_one() -> None:
+    """Whether a number is none is known before: one comparison with what came before, and no condition of both."""
+    text = text_of(lambda x: cnp.max(x), (400,), 64, signature=(cg.TensorSpec((None,), "float64"),))
+    (body,) = re.findall(r"body\.\d+:\n(?:  .*\n)*?  %\d+ = load <8 x double>(?:.*\n)*?  br", text)[:1]
+    assert " or " not in text
+    assert body.count("fcmp ogt") == body.count("fcmp uno") == body.count("load <8 x double>, ptr %e") == 4
+
+
+@pytest.mark.parametrize(("vector_bytes", "masks"), [(16, 0), (32, 1), (64, 1)])
+def test_what_vectors_leave_over_of_a_sum_is_part_of_one(vector_bytes: int, masks: int) -> None:
+    signature = (cg.TensorSpec((None,), "float64"),)
+    text = text_of(lambda x: cnp.sum(x * x), (400,), vector_bytes, signature=signature)
+    assert text.count("call <") == masks and ("@llvm.masked.load" in text) == bool(masks)
+    # What is written goes element by element.
+    text = text_of(lambda x: x * x, (400,), vector_bytes, signature=signature)
+    assert "@llvm.masked" not in text

@@ -20,9 +20,10 @@ from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
-from ctrlgrad.engines.native.tiled_nests import write_tiles
+from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import Instruction
+from ctrlgrad.plan.loop_tiling import loop_tiles
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -53,11 +54,9 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, tiles_of
+from ctrlgrad.plan.windows import windows_of
 
 AnyNest = TypeVar("AnyNest", bound=KernelWriter)
-
-# Of a loop's calls of elementary functions on numbers so many are written in its place at most.
-MOST_IN_PLACE = 8
 
 _STATUS = {
     "index": Status.INDEX,
@@ -90,7 +89,7 @@ class PlanWriter(OutsideText):
         outside, self.known = self.known, {}
         number = 0
         while number < len(block.steps):
-            found = tiles_of(block.steps, number, self.plan)
+            found = None if self.stretch else tiles_of(block.steps, number, self.plan)
             if found is None:
                 self.step(block.steps[number])
                 self.release(block.steps[number])
@@ -108,7 +107,8 @@ class PlanWriter(OutsideText):
         for kernel in tiles.kernels:
             for write in kernel.writes:
                 self.define(write.view.array)
-        write_tiles(self.w, tiles, self.size, self.nest)
+        windows = windows_of(tiles, self.plan, self.needed)
+        write_tiles(self.w, tiles, self.size, self.nest, windows, self.plan.places, self.address)
         for step in steps:
             self.release(step)
 
@@ -198,6 +198,11 @@ class PlanWriter(OutsideText):
                 nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
                 self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
 
+        if self.stretch is not None:
+            stretch = self.nest(Stretch, step)
+            stretch.first, stretch.end = self.stretch
+            stretch.write()
+            return
         parts = parts_of(step)
         if parts > 1:
             shared = SharedKernel(
@@ -231,19 +236,36 @@ class PlanWriter(OutsideText):
         write_pack(self, step)
 
     def loop(self, step: Loop) -> None:
-        w = self.w
         self.moves(step.entry)
+        carried = [c.inside for c in step.carries if isinstance(c.inside, Register)]
+        variables = {register: self.w.alloca(type_of(register.dtype)) for register in (step.counter, *carried)}
+        # What threads share stays whole.
+        is_shared = any(isinstance(inner, Kernel) and parts_of(inner) > 1 for inner in step.body.steps)
+        tiles = None if is_shared else loop_tiles(step, self.plan)
+        if tiles is None:
+            self.iterations(step, variables)
+        else:
+            with loop_over_tiles(self.w, self.size(tiles.length), tiles.points) as self.stretch:
+                self.iterations(step, variables)
+            self.stretch = None
+            for register, variable in variables.items():
+                self.registers[register.name] = self.w.op(f"load {type_of(register.dtype)}, ptr {variable}")
+        for carry in step.carries:
+            if isinstance(carry.inside, Register) and isinstance(carry.result, Register):
+                self.registers[carry.result.name] = self.number(carry.inside)
+
+    def iterations(self, step: Loop, variables: dict[Register, str]) -> None:
+        """A loop from its carries' places on, numbers in variables."""
+        w = self.w
         pairs = [c for c in step.carries if isinstance(c.inside, Register)]
-        variables: dict[Register, str] = {}
         for carry in pairs:
             assert isinstance(carry.inside, Register) and isinstance(carry.init, Register)
             self.registers[carry.inside.name] = self.number(carry.init)
         self.registers[step.counter.name] = "0"
-        for register in (step.counter, *(c.inside for c in pairs if isinstance(c.inside, Register))):
-            variables[register] = w.alloca(type_of(register.dtype))
-            w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variables[register]}")
+        for register, variable in variables.items():
+            w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variable}")
         self.loops.append(step)
-        outside, self.calls_in_place = self.calls_in_place, calls_in_place(step)
+        outside, self.calls_in_place = self.calls_in_place, library.calls_in_place(step)
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
         ticks, word = w.alloca("i64"), self.layout.ticks + step.number
@@ -281,9 +303,6 @@ class PlanWriter(OutsideText):
                 self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
         self.calls_in_place = outside
-        for carry in pairs:
-            assert isinstance(carry.inside, Register) and isinstance(carry.result, Register)
-            self.registers[carry.result.name] = self.number(carry.inside)
 
     def is_managed(self) -> str:
         return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
@@ -372,14 +391,3 @@ class PlanWriter(OutsideText):
             elif isinstance(result, Array):
                 for k, size in enumerate(result.shape):
                     self.store_word(index + k, self.size(size))
-
-
-def calls_in_place(loop: Loop) -> bool:
-    """Whether a loop has the code of elementary functions of numbers in it: an innermost one that calls only a few.
-
-    Around calls all that it computes with lies in memory, and functions of one angle would each reduce it.
-    """
-    steps = [*walk(loop.condition), *walk(loop.body)]
-    expressions = [step.expression for step in steps if isinstance(step, Compute)]
-    calls = sum(instruction.op == "call" for e in expressions for instruction in e.instructions)
-    return calls <= MOST_IN_PLACE and not any(isinstance(step, Loop) for step in steps)

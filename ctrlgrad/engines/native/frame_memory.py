@@ -35,19 +35,19 @@ class FrameMemory:
 
     def grow_workspace(self, nbytes: int) -> None:
         self.workspace = None
-        self.workspace = empty((nbytes + 64,), _BYTE, "temporary arrays")
-        self.words[frame.WORKSPACE] = _aligned(self.workspace)
+        self.workspace = empty((nbytes,), _BYTE, "temporary arrays")
+        self.words[frame.WORKSPACE] = self.workspace.ctypes.data
         self.words[frame.WORKSPACE_BYTES] = nbytes
 
     def grow_scratch(self, nbytes: int) -> None:
         self.scratch = None
-        self.take_scratch(empty((nbytes + 64,), _BYTE, "scratch of products"))
+        self.take_scratch(empty((nbytes,), _BYTE, "scratch of products"))
 
     def take_scratch(self, memory: np.ndarray) -> None:
         """Scratch memory that may be another frame's too, of which one computes at a time."""
         self.scratch = memory
-        self.words[frame.SCRATCH] = _aligned(memory)
-        self.words[frame.SCRATCH_BYTES] = memory.nbytes - 64
+        self.words[frame.SCRATCH] = memory.ctypes.data
+        self.words[frame.SCRATCH_BYTES] = memory.nbytes
 
     def grow(self, number: int, nbytes: int) -> None:
         """Room for so many bytes in a buffer."""
@@ -102,10 +102,6 @@ class FrameMemory:
         self.words[frame.WORKSPACE_BYTES] = self.words[frame.SCRATCH_BYTES] = 0
         for number in list(self.buffers):
             self.release(number)
-
-
-def _aligned(memory: np.ndarray) -> int:
-    return (memory.ctypes.data + 63) // 64 * 64
 
 
 __all__ = ["IDLE_BYTES", "FrameMemory"]

@@ -19,6 +19,7 @@ from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
+from ctrlgrad.engines.native.short_rows import ShortRows, reduce_rows, short_rows
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
@@ -30,8 +31,8 @@ INDEX = np.dtype(np.int64)
 # Of at most so few points each has registers of its own: elements of small arrays come and go one by one more often
 # than not.
 MOST_SINGLE = 8
-# Vectors in a turn of a reduction; rows that are reduced together, and of how many instructions for an element at most.
-UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
+# Vectors in a turn of a reduction.
+UNROLL = 4
 # A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
 MOST_OF_A_TURN, MANY = 16, 512
 
@@ -60,6 +61,7 @@ class KernelWriter:
         self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
         self.uniform |= {k for write in kernel.writes for k in write.indices}
         self.views = [o.view for o in kernel.operands] + [w.view for w in kernel.writes]
+        self.vector_bytes = vector_bytes
         self.whole_width = lanes_of(kernel, self.views, vector_bytes)
         self.bases = [place(view.array) for view in self.views]
         self.indices: dict[int, str] = {}
@@ -71,12 +73,15 @@ class KernelWriter:
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
-        # Whether part of a vector whose size the run knows is a vector: processors have masks for four bytes and eight,
-        # and take longer with them than with a few elements one by one.
-        self.has_masks = vector_bytes > 16 and not self.is_short and all(v.dtype.itemsize >= 4 for v in self.views)
+        # Whether part of a vector whose size the run knows may be a vector, and whether it is: processors have masks
+        # for four bytes and eight, and take longer to write by them than a few elements one by one.
+        self.can_mask = vector_bytes > 16 and all(v.dtype.itemsize >= 4 for v in self.views)
+        self.has_masks = self.can_mask and not self.is_short
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
         """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
+        if start == end:
+            return
         if is_number(start) and is_number(end) and (self.is_small or int(end) <= int(start) + step):
             yield from map(str, range(int(start), int(end), step))
             return
@@ -107,6 +112,7 @@ class KernelWriter:
                     still[k] = depth
                 else:
                     self.start_in_memory(k, write, axes)
+        self.has_masks |= self.can_mask and len(still) == len(kernel.writes)
         offsets = [self.offset(view.offset) for view in self.views]
         self.nest(axes, 0, offsets)
 
@@ -149,11 +155,11 @@ class KernelWriter:
         else:
             start, end = self.ends(depth, axes[depth])
             if depth == len(axes) - 2:
-                form = self.flat_rows(axes)
-                if form is not None:
-                    start = self.end_to_end(form, axes, offsets, start, end)
-                elif self.groups_rows(axes):
-                    start = self.rows(axes, offsets, start, end)
+                flat, short = self.flat_rows(axes), self.short_rows(axes)
+                if flat is not None:
+                    start = self.end_to_end(flat, axes, offsets, start, end)
+                elif short is not None:
+                    start = reduce_rows(self, short, axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
         for k in starting:
@@ -168,40 +174,12 @@ class KernelWriter:
         found = {(o, stride): self.w.add(o, steps[stride]) for o, stride in dict.fromkeys(pairs)}
         return [found[pair] for pair in pairs]
 
-    def groups_rows(self, axes: Sequence[Axis]) -> bool:
-        """Whether rows are reduced to numbers of their own, and each may be so short that its loops cost most."""
+    def short_rows(self, axes: Sequence[Axis]) -> ShortRows | None:
+        """How rows are reduced several at a time; None where they are not."""
+        if self.is_small or any(self.still.get(k) != len(axes) - 1 for k in range(len(self.kernel.writes))):
+            return None
         outer, inner = axes[-2:]
-        instructions = self.kernel.expression.instructions
-        if self.is_small or self.kernel.checks or outer.index is not None or len(instructions) > MOST_OF_ROWS:
-            return False
-        if any(i.op == "call" for i in instructions) or (outer.size.is_known and outer.size.factor < ROWS):
-            return False
-        if any(self.still.get(k) != len(axes) - 1 for k in range(len(self.kernel.writes))):
-            return False
-        width = self.width(inner)
-        return not inner.size.is_known or width == 1 or self.unroll(inner, width) == 1
-
-    def rows(self, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
-        """Short rows, several at a time as long as there are so many; where they end.
-
-        One loop serves all of them, and the sums of one do not wait for each other as in a row of its own. Their
-        terms are added in the same order.
-        """
-        w, (outer, inner) = self.w, axes[-2:]
-        first, total = self.ends(len(axes) - 1, inner)
-        stop, width = self.whole(start, end, ROWS), self.width(inner)
-        if width > 1 and not inner.size.is_known:
-            short = w.op(f"icmp slt i64 {total}, {UNROLL * width}")
-            stop = w.op(f"select i1 {short}, i64 {stop}, i64 {start}")
-        for i in self.each(start, stop, ROWS):
-            rows = [self.moved(outer, offsets, w.add(i, str(row))) for row in range(ROWS)]
-            for k in self.still:
-                self.begin(k, axes, ROWS)
-            self.innermost(inner, rows, first, total)
-            for k in self.still:
-                for row, at in enumerate(rows):
-                    self.finish(k, at, row)
-        return stop
+        return short_rows(self.kernel, outer, inner, self.width(inner), self.vector_bytes, self.can_mask)
 
     def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
         """How short rows are taken end to end; None where they are not."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.plan.windows import times_read
 
 # The most bytes of a temporary that lies on the stack, where LLVM makes registers of it if it can, and of all of them.
 SMALL, MOST_SMALL = 128, 1 << 14
@@ -46,6 +49,8 @@ class PlanText:
         # For temporaries on the stack, where the driver is shown a copy: their own address must stay in the function.
         self.shown: dict[Place, str] = {}
         self.loops: list[Loop] = []
+        # Of a loop that runs tile by tile: where the tile begins and ends.
+        self.stretch: tuple[str, str] | None = None
         # Functions that the plan's calls: nests that it has several times, and parts of nests that threads share.
         self.parts: list[str] = []
         # Functions for what the plan's does at many places, by name.
@@ -55,6 +60,11 @@ class PlanText:
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
+
+    @cached_property
+    def needed(self) -> Counter[Array]:
+        """At how many places the plan needs each array."""
+        return times_read(self.plan)
 
     def word(self, index: int) -> str:
         """The address of a word, or of the variable that stands for it."""

@@ -34,27 +34,35 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
         return w.op(f"{'f' if dtype_kind(dtype) == 'f' else ''}{op} {kind} {a}, {b}")
     condition = f"<{width} x i1>" if width > 1 else "i1"
     if dtype_kind(dtype) == "f":
-        # The new number where it is further out or no number at all; what is NaN already stays so.
+        # The new number where it is further out, which is one instruction, or no number at all: to know that, nothing
+        # waits for what came before. What is NaN already stays so.
         beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
+        extreme = w.op(f"select {condition} {beyond}, {kind} {b}, {kind} {a}")
         nan = w.op(f"fcmp uno {kind} {b}, {b}")
-        replaces = w.op(f"or {condition} {beyond}, {nan}")
-    else:
-        sign = "s" if dtype_kind(dtype) == "i" else "u"
-        replaces = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
+        return w.op(f"select {condition} {nan}, {kind} {b}, {kind} {extreme}")
+    sign = "s" if dtype_kind(dtype) == "i" else "u"
+    replaces = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
     return w.op(f"select {condition} {replaces}, {kind} {b}, {kind} {a}")
 
 
 class Sums:
     """What a reduction has gathered in registers: variables for vectors and for single elements, several of each where
-    they would wait for each other or belong to different rows. A form is a width and which of several."""
+    they would wait for each other or belong to different rows. A form is a width and which of several.
 
-    def __init__(self, writer: Writer, write: Write, forms: Iterable[tuple[int, int]]) -> None:
+    Where `is_led`, the first step that is written for each variable runs before all others, and begins it.
+    """
+
+    def __init__(self, writer: Writer, write: Write, forms: Iterable[tuple[int, int]], is_led: bool = False) -> None:
         self.w, self.how = writer, write.how
         self.dtype, parts = element_parts(write.view.dtype)
         self.variables: dict[tuple[int, int], list[str]] = {}
+        self.unled: set[str] = set()
         for form in forms:
             kind = type_of(self.dtype, form[0])
             self.variables[form] = [writer.alloca(kind) for _ in range(parts)]
+            if is_led:
+                self.unled.update(self.variables[form])
+                continue
             for variable in self.variables[form]:
                 writer.line(f"store {kind} {self.start(form[0])}, ptr {variable}")
 
@@ -72,9 +80,12 @@ class Sums:
                 if isinstance(first, int):
                     mask = f"<{', '.join(f'i1 {int(k < first)}' for k in range(width))}>"
                 value = self.w.op(f"select <{width} x i1> {mask}, {kind} {value}, {kind} {self.start(width)}")
-            before = self.w.op(f"load {kind}, ptr {variable}")
-            after = combine(self.w, self.how, self.dtype, before, value, width)
-            self.w.line(f"store {kind} {after}, ptr {variable}")
+            if variable in self.unled:
+                self.unled.remove(variable)
+            else:
+                before = self.w.op(f"load {kind}, ptr {variable}")
+                value = combine(self.w, self.how, self.dtype, before, value, width)
+            self.w.line(f"store {kind} {value}, ptr {variable}")
 
     def total(self, part: int, row: int | None = None) -> str:
         """All variables in one number, or those of one row."""
@@ -91,14 +102,52 @@ class Sums:
         width, vector = vectors[0]
         for _, other in vectors[1:]:
             vector = combine(w, self.how, self.dtype, vector, other, width)
-        while width > 1:
-            kind, half = type_of(self.dtype, width), width // 2
-            low, high = (", ".join(f"i32 {n}" for n in r) for r in (range(half), range(half, width)))
-            a = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{low}>")
-            b = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{high}>")
-            width = half
-            if width == 1:
-                a = w.op(f"extractelement <1 x {one}> {a}, i64 0")
-                b = w.op(f"extractelement <1 x {one}> {b}, i64 0")
-            vector = combine(w, self.how, self.dtype, a, b, width)
+        vector = self.in_halves([vector], width)
         return combine(w, self.how, self.dtype, single, vector, 1) if single else vector
+
+    def totals(self, part: int, rows: int) -> list[str]:
+        """What each of several rows has come to, each as it is by itself: vectors with the totals of as many rows as
+        they have lanes, or of all rows where those are fewer."""
+        width = next(width for width, _ in self.variables)
+        kind = type_of(self.dtype, width)
+        loaded = [self.w.op(f"load {kind}, ptr {self.variables[width, row][part]}") for row in range(rows)]
+        return [self.in_halves(loaded[k : k + width], width) for k in range(0, rows, width)]
+
+    def in_halves(self, vectors: Sequence[str], width: int) -> str:
+        """A vector with one number for each vector: the first half of its lanes is combined with the second one, until
+        there is one left. While there are several vectors, two become one, whose lanes are those of both in turn."""
+        w = self.w
+        order = [0]
+        while len(order) < len(vectors):
+            order = [*(2 * k for k in order), *(2 * k + 1 for k in order)]
+        found, lanes = [vectors[k] for k in order], width
+        while lanes > 1:
+            kind, half = type_of(self.dtype, width), lanes // 2
+            # Where the halves of each vector's parts begin.
+            parts = range(0, width, lanes)
+            if len(found) == 1:
+                starts, others, width = list(parts), ["poison"], width // 2
+            else:
+                starts = [start + other for start in parts for other in (0, width)]
+                others, found = found[1::2], found[::2]
+            if width == 1:
+                low, high = (w.op(f"extractelement {kind} {found[0]}, i64 {k}") for k in (0, 1))
+                return combine(w, self.how, self.dtype, low, high, 1)
+            paired = []
+            for vector, other in zip(found, others, strict=True):
+                low, high = (
+                    w.op(f"shufflevector {kind} {vector}, {kind} {other}, {_lanes(starts, first, half)}")
+                    for first in (0, half)
+                )
+                paired.append(combine(w, self.how, self.dtype, low, high, width))
+            found, lanes = paired, half
+        return found[0]
+
+
+def _lanes(starts: Sequence[int], first: int, count: int) -> str:
+    """So many lanes from each of several on."""
+    lanes = [f"i32 {start + first + k}" for start in starts for k in range(count)]
+    return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
+
+
+__all__ = ["Sums", "combine", "element_parts"]
