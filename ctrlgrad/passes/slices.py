@@ -4,8 +4,8 @@
 loop; `(a @ b)[:, n:]` becomes `a @ b[:, n:]`.
 
 In: any graph. Out: each value of a known shape that an elementwise op or `matmul` makes, and whose every use is a fixed
-slice of it, is gone, but for sums of a product with an array of its size (the product is then added as it is computed)
-and products used in several parts. What the slices are taken of now may be such a value: the pass can be run again.
+slice of it, is gone, but for products used in several parts. What the slices are taken of now may be such a value: the
+pass can be run again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class _Sinking(Rewriter):
             and all(map(_is_slice, readers[v]))
             and v not in graph.outputs
             and _can_sink(node)
-            and not _accumulates(node, self._producers)
             and _pays(node, readers[v])
         }
         self._sunk: dict[tuple[Value, str], Value] = {}
@@ -84,13 +83,6 @@ def _can_sink(node: Node) -> bool:
     if node.op.name == "matmul":
         return all(v.tensor.rank == 2 for v in node.operands)
     return Trait.ELEMENTWISE in node.op.traits
-
-
-def _accumulates(node: Node, producers: dict[Value, Node]) -> bool:
-    """Whether a node adds a product to an array of its size: a matrix product can do that itself."""
-    if node.op.name != "add" or any(v.type != node.result.type for v in node.operands):
-        return False
-    return any(v in producers and producers[v].op.name == "matmul" for v in node.operands)
 
 
 def _pays(node: Node, slices: list[Node]) -> bool:

@@ -1,4 +1,4 @@
-"""Products that are added to something as they are made, where an engine's products can.
+"""Products that are added to something as they are made.
 
 A kernel that does nothing but add a product to another array becomes part of the product: one pass over the sum less,
 and what is added to may be overwritten. Where kernels over the same space read the sum it costs nothing in them, and
@@ -8,15 +8,15 @@ stays there. So this comes before fusion.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 from ctrlgrad.plan.effects import count_reads, walk
-from ctrlgrad.plan.model import Array, Kernel, Plan, Product, Step
+from ctrlgrad.plan.model import Array, Block, Branch, Kernel, Loop, Plan, Product, Step
 
 
 def accumulate(plan: Plan) -> Plan:
-    """The plan with the sums of its outermost block that products make themselves."""
-    reads = count_reads(plan)
+    """The plan with the sums that products make themselves."""
     inside = {
         operand.view.array
         for step in walk(plan.body)
@@ -24,15 +24,25 @@ def accumulate(plan: Plan) -> Plan:
         for operand in step.operands
         if operand.view == operand.view.array.view and operand.view.shape == step.space
     }
+    return replace(plan, body=_block(plan.body, count_reads(plan), inside))
+
+
+def _block(block: Block, reads: Counter[Array], inside: Collection[Array]) -> Block:
+    """A block, whose sums that are in `inside` stay."""
     steps: list[Step | None] = []
     products: dict[Array, int] = {}
-    for step in plan.body.steps:
-        if isinstance(step, Kernel) and step.writes[0].view.array not in inside:
+    for step in block.steps:
+        if isinstance(step, Loop):
+            condition, body = (_block(each, reads, inside) for each in (step.condition, step.body))
+            step = replace(step, condition=condition, body=body)
+        elif isinstance(step, Branch):
+            step = replace(step, blocks=tuple(_block(each, reads, inside) for each in step.blocks))
+        elif isinstance(step, Kernel) and step.writes[0].view.array not in inside:
             step = _added(step, steps, products, reads)
         if isinstance(step, Product) and step.base is None:
             products[step.result] = len(steps)
         steps.append(step)
-    return replace(plan, body=replace(plan.body, steps=tuple(step for step in steps if step is not None)))
+    return replace(block, steps=tuple(step for step in steps if step is not None))
 
 
 def _added(kernel: Kernel, steps: list[Step | None], products: dict[Array, int], reads: Counter[Array]) -> Step:

@@ -2,7 +2,8 @@
 
 A kernel waits until one of its arrays is read by something that is no kernel over the same space, or reads it at other
 positions than those where it is written; until then kernels of its space join it. Waiting changes nothing else: values
-do not change, and what a kernel reads stays as it is. What nobody reads afterwards is not written.
+do not change, and what a kernel reads stays as it is. What nobody reads afterwards is not written. A push of what a
+kernel writes waits with it, until something else is done with the stack.
 
 An engine whose kernels have bounds says which (`Limits`), and one that decides while it runs what it overwrites says
 what a step may overwrite: kernels that read it go first, so that it need not be copied.
@@ -25,6 +26,7 @@ from ctrlgrad.plan.model import (
     Loop,
     Operand,
     Plan,
+    Push,
     Register,
     Stack,
     Step,
@@ -206,6 +208,11 @@ def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
     return False
 
 
+def _is_of(push: Push, groups: Iterable[_Group]) -> bool:
+    """Whether a group writes what is pushed."""
+    return isinstance(push.row, View) and any(push.row.array in group.arrays for group in groups)
+
+
 class _Fusion:
     def __init__(self, reads: Counter[Array], limits: Limits | None, updated: Updated) -> None:
         self.reads, self.limits, self.updated = reads, limits, updated
@@ -214,12 +221,24 @@ class _Fusion:
     def block(self, block: Block) -> Block:
         groups: list[_Group] = []
         steps: list[Step] = []
+        pushes: list[Push] = []
 
         def close(group: _Group) -> None:
             groups.remove(group)
             steps.extend(self.kernels(group))
+            for push in list(pushes):
+                if not _is_of(push, groups):
+                    pushes.remove(push)
+                    steps.append(push)
 
         for step in block.steps:
+            stacks = {push.result for push in pushes}
+            if stacks and not stacks.isdisjoint(deep_reads(step, self.known)):
+                for group in [g for g in groups if any(_is_of(push, [g]) for push in pushes)]:
+                    close(group)
+            if isinstance(step, Push) and _is_of(step, groups):
+                pushes.append(step)
+                continue
             if isinstance(step, Kernel):
                 read = deep_reads(step, self.known)
                 mine = next((g for g in groups if self.joins(step, g)), None)

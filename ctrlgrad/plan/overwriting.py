@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -71,6 +73,28 @@ def _at(view: View, array: Array) -> View:
     return View(array, view.offset, view.shape, view.strides)
 
 
+def origins_of(block: Block, array: Array, after: Mapping[Step, Collection[object]]) -> Iterator[Array]:
+    """The arrays of a block that one is an update of, the nearest first, as long as it may be written over them.
+
+    `after` has what is needed after each step.
+    """
+    producers = {made: step for step in block.steps if isinstance(step, Kernel | Product) for made in results_of(step)}
+    while array in producers:
+        step = producers[array]
+        origin = base_of(step, array)
+        if origin not in producers or origin in after[step] or not may_overwrite(step, array, origin):
+            return
+        yield origin
+        array = origin
+
+
+def base_of(step: Kernel | Product, array: Array) -> Array | None:
+    """What an array that a step makes is an update of."""
+    if isinstance(step, Product):
+        return step.base
+    return next(w for w in step.writes if w.view.array is array).base
+
+
 def root_of(block: Block, value: Value) -> Array | None:
     """The array from outside of a block that a value of it is an update of, or is itself."""
     producers: dict[Value, Step] = {}
@@ -83,10 +107,8 @@ def root_of(block: Block, value: Value) -> Array | None:
             producers.update((r, step) for r in step.results)
     while value in producers:
         step = producers[value]
-        if isinstance(step, Kernel):
-            base = next(w for w in step.writes if w.view.array is value).base
-        elif isinstance(step, Product):
-            base = step.base
+        if isinstance(step, Kernel | Product) and isinstance(value, Array):
+            base = base_of(step, value)
         elif isinstance(step, Loop):
             init = next(c.init for c in step.carries if c.result is value)
             base = init if isinstance(init, Array) else None

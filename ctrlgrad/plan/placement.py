@@ -37,7 +37,7 @@ from ctrlgrad.plan.model import (
     View,
 )
 from ctrlgrad.plan.moves import ordered
-from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
+from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_of, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.releases import releases
 from ctrlgrad.plan.stack_handles import assign_handles
@@ -200,7 +200,8 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile."""
+        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile; so
+        is what they are updates of."""
         producers: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | Factorise | ReadRow):
@@ -216,18 +217,19 @@ class _Placement:
                 or array.shape != self.plan.rows[step.stack]
             ):
                 continue
-            handle = self.plan.handles[step.stack]
-            between = block.steps[producers[array] : position]
-            if not any(self._touches(each, handle) for each in between):
-                self.slots[array] = self.pushes[step]
-                self.slot_handles[array] = handle
+            handle, end = self.plan.handles[step.stack], position
+            for each in (array, *origins_of(block, array, self.live.after)):
+                if any(self._touches(between, handle) for between in block.steps[producers[each] : end]):
+                    break
+                self.slots[each], self.slot_handles[each], end = self.pushes[step], handle, producers[each]
         for position, step in enumerate(block.steps):
             if isinstance(step, Push) and isinstance(step.row, View):
                 array = step.row.array
                 if self.slots.get(array) == self.pushes[step] and not self.is_still(
                     block, position, array, self.slot_handles[array]
                 ):
-                    del self.slots[array], self.slot_handles[array]
+                    for each in [a for a, number in self.slots.items() if number == self.pushes[step]]:
+                        del self.slots[each], self.slot_handles[each]
 
     def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
         """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
+from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.joints import split_at_joints
@@ -38,6 +39,7 @@ def unplaced(
 ) -> Plan:
     """The plan of a graph over values, which lie nowhere yet."""
     passes: dict[str, Callable[[Plan], Plan]] = {
+        "accumulate": accumulate,
         "fuse": lambda plan: split_at_joints(fuse(plan)),
         "pack_constants": partial(pack_constants, panels=panels),
     }

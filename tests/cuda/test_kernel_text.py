@@ -38,38 +38,43 @@ CASES = elementwise_cases()
 
 # What a step of the corpus's LSTM computes after its products, with the pushes of its gradient.
 LSTM_STEP = """\
-(float64 a0, float64 a1, float64 a2, float64 a3, float64 a4, float64 a5, float64 a6, float64 a7, float64 a8, \
-float64 a9) -> (float64 o0, float64 o1, float64 o2, float64 o3, float64 o4, float64 o5, float64 o6, float64 o7)
+(float64 a0, float64 a1, float64 a2, float64 a3, float64 a4, float64 a5, float64 a6, float64 a7, \
+float64 a8, float64 a9, float64 a10, float64 a11, float64 a12, float64 a13) \
+-> (float64 o0, float64 o1, float64 o2, float64 o3, float64 o4, float64 o5, float64 o6, float64 o7)
 float64 v0 = a2 + a3;
-float64 v1 = a4 + a5;
-float64 v2 = a6 + a7;
-float64 v3 = a8 + a9;
-float64 v4 = -v1;
-float64 v5 = exp_float64(v4);
-float64 v6 = float64(1.0) + v5;
-float64 v7 = float64(1.0) / v6;
-float64 v8 = v7 * a1;
-float64 v9 = -v0;
-float64 v10 = exp_float64(v9);
-float64 v11 = float64(1.0) + v10;
-float64 v12 = float64(1.0) / v11;
-float64 v13 = tanh_float64(v2);
-float64 v14 = v12 * v13;
-float64 v15 = v8 + v14;
-float64 v16 = -v3;
-float64 v17 = exp_float64(v16);
-float64 v18 = float64(1.0) + v17;
-float64 v19 = float64(1.0) / v18;
-float64 v20 = tanh_float64(v15);
-float64 v21 = v19 * v20;
+float64 v1 = v0 + a4;
+float64 v2 = a5 + a6;
+float64 v3 = v2 + a7;
+float64 v4 = a8 + a9;
+float64 v5 = v4 + a10;
+float64 v6 = a11 + a12;
+float64 v7 = v6 + a13;
+float64 v8 = -v3;
+float64 v9 = exp_float64(v8);
+float64 v10 = float64(1.0) + v9;
+float64 v11 = float64(1.0) / v10;
+float64 v12 = v11 * a1;
+float64 v13 = -v1;
+float64 v14 = exp_float64(v13);
+float64 v15 = float64(1.0) + v14;
+float64 v16 = float64(1.0) / v15;
+float64 v17 = tanh_float64(v5);
+float64 v18 = v16 * v17;
+float64 v19 = v12 + v18;
+float64 v20 = -v7;
+float64 v21 = exp_float64(v20);
+float64 v22 = float64(1.0) + v21;
+float64 v23 = float64(1.0) / v22;
+float64 v24 = tanh_float64(v19);
+float64 v25 = v23 * v24;
 o0 = a0;
 o1 = a1;
-o2 = v5;
-o3 = v10;
-o4 = v13;
-o5 = v15;
-o6 = v17;
-o7 = v21;"""
+o2 = v9;
+o3 = v14;
+o4 = v17;
+o5 = v19;
+o6 = v21;
+o7 = v25;"""
 
 
 def texts_of(program: Program) -> list[KernelText]:

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -195,8 +197,9 @@ def test_threads_give_bit_for_bit_what_one_gives(native: Products) -> None:
         check(native, a, b, rng)
 
 
-def _panels(native: Products, routine: object, panels: int) -> None:
-    library._prototype("ppn")(native.address("cg_parallel"))(ctypes.cast(routine, ctypes.c_void_p), None, panels)
+def _panels(native: Products, routine: object, panels: int, wake: bool = True) -> None:
+    pointer = ctypes.cast(routine, ctypes.c_void_p)
+    library._prototype("ppnn")(native.address("cg_parallel"))(pointer, None, panels, int(wake))
 
 
 _PANEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -281,10 +284,59 @@ def test_a_forked_child_has_threads_of_its_own(native: Products) -> None:
     assert np.array_equal(native.matmul(a, b, np.zeros((64, 512), "float32")), expected)
 
 
+def _own_pool(**settings: bool) -> Products:
+    """A pool of its own."""
+    text = pool.pool(target.host(), 1 << 16, **settings)
+    compiled = target.compiled("\n".join([*routines._INTRINSICS, text]))
+    return Products(objects.loaded(ObjectCode(pool.SYMBOLS, compiled)).kept(), {})
+
+
+def _workers(native: Products, wake: bool) -> set[int]:
+    """Who does panels that take so long that everybody who is awake has one."""
+    done: list[int] = []
+
+    def routine(context: object, panel: int, worker: int) -> None:
+        time.sleep(0.02)
+        done.append(worker)
+
+    _panels(native, _PANEL(routine), 4, wake)
+    return set(done)
+
+
+def _are_soon(found: Callable[[], set[int]], expected: set[int]) -> bool:
+    end = time.monotonic() + 20
+    return any(found() == expected for _ in iter(lambda: time.monotonic() < end, False))
+
+
+def test_work_that_is_soon_done_wakes_nobody(native: Products) -> None:
+    native.set_threads(3)
+    assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
+    assert _are_soon(lambda: _workers(native, wake=False), {0})
+    assert _workers(native, wake=False) == {0}
+    assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nobody tells here on which processor a thread runs")
+def test_a_thread_on_the_callers_processor_does_not_look_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep the processor from the caller, here for longer than the test waits for it to sleep."""
+    monkeypatch.setattr(pool, "SPIN", int(60e9))
+    own, found = _own_pool(), []
+
+    def on_one_processor() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread and of those that it makes
+        own.set_threads(2)
+        found.append(_are_soon(lambda: _workers(own, wake=True), {0, 1}))
+        found.append(_are_soon(lambda: _workers(own, wake=False), {0}))
+        own.set_threads(1)
+
+    thread = threading.Thread(target=on_one_processor)
+    thread.start()
+    thread.join()
+    assert found == [True, True]
+
+
 def test_without_threads_the_caller_does_all_panels() -> None:
-    text = pool.pool(target.host(), 0, threads=False)
-    declared = "declare i64 @llvm.smin.i64(i64, i64)\ndeclare i64 @llvm.smax.i64(i64, i64)\n"
-    alone = Products(objects.loaded(ObjectCode(pool.SYMBOLS, target.compiled(declared + text))).kept(), {})
+    alone = _own_pool(threads=False)
     done: list[tuple[int, int]] = []
     _panels(alone, _PANEL(lambda context, panel, worker: done.append((panel, worker))), 3)
     alone.set_threads(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callabl
     assert "@cg_parallel" not in text_of(fn, X, Y)
     expected = cg.function(fn, engine="reference")(X, Y)
     np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
+
+
+def test_threads_are_woken_for_much_work_only_and_parts_come_in_pairs() -> None:
+    def calls(rows: int) -> list[tuple[str, ...]]:
+        large = np.ones((rows, 150))
+        text = text_of(lambda x, y: cnp.exp(x) * y, large, large)
+        return re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 (\d)\)", text)
+
+    # Instructions of an element: a call, two loads, a product and a store.
+    assert shared_nests.CALL + 4 == 24
+    assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], [("4", "0")], [("8", "1")], [("16", "1")]]
 
 
 def test_little_work_is_not_shared() -> None:

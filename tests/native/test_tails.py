@@ -11,7 +11,9 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import target
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.native import engine, target
+from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.effects import walk
@@ -113,3 +115,25 @@ def test_no_element_is_computed_on_its_own(n: int | None) -> None:
     nothing: list[Any] = [lambda _: "%a", lambda _: "%r", lambda s: str(s.factor) if s.is_known else "%n"]
     KernelWriter(writer, kernel, *nothing, cannot_fail, 32).write()
     assert set(re.findall(r"@cg_exp_\w+", writer.function("void @f()"))) == {"@cg_exp_float64_v4"}
+
+
+@pytest.mark.parametrize("count", [*range(1, 40), 67])
+def test_functions_of_what_functions_give_are_computed_in_pairs_of_vectors(count: int) -> None:
+    """Of a size that the text knows and of one that only the run knows."""
+    x = np.linspace(-3.0, 3.0, count, dtype="float32")
+    fn = lambda x: cnp.tanh(cnp.exp(-x) * x) + x
+    unknown = cg.function(fn, engine="native", signature=(cg.TensorSpec((None,), "float32"),))
+    expected = cg.function(fn, engine="reference")(x)
+    for found in (cg.function(fn, engine="native")(x), unknown(x)):
+        np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+def test_pairs_of_vectors_are_for_functions_that_wait_for_each_other() -> None:
+    def vectors(fn: Any) -> set[str]:
+        x = np.ones(64, "float32")
+        graph = optimised_graph(cg.function(fn).graph(x))
+        text = PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [x])), 32).function("plan")
+        return set(re.findall(r"cg_tanh_float32_v\d+", text))
+
+    assert vectors(lambda x: cnp.tanh(x) + cnp.exp(x)) == {"cg_tanh_float32_v8"}
+    assert vectors(lambda x: cnp.tanh(cnp.exp(x))) == {"cg_tanh_float32_v16"}

@@ -225,6 +225,29 @@ def row_needed_after_further_pushes(x):
     return rows.stack(), np.cos(y)[::-1]
 
 
+@small(x2, x5)
+def parts_of_rows(x, y):
+    def body(t, rows):
+        return rows.push(cnp.concat([np.sin(x * t), np.cos(y * t)]))
+
+    return cg.fori_loop(0, 3, body, cg.TensorArray("float64", rewritable=True)).stack()
+
+
+@small(x5)
+def row_that_updates_what_is_needed(x):
+    rows = cg.TensorArray("float64", rewritable=True).push(x)
+    y = np.sin(x)
+    return rows.push(y.at[1:3].set(x[:2])).stack(), y[::-1] * 2
+
+
+@small(x5)
+def row_updated_while_its_array_grows(x):
+    rows = cg.TensorArray("float64", rewritable=True).push(x)
+    y = np.sin(x)
+    rows = rows.push(x * 2)
+    return rows.push(y.at[1:3].set(x[:2])).stack()
+
+
 @small(x5, order=1)
 def gradient_of_a_loop(x):
     return cg.while_loop(lambda c: np.sum(c) < 9, lambda c: np.sin(c) * c + np.exp(c) + 1, x)

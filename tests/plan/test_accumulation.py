@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from plan.plans import graph_of, reference_kernel, unplaced
 
+import ctrlgrad as cg
+from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.checking.machine import execute
+from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel, Plan, Product
 from ctrlgrad.plan.placement import place
 
@@ -18,12 +21,17 @@ A, B, C, D = (np.random.default_rng(k).normal(size=(5, 5)) for k in range(4))
 
 def accumulated(fn: Any, *arguments: Any) -> Plan:
     """The plan, which gives what the function gives."""
-    plan = accumulate(unplaced(graph_of(fn, *arguments), arguments, without=("fuse", "pack_constants")))
+    plan = accumulate(unplaced(graph_of(fn, *arguments), arguments, without=PASSES))
     found = execute(place(plan), [x.copy() for x in arguments], reference_kernel)
     expected = fn(*arguments)
     for result, value in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
         np.testing.assert_allclose(result, value, rtol=1e-13)
     return plan
+
+
+def adding(plan: Plan) -> int:
+    """How many products add, those in loops and branches too."""
+    return sum(isinstance(step, Product) and step.base is not None for step in walk(plan.body))
 
 
 def sums(plan: Plan) -> list[tuple[str, str, str]]:
@@ -43,7 +51,7 @@ def count(plan: Plan, kind: type) -> int:
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_a_sum_of_a_product_and_something_else(dtype: Any) -> None:
     a, b, c = (x.astype(dtype) for x in (A, B, C))
-    plan = accumulate(unplaced(graph_of(lambda a, b, c: a @ b + c, a, b, c), (a, b, c), without=("fuse",)))
+    plan = accumulate(unplaced(graph_of(lambda a, b, c: a @ b + c, a, b, c), (a, b, c), without=PASSES))
     assert sums(plan) == [("a", "b", "c")] and count(plan, Kernel) == 0
 
 
@@ -79,3 +87,15 @@ def test_a_row_that_is_added_to_all_rows_is_no_sum_of_arrays() -> None:
 
 def test_a_difference_stays_a_kernel() -> None:
     assert sums(accumulated(lambda a, b, c: a @ b - c, A, B, C)) == []
+
+
+def test_sums_of_a_loops_iterations() -> None:
+    plan = accumulated(lambda a, b, c: cg.fori_loop(0, 3, lambda t, c: (a * t) @ b + c, c), A, B, C)
+    assert adding(plan) == 1 and sums(plan) == []
+
+
+def test_sums_of_branches() -> None:
+    def fn(a: Any, b: Any, c: Any) -> Any:
+        return cg.cond(a[0, 0] > b[0, 0], lambda: a @ b + c, lambda: c + b @ a)
+
+    assert adding(accumulated(fn, A, B, C)) == 2

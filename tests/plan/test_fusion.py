@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
-from plan.plans import graph_of, unplaced
+from plan.plans import executed, graph_of, placed, unplaced
 
-from ctrlgrad.plan.effects import reads
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.fusion import Limits, fuse
-from ctrlgrad.plan.model import Array, Kernel, Plan, Product, Step
+from ctrlgrad.plan.model import Array, Kernel, Plan, Product, Push, Step
+from ctrlgrad.plan.printer import format_plan
 
 X = np.arange(3.0)
 
@@ -68,3 +72,47 @@ def test_what_a_kernel_reads_is_read_before_it_is_overwritten() -> None:
 
     assert [type(step) for step in fuse(plan).body.steps] == [Product, Kernel]
     assert [type(step) for step in fuse(plan, updated=updated).body.steps] == [Kernel, Product]
+
+
+def rows(x: Any) -> Any:
+    return cg.TensorArray("float64", rewritable=True).push(x)
+
+
+def kernels_and_pushes(fn: Any) -> list[type]:
+    """Those of a function of X, which gives what the function gives."""
+    for found, expected in zip(executed(graph_of(fn, X), [X]), cg.tree.leaves(cg.function(fn)(X)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+    return [type(step) for step in fuse(before_fusion(fn, X)).body.steps if isinstance(step, Kernel | Push)]
+
+
+def test_a_push_waits_for_kernels_that_join_that_of_its_row() -> None:
+    def fn(x: Any) -> Any:
+        one, two, y = rows(x), rows(x), np.sin(x)
+        one, two = one.push(y), two.push(np.cos(y) * x)
+        return one.stack(), two.stack()
+
+    assert kernels_and_pushes(fn) == [Push, Push, Kernel, Push, Push]
+
+
+def test_pushes_that_wait_keep_their_order_on_a_stack() -> None:
+    fn = lambda x: rows(x).push(np.sin(x)).push(np.cos(x)).stack()
+    assert kernels_and_pushes(fn) == [Push, Kernel, Push, Push]
+
+
+def test_an_lstm_is_one_kernel_forwards_with_all_that_it_saves_and_copies_no_row_that_it_has_made() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        def body(carry: Any) -> Any:
+            t, h, c = carry
+            i, f, g, o = cnp.split(cnp.concat([x[t], h], axis=1) @ w, 4, axis=1)
+            c = cnp.sigmoid(f) * c + cnp.sigmoid(i) * cnp.tanh(g)
+            return t + 1, cnp.sigmoid(o) * cnp.tanh(c), c
+
+        return cnp.sum(cg.while_loop(lambda carry: carry[0] < 4, body, (0, np.zeros((5, 16)), np.zeros((5, 16))))[1])
+
+    w, x = np.ones((23, 64)) / 9, np.ones((4, 5, 7))
+    plan = placed(graph_of(cg.grad(loss), w, x), [w, x])
+    first = next(step for step in walk(plan.body) if isinstance(step, Kernel) and len(step.writes) > 2)
+    assert [plan.places[write.view.array].kind for write in first.writes].count("slot") >= 4
+    assert sum(i.op == "call" for i in first.expression.instructions) == 5
+    text = format_plan(plan)
+    assert "updates a copy of" not in text and len(re.findall("made in its slot", text)) == 6

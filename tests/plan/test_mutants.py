@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
-from ctrlgrad.plan import fusion, liveness, packing, placement, stack_handles
+from ctrlgrad.plan import fusion, liveness, overwriting, packing, placement, stack_handles
 from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.lowering.state import State
@@ -182,6 +182,13 @@ def buffers_have_any_size(patch: pytest.MonkeyPatch) -> None:
 @mutant("array_pushed_and_updated", "row_needed_after_further_pushes")
 def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Placement, "_touches", lambda self, step, handle: False)
+
+
+@mutant("row_that_updates_what_is_needed")
+def what_is_needed_is_updated_in_a_slot(patch: pytest.MonkeyPatch) -> None:
+    right = overwriting.origins_of
+    nothing = defaultdict(frozenset)
+    patch.setattr(placement, "origins_of", lambda block, array, after: right(block, array, nothing))
 
 
 @mutant("popped_row_kept_over_another_pop", "row_needed_after_further_pushes")

@@ -68,14 +68,27 @@ def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) 
 
 
 def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
-    """How many elements a whole vector of a kernel has; 1 where there are none."""
+    """How many elements a whole vector of a kernel has; 1 where there are none.
+
+    Where elementary functions wait for each other's results, these are two registers: what one waits for, the other
+    one's instructions fill.
+    """
     dtypes = [view.dtype for view in views]
     if any(dtype_kind(d) == "c" for d in dtypes):
         return 1
     floats = [i.dtype.itemsize for i in kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
     # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
     narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
-    return vector_bytes // max(min(max(narrow), 8), 1)
+    lanes = vector_bytes // max(min(max(narrow), 8), 1)
+    return 2 * lanes if lanes > 1 and _calls_in_a_row(kernel) > 1 else lanes
+
+
+def _calls_in_a_row(kernel: Kernel) -> int:
+    """How many elementary functions one after the other make an output, each of what another one gives."""
+    found: list[int] = []
+    for instruction in kernel.expression.instructions:
+        found.append(max((found[a] for a in instruction.args), default=0) + (instruction.op == "call"))
+    return max(found, default=0)
 
 
 __all__ = ["Axis", "addresses_stand_still", "axes_of", "is_small", "lanes_of"]

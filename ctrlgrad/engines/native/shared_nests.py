@@ -17,22 +17,28 @@ from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.model import Array, Kernel, Register
 from ctrlgrad.plan.sizes import ZERO, Size, product
 
-# In instructions for one element, an elementary function being some tens of them: what a nest must have to be shared,
-# and what a part has at least (about ten microseconds; to wake a thread takes as long). The most parts of a nest.
-WORK_TO_SHARE, WORK_OF_A_PART, MOST_PARTS = 1 << 20, 1 << 18, 64
+# In instructions for one element, an elementary function being some tens of them: what a nest must have to be shared
+# with threads that are awake (about twenty microseconds), and to wake others too; and what a part has at least.
+# The most parts of a nest.
+WORK_TO_SHARE, WORK_TO_WAKE, WORK_OF_A_PART, MOST_PARTS = 1 << 19, 1 << 20, 1 << 17, 64
 CALL = 20
 # Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail.
 ALIGNMENT = 256
 
 
 def parts_of(kernel: Kernel) -> int:
-    """Into how many parts a nest is cut; 1 where it is not."""
-    points = product(kernel.space)
-    if not points.is_known or kernel.checks or any(write.scattered for write in kernel.writes):
+    """Into how many parts a nest is cut, a power of 2 that threads share evenly; 1 where it is not."""
+    work = work_of(kernel)
+    if work < WORK_TO_SHARE or kernel.checks or any(write.scattered for write in kernel.writes):
         return 1
+    return min(1 << (work // WORK_OF_A_PART).bit_length() - 1, MOST_PARTS)
+
+
+def work_of(kernel: Kernel) -> int:
+    """The instructions of a nest; 0 where its size is not known."""
+    points = product(kernel.space)
     each = sum(CALL if i.op == "call" else 1 for i in kernel.expression.instructions) + len(kernel.writes)
-    work = points.factor * each
-    return min(work // WORK_OF_A_PART, MOST_PARTS) if work >= WORK_TO_SHARE else 1
+    return points.factor * each if points.is_known else 0
 
 
 class _Part(KernelWriter):
@@ -130,8 +136,9 @@ class SharedKernel:
         for k, (kind, text) in enumerate(self.table):
             slot = w.op(f"getelementptr i64, ptr {table}, i64 {k}")
             w.line(f"store {kind} {text}, ptr {slot}")
-        w.declare("void @cg_parallel(ptr, ptr, i64)")
-        w.line(f"call void @cg_parallel(ptr @{self.name}, ptr {table}, i64 {parts})")
+        w.declare("void @cg_parallel(ptr, ptr, i64, i64)")
+        wake = int(work_of(self.kernel) >= WORK_TO_WAKE)
+        w.line(f"call void @cg_parallel(ptr @{self.name}, ptr {table}, i64 {parts}, i64 {wake})")
 
     def combine_parts(self, k: int, table: str, parts: int) -> None:
         """The results of the parts become one, always in the same order."""

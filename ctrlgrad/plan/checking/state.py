@@ -14,11 +14,13 @@ from ctrlgrad.plan.model import (
     Array,
     Branch,
     FromStack,
+    Kernel,
     Loop,
     NewStack,
     Outside,
     Plan,
     Pop,
+    Product,
     Push,
     ReadRow,
     Stack,
@@ -54,6 +56,10 @@ class State:
         pushes = [step for step in walk(plan.body) if isinstance(step, Push)]
         self.pushes = dict(enumerate(pushes))
         self.push_numbers = {step: number for number, step in enumerate(pushes)}
+        # What arrays are updates of.
+        kernels = [step for step in walk(plan.body) if isinstance(step, Kernel)]
+        self.bases = {write.view.array: write.base for kernel in kernels for write in kernel.writes}
+        self.bases.update({step.result: step.base for step in walk(plan.body) if isinstance(step, Product)})
         self.steps = 0
         # The stacks that an outside call reads, by position.
         self.operands: dict[int, RunningStack] = {}
@@ -231,11 +237,19 @@ class State:
     def reserve(self, place: Place, array: Array) -> None:
         """The row that a push will count, before the push."""
         push = self.pushes.get(place.number)
-        if push is None or not isinstance(push.row, View) or push.row.array is not array:
+        if push is None or not isinstance(push.row, View) or array not in self.versions_of(push.row.array):
             self.fail(f"{array} is written to {place}, which is not that of its push")
         self.check_row(push.stack, array)
         stack = self.stack_at(self.handle_of(push.stack))
         self.pointers[place] = Pointer(stack.top(), stack, stack.epoch)
+
+    def versions_of(self, array: Array) -> set[Array]:
+        """An array, what it is an update of, and so on."""
+        found = {array}
+        while (base := self.bases.get(array)) is not None and base not in found:
+            found.add(base)
+            array = base
+        return found
 
     def check_row(self, stack: Stack, array: Array) -> None:
         if self.plan.rows.get(stack) != array.shape or stack.dtype != array.dtype:

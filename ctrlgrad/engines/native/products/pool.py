@@ -1,6 +1,6 @@
 """Threads that share the work of one call, parked in native code.
 
-    cg_parallel(routine, context, panels)      calls routine(context, panel, worker) for each panel, by all threads
+    cg_parallel(routine, context, panels, wake)  calls routine(context, panel, worker) for each panel, by all threads
     cg_pool_threads()                          how many threads there are, the caller counted
     cg_pool_resize(threads)                    1 when done, 0 while a call is under way (then try again)
     cg_pool_forget()                           in a forked child, where the threads are gone
@@ -8,15 +8,18 @@
 
 The caller writes the job and works on it; whoever is awake claims panels one by one from the ticket. So a thread that
 comes late finds nothing and costs nothing. The caller is worker 0; it returns when every panel is done. While a call is
-under way another caller (of another thread, or a panel's own) does all its panels itself.
+under way another caller (of another thread, or a panel's own) does all its panels itself. Work that is soon done is
+not worth waking anybody: with `wake` 0 only threads that are awake take panels.
 
 The ticket is the job's number in the upper half and the next panel in the lower. A claim reads the ticket, then the
 job, then raises the ticket by compare-and-exchange. The job is only rewritten while the ticket names no panel, under a
 new number; so a claim that succeeds has read the job that it claims of, however long ago it read the ticket.
 
-A thread without work looks at the ticket for `SPIN` nanoseconds and then sleeps on a condition until there is a job;
-the caller, when all panels are claimed and some not done, likewise. Nothing yields in a loop: on a machine that is busy
-elsewhere such a loop keeps the processor from those for whom it waits.
+A thread without work looks at the ticket for `SPIN` nanoseconds and then sleeps on a condition until there is a job:
+about as long as it takes to be woken again, since what a program does between two jobs is often shorter than that. The
+caller, when all panels are claimed and some not done, looks for `CALLER_SPIN`. Nothing yields in a loop: on a machine
+that is busy elsewhere such a loop keeps the processor from those for whom it waits. So does a thread that looks on the
+processor on which the caller was: it sleeps at once.
 
 All this is made of POSIX threads. Where there are none, the caller does everything.
 """
@@ -25,29 +28,31 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
 from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
+from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
 from ctrlgrad.engines.native.target import Target
 
 MOST_THREADS = 256
-SPIN = 30_000
+SPIN, CALLER_SPIN = 100_000, 30_000
 SYMBOLS = ("cg_parallel", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
 DECLARATIONS = (
-    "declare void @cg_parallel(ptr, ptr, i64)",
+    "declare void @cg_parallel(ptr, ptr, i64, i64)",
     "declare i64 @cg_pool_threads()",
     "declare ptr @cg_pool_scratch(i64)",
 )
 
+_PARALLEL = [("ptr", "routine"), ("ptr", "context"), ("i64", "panels"), ("i64", "wake")]
 # A lower half that no number of panels reaches: the job is being rewritten.
 _CLOSED = 0xFFFFFFFF
-_LOOKS = 32
-_CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
+
 
 _GLOBALS = f"""
 @pool_ticket = internal global i64 {_CLOSED}, align 128
 @pool_done = internal global i64 0, align 128
 @pool_job = internal global [3 x i64] zeroinitializer, align 128
+@pool_processor = internal global i64 {NOWHERE}
 @pool_busy = internal global i64 0, align 128
 @pool_stop = internal global i64 0
 @pool_sleepers = internal global i64 0
@@ -69,8 +74,7 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_signal(ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
-declare i32 @clock_gettime(i32, ptr)
-declare ptr @malloc(i64)
+{WAITING}declare ptr @malloc(i64)
 """
 
 
@@ -85,8 +89,7 @@ def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posi
     return "\n".join(
         [
             _GLOBALS + declared,
-            _now(),
-            _wait_for_change(pause),
+            waiting(pause),
             _work(),
             _worker(),
             _start(scratch_bytes),
@@ -101,7 +104,7 @@ def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posi
 
 def _alone() -> str:
     """The same routines without threads."""
-    call = Function("cg_parallel", [("ptr", "routine"), ("ptr", "context"), ("i64", "panels")])
+    call = Function("cg_parallel", _PARALLEL)
     with call.loop(0, "%panels") as panel:
         call.line(f"call void %routine(ptr %context, i64 {panel}, i64 0)")
     call.leave()
@@ -115,12 +118,7 @@ def _alone() -> str:
     return "\n".join(f.text() for f in (call, threads, resize, forget, scratch))
 
 
-# Atomic memory; everything between threads is sequentially consistent, since each of two sides must see the other's
-# store when it misses its own wake-up (Dekker).
-
-
-def _read(f: Function, place: str) -> str:
-    return f.op(f"load atomic i64, ptr {place} seq_cst, align 8")
+# Atomic memory (`waiting.read`).
 
 
 def _write(f: Function, place: str, value: Number) -> None:
@@ -132,43 +130,12 @@ def _raise(f: Function, place: str, by: int) -> str:
     return f.op(f"atomicrmw add ptr {place}, i64 {by} seq_cst")
 
 
-def _call(f: Function, name: str, *arguments: str) -> str:
-    return f.op(f"call i32 @{name}({', '.join(arguments)})")
-
-
 def _lock(f: Function) -> None:
-    _call(f, "pthread_mutex_lock", "ptr @pool_mutex")
+    call(f, "pthread_mutex_lock", "ptr @pool_mutex")
 
 
 def _unlock(f: Function) -> None:
-    _call(f, "pthread_mutex_unlock", "ptr @pool_mutex")
-
-
-def _now() -> str:
-    f = Function("pool_now", [], "i64", "internal")
-    time = f.alloca("[2 x i64]")
-    _call(f, "clock_gettime", f"i32 {_CLOCK_MONOTONIC}", f"ptr {time}")
-    seconds, rest = f.load("i64", time, 8), f.load("i64", f.at(time, 1, "i64"), 8)
-    f.leave(f"i64 {f.add(f.mul(seconds, 1_000_000_000), rest)}")
-    return f.text()
-
-
-def _wait_for_change(pause: str | None) -> str:
-    """Look at a place until it differs from a value (1), or for `SPIN` nanoseconds (0)."""
-    f = Function("pool_look", [("ptr", "place"), ("i64", "value")], "i64", "internal")
-    end = f.add(f.op("call i64 @pool_now()"), SPIN)
-    again, out = f.new_label("again"), f.new_label("out")
-    f.branch(again)
-    f.label(again)
-    with f.loop(0, _LOOKS):
-        with f.leaving_when(f.test("ne", _read(f, "%place"), "%value")):
-            f.leave("i64 1")
-        if pause:
-            f.line(pause)
-    f.branch_if(f.test("slt", f.op("call i64 @pool_now()"), end), again, out)
-    f.label(out)
-    f.leave("i64 0")
-    return f.text()
+    call(f, "pthread_mutex_unlock", "ptr @pool_mutex")
 
 
 # Claiming and working.
@@ -184,8 +151,8 @@ def _work() -> str:
     again, claim, run, none, last = (f.new_label(n) for n in ("again", "claim", "run", "none", "last"))
     f.branch(again)
     f.label(again)
-    ticket = _read(f, "@pool_ticket")
-    routine, context, panels = (_read(f, _job(k)) for k in range(3))
+    ticket = read(f, "@pool_ticket")
+    routine, context, panels = (read(f, _job(k)) for k in range(3))
     panel = f.op(f"and i64 {ticket}, {_CLOSED}")
     f.branch_if(f.test("slt", panel, panels), claim, none)
     f.label(claim)
@@ -197,9 +164,9 @@ def _work() -> str:
     done = f.add(_raise(f, "@pool_done", 1), 1)
     f.branch_if(f.test("eq", done, panels), last, again)
     f.label(last)
-    with f.when(f.test("ne", _read(f, "@pool_caller_sleeps"), 0)):
+    with f.when(f.test("ne", read(f, "@pool_caller_sleeps"), 0)):
         _lock(f)
-        _call(f, "pthread_cond_signal", "ptr @pool_finished")
+        call(f, "pthread_cond_signal", "ptr @pool_finished")
         _unlock(f)
     f.branch(again)
     f.label(none)
@@ -214,10 +181,11 @@ def _worker() -> str:
     again, sleep, wait, woken = (f.new_label(n) for n in ("again", "sleep", "wait", "woken"))
     f.branch(again)
     f.label(again)
-    with f.leaving_when(f.test("ne", _read(f, "@pool_stop"), 0)):
+    with f.leaving_when(f.test("ne", read(f, "@pool_stop"), 0)):
         f.leave("ptr null")
     seen = f.op(f"call i64 @pool_work(i64 {worker})")
-    changed = f.op(f"call i64 @pool_look(ptr @pool_ticket, i64 {seen})")
+    caller = read(f, "@pool_processor")
+    changed = f.op(f"call i64 @pool_look(ptr @pool_ticket, i64 {seen}, i64 {SPIN}, i64 {caller})")
     f.branch_if(f.test("ne", changed, 0), again, sleep)
     f.label(sleep)
     _lock(f)
@@ -225,11 +193,11 @@ def _worker() -> str:
     check = f.new_label("check")
     f.branch(check)
     f.label(check)
-    same = f.test("eq", _read(f, "@pool_ticket"), seen)
-    stays = f.both(same, f.test("eq", _read(f, "@pool_stop"), 0))
+    same = f.test("eq", read(f, "@pool_ticket"), seen)
+    stays = f.both(same, f.test("eq", read(f, "@pool_stop"), 0))
     f.branch_if(stays, wait, woken)
     f.label(wait)
-    _call(f, "pthread_cond_wait", "ptr @pool_wake", "ptr @pool_mutex")
+    call(f, "pthread_cond_wait", "ptr @pool_wake", "ptr @pool_mutex")
     f.branch(check)
     f.label(woken)
     _raise(f, "@pool_sleepers", -1)
@@ -245,12 +213,12 @@ def _start(scratch_bytes: int) -> str:
     # Signals are for the threads that Python knows.
     for k in range(16):
         f.store("i64", -1, f.at(every, k, "i64"), 8)
-    _call(f, "pthread_sigmask", f"i32 {_SET_MASK}", f"ptr {every}", f"ptr {before}")
+    call(f, "pthread_sigmask", f"i32 {_SET_MASK}", f"ptr {every}", f"ptr {before}")
     again, make, end = (f.new_label(n) for n in ("again", "make", "end"))
     f.branch(again)
     f.label(again)
-    number = f.add(_read(f, "@pool_started"), 1)
-    f.branch_if(f.test("slt", number, _read(f, "@pool_wanted")), make, end)
+    number = f.add(read(f, "@pool_started"), 1)
+    f.branch_if(f.test("slt", number, read(f, "@pool_wanted")), make, end)
     f.label(make)
     scratch = f.at("@pool_scratch", number, "ptr")
     with f.when(f.op(f"icmp eq ptr {f.load('ptr', scratch, 8)}, null")):
@@ -260,7 +228,7 @@ def _start(scratch_bytes: int) -> str:
     with f.when(f.op(f"xor i1 {memory}, true")):
         thread = f.at("@pool_threads", number, "i64")
         argument = f.op(f"inttoptr i64 {number} to ptr")
-        status = _call(f, "pthread_create", f"ptr {thread}", "ptr null", "ptr @pool_worker", f"ptr {argument}")
+        status = call(f, "pthread_create", f"ptr {thread}", "ptr null", "ptr @pool_worker", f"ptr {argument}")
         f.set(refused, f.op(f"sext i32 {status} to i64"))
     ok, no = f.new_label("ok"), f.new_label("no")
     f.branch_if(f.test("eq", f.get(refused), 0), ok, no)
@@ -271,7 +239,7 @@ def _start(scratch_bytes: int) -> str:
     _write(f, "@pool_wanted", number)
     f.branch(end)
     f.label(end)
-    _call(f, "pthread_sigmask", f"i32 {_SET_MASK}", f"ptr {before}", "ptr null")
+    call(f, "pthread_sigmask", f"i32 {_SET_MASK}", f"ptr {before}", "ptr null")
     f.leave()
     return f.text()
 
@@ -280,9 +248,9 @@ _SET_MASK = int(signal.SIG_SETMASK) if hasattr(signal, "SIG_SETMASK") else 2
 
 
 def _parallel() -> str:
-    f = Function("cg_parallel", [("ptr", "routine"), ("ptr", "context"), ("i64", "panels")])
+    f = Function("cg_parallel", _PARALLEL)
     alone, shared = f.new_label("alone"), f.new_label("shared")
-    several = f.both(f.test("sgt", "%panels", 1), f.test("sgt", _read(f, "@pool_wanted"), 1))
+    several = f.both(f.test("sgt", "%panels", 1), f.test("sgt", read(f, "@pool_wanted"), 1))
     trying = f.new_label("trying")
     f.branch_if(several, trying, alone)
     f.label(trying)
@@ -295,22 +263,23 @@ def _parallel() -> str:
     f.leave()
 
     f.label(shared)
-    with f.when(f.test("slt", f.add(_read(f, "@pool_started"), 1), _read(f, "@pool_wanted"))):
+    with f.when(f.test("slt", f.add(read(f, "@pool_started"), 1), read(f, "@pool_wanted"))):
         f.line("call void @pool_start()")
-    number = f.op(f"and i64 {_read(f, '@pool_ticket')}, {~_CLOSED}")
+    number = f.op(f"and i64 {read(f, '@pool_ticket')}, {~_CLOSED}")
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {(1 << 32) + _CLOSED}"))
     routine, context = (f.op(f"ptrtoint ptr {value} to i64") for value in ("%routine", "%context"))
     for k, value in enumerate((routine, context, "%panels")):
         _write(f, _job(k), value)
     _write(f, "@pool_done", 0)
+    _write(f, "@pool_processor", f.op("call i64 @pool_here()"))
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {2 << 32}"))
-    asleep = _read(f, "@pool_sleepers")
-    with f.when(f.test("sgt", asleep, 0)):
+    asleep = read(f, "@pool_sleepers")
+    with f.when(f.both(f.test("sgt", asleep, 0), f.test("ne", "%wake", 0))):
         # Whoever has looked at the ticket and is about to sleep holds the lock until it sleeps.
         _lock(f)
         _unlock(f)
         with f.loop(0, f.smaller(asleep, f.sub("%panels", 1))):
-            _call(f, "pthread_cond_signal", "ptr @pool_wake")
+            call(f, "pthread_cond_signal", "ptr @pool_wake")
     f.op("call i64 @pool_work(i64 0)")
     _wait_until_done(f)
     _write(f, "@pool_busy", 0)
@@ -324,19 +293,19 @@ def _wait_until_done(f: Function) -> None:
     )
     f.branch(look)
     f.label(look)
-    so_far = _read(f, "@pool_done")
+    so_far = read(f, "@pool_done")
     f.branch_if(f.test("eq", so_far, "%panels"), done, still)
     f.label(still)
-    changed = f.op(f"call i64 @pool_look(ptr @pool_done, i64 {so_far})")
+    changed = f.op(f"call i64 @pool_look(ptr @pool_done, i64 {so_far}, i64 {CALLER_SPIN}, i64 {NOWHERE})")
     f.branch_if(f.test("ne", changed, 0), look, sleep)
     f.label(sleep)
     _lock(f)
     _write(f, "@pool_caller_sleeps", 1)
     f.branch(check)
     f.label(check)
-    f.branch_if(f.test("ne", _read(f, "@pool_done"), "%panels"), wait, woken)
+    f.branch_if(f.test("ne", read(f, "@pool_done"), "%panels"), wait, woken)
     f.label(wait)
-    _call(f, "pthread_cond_wait", "ptr @pool_finished", "ptr @pool_mutex")
+    call(f, "pthread_cond_wait", "ptr @pool_finished", "ptr @pool_mutex")
     f.branch(check)
     f.label(woken)
     _write(f, "@pool_caller_sleeps", 0)
@@ -350,7 +319,7 @@ def _wait_until_done(f: Function) -> None:
 
 def _threads() -> str:
     f = Function("cg_pool_threads", [], "i64")
-    f.leave(f"i64 {_read(f, '@pool_wanted')}")
+    f.leave(f"i64 {read(f, '@pool_wanted')}")
     return f.text()
 
 
@@ -360,15 +329,15 @@ def _resize() -> str:
     pair = f.op("cmpxchg ptr @pool_busy, i64 0, i64 1 seq_cst seq_cst")
     with f.leaving_when(f.op(f"xor i1 {f.op(f'extractvalue {{ i64, i1 }} {pair}, 1')}, true")):
         f.leave("i64 0")
-    started = _read(f, "@pool_started")
+    started = read(f, "@pool_started")
     with f.when(f.test("sgt", started, 0)):
         _write(f, "@pool_stop", 1)
         _lock(f)
-        _call(f, "pthread_cond_broadcast", "ptr @pool_wake")
+        call(f, "pthread_cond_broadcast", "ptr @pool_wake")
         _unlock(f)
         with f.loop(1, f.add(started, 1)) as number:
             thread = f.load("i64", f.at("@pool_threads", number, "i64"), 8)
-            _call(f, "pthread_join", f"i64 {thread}", "ptr null")
+            call(f, "pthread_join", f"i64 {thread}", "ptr null")
         _write(f, "@pool_stop", 0)
         _write(f, "@pool_started", 0)
     _write(f, "@pool_wanted", f.larger(f.smaller("%threads", MOST_THREADS), 1))
@@ -384,7 +353,7 @@ def _forget() -> str:
         _write(f, place, 0)
     _write(f, "@pool_ticket", _CLOSED)
     for name, kind in (("mutex", "mutex"), ("wake", "cond"), ("finished", "cond")):
-        _call(f, f"pthread_{kind}_init", f"ptr @pool_{name}", "ptr null")
+        call(f, f"pthread_{kind}_init", f"ptr @pool_{name}", "ptr null")
     f.leave()
     return f.text()
 

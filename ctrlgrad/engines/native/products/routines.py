@@ -25,6 +25,7 @@ from ctrlgrad.engines.native.products import (
     tiles,
     times,
     vector,
+    waiting,
     whole,
 )
 from ctrlgrad.engines.native.products.real import Real
@@ -46,6 +47,7 @@ _MODULES = (
     tiles,
     times,
     vector,
+    waiting,
     whole,
 )
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
