@@ -54,7 +54,12 @@ def around(library: StandIn) -> Surroundings:
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "int8", "complex128"])
-def test_keys_name_what_they_name_in_numpy(key: tuple[Any, ...], dtype: str) -> None:
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_keys_name_what_they_name_in_numpy(
+    key: tuple[Any, ...], dtype: str, is_sorted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_sorted:
+        monkeypatch.setattr(stages, "FEW", 1)
     library, rng = StandIn(), np.random.default_rng(0)
     # An array that lies otherwise.
     x = np.asarray(np.moveaxis(rng.normal(size=(3, 5, 4)), 2, 0), dtype)
@@ -76,7 +81,7 @@ def test_keys_name_what_they_name_in_numpy(key: tuple[Any, ...], dtype: str) -> 
             library.launch(launch, False)
     count = int(np.prod(its[0].index_shape))
     # A read, and of each update where it is, the sort, and the update; where nothing is named indices are checked.
-    assert len(launches) == (7 if count > 1 else 5 * count if value.size else 3 * count)
+    assert len(launches) == (0 if not count else 7 if is_sorted and count > 1 and value.size else 3)
     np.testing.assert_array_equal(found.data, x[key])
     np.testing.assert_array_equal(arrays[1].data, written)
     np.testing.assert_array_equal(arrays[2].data, added)
@@ -89,6 +94,7 @@ DTYPES = ["int8", "int16", "float16", "bfloat16", "float32", "float64", "complex
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few positions are compared one by one that others are merged."""
     monkeypatch.setattr(stages, "RUN", 4)
+    monkeypatch.setattr(stages, "FEW", 5)
 
 
 def case(dtype: str) -> tuple[Any, list[Any]]:
@@ -111,6 +117,9 @@ def case(dtype: str) -> tuple[Any, list[Any]]:
             x[i[0]],
             x.at[i[1]].set(v[2]),
             x.at[i[1], j[0, 0]].add(v[2, 0]),
+            # As few as are compared with each other.
+            x.at[i[:4] % 2, :].add(v[:4]),
+            x.at[:, j[0, :5] % 2].set(x[:, :1]),
         )
 
     arguments = [x, value, index, columns]
@@ -137,16 +146,16 @@ def launches_of(monkeypatch: pytest.MonkeyPatch, graph: Any, arguments: Sequence
 
 
 def test_what_bounds_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions are compared one by one in short runs, then merged: launches grow with the number of halvings."""
+    """Few positions are compared with each other, more in runs that are merged: a launch for each doubling."""
     x = np.zeros(5)
     graph = cg.function(lambda x, i: x.at[i].add(1.0)).graph(x, np.zeros(3, np.int64))
     found = {}
-    for count in (1, 2, 256, 257, 512, 513, 5000):
+    for count in (1, 64, 65, 256, 257, 512, 513, 5000):
         launches = launches_of(monkeypatch, graph, [x, np.zeros(count, np.int64)])
         assert all(launch.numbers[0] == count for launch in launches)
         found[count] = len(launches)
-    # Where they lie, the sort, and the update.
-    assert found == {1: 2, 2: 3, 256: 3, 257: 4, 512: 4, 513: 5, 5000: 8}
+    # The update, behind where they lie and the sort.
+    assert found == {1: 1, 64: 1, 65: 3, 256: 3, 257: 4, 512: 4, 513: 5, 5000: 8}
 
 
 def test_rows_of_small_integers_are_touched_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +173,11 @@ def test_rows_of_small_integers_are_touched_alone(monkeypatch: pytest.MonkeyPatc
 def test_one_compiled_kernel_serves_all_shapes_of_a_rank() -> None:
     library = StandIn()
     fn = lambda x, i: (x[i], x.at[i].add(1.0), x.at[i].set(2.0))
-    for shape, count in (((4, 3), 5), ((9, 2), 70), ((2, 6), 3)):
+    for shape, count in (((4, 3), 5), ((9, 2), 70), ((2, 6), 3), ((7, 4), 99)):
         given = [np.ones(shape), np.arange(count) % shape[0]]
         on_stand_in(cg.function(fn).graph(*given), given, library=library)
-    assert len(library.indexings) == 5
+    # A read, where rows lie, the sort, and the two updates, by few indices and by sorted ones.
+    assert len(library.indexings) == 7
 
 
 # The text, by the processor's C++ compiler and by CUDA's.
@@ -229,8 +239,11 @@ def test_the_compiled_text_in_any_order_of_threads_and_mistakes_in_it(
         ("begin = i / run * run", "begin = 0"),
         ("!is_first && places[half] == mine", "is_first && places[half] == mine"),
         ("found[rank] = order[i];", "found[rank] = i;"),
-        ("if (j == 0 || places[j - 1] != place) {", "if (true) {"),
-        ("if (j == count - 1 || places[j + 1] != place) {", "if (j == 0 || places[j - 1] != place) {"),
+        ("is_mine = j == 0 || places[j - 1] != place", "is_mine = true"),
+        ("is_mine = j == count - 1 || places[j + 1] != place", "is_mine = j == 0 || places[j - 1] != place"),
+        ("k < j && is_mine; k++", "k < j - 1 && is_mine; k++"),
+        ("k = j + 1; k < count && is_mine; k++", "k = j; k < count && is_mine && k == j; k++"),
+        ("if (place_of(k) != place) continue;", ""),
         ("row = order[k];", "row = k;"),
         ("k < count && places[k] == place", "k < count && k == j"),
     ]

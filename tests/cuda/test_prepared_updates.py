@@ -52,8 +52,10 @@ def test_updates(update: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("fn", [chosen, updated])
-def test_gradients(fn: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("few", [0, 64])
+def test_gradients(fn: Callable[[Any], Any], few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What reads by indices adds by them on its way back."""
+    monkeypatch.setattr(stages, "FEW", few)
     x = np.linspace(-0.5, 1.0, 27).reshape(3, 3, 3) ** 2
     loss = lambda x: sum(cnp.sum(cnp.sin(y)) for y in cg.tree.leaves(fn(x)))
     assert all_from_lists(loss, x)
@@ -65,6 +67,7 @@ def test_gradients(fn: Callable[[Any], Any]) -> None:
 def test_bits_are_those_of_the_order_of_the_list(dtype: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of many sizes, whose last bits depend on the order, in runs that are merged."""
     monkeypatch.setattr(stages, "RUN", 4)
+    monkeypatch.setattr(stages, "FEW", 4)
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(5, 2)) * 10.0 ** rng.integers(-3, 2, (5, 1))).astype(dtype)
     value = (rng.normal(size=(size, 23, 2)) * 10.0 ** rng.integers(-3, 2, (size, 23, 1))).astype(dtype)
@@ -128,6 +131,7 @@ def test_what_is_read_again_is_copied_before_it_is_updated() -> None:
 @pytest.mark.parametrize("limit", [None, 1 << 14])
 def test_a_recorded_run(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
     """Who waits for whom where positions are sorted, and with blocks of what was pushed that leave the card."""
+    monkeypatch.setattr(stages, "FEW", 3)
     x = np.linspace(-0.5, 1.0, 27).reshape(3, 3, 3) ** 2
     graph = cg.function(cg.grad(lambda x: cnp.sum(cnp.sin(updated(x)[0])))).graph(x)
     results, entries, _ = recorded_run(monkeypatch, graph, [x], limit, 0.3)

@@ -53,7 +53,7 @@ def _along(its: dict[str, int], called: Sequence[str]) -> list[int]:
 
 def _choose(spec: ChoiceSpec, its: dict[str, int], at: At, told: Told, computes: bool) -> None:
     sizes = _along(its, names("n", spec.rank))
-    assert its["count"] == np.prod(sizes, dtype=np.int64) and its["site"] > 0
+    assert its["count"] == np.prod(sizes, dtype=np.int64)
     chosen = [(its[f"size{k}"], its[f"step{k}"]) for k in range(len(spec.indices))]
     reads: list[np.ndarray] = []
     if spec.element is not None:
@@ -70,17 +70,24 @@ def _choose(spec: ChoiceSpec, its: dict[str, int], at: At, told: Told, computes:
     told([*reads, flag], [out, flag])
     if not computes:
         return
-    places = []
-    for index, (size, _) in zip(reads[-len(chosen) :], chosen, strict=True):
-        index = index.astype(np.int64)
-        is_bad = (index < -size) | (index >= size)
-        if is_bad.any() and not flag[0]:
-            flag[:] = its["site"], index[is_bad][0], size
-        places.append(np.where(is_bad, 0, np.where(index < 0, index + size, index)))
+    places = _checked(reads[-len(chosen) :], its, flag)
     if spec.element is None:
         out[:] = sum(place * step for place, (_, step) in zip(places, chosen, strict=True)).reshape(-1)
     else:
         out[...] = reads[0][(*np.indices(sizes), *places)]
+
+
+def _checked(indices: Sequence[np.ndarray], its: dict[str, int], flag: np.ndarray) -> list[np.ndarray]:
+    """Indices from zero on; one that is out of range is noted."""
+    assert its["site"] > 0
+    found = []
+    for k, index in enumerate(indices):
+        size, index = its[f"size{k}"], index.astype(np.int64)
+        is_bad = (index < -size) | (index >= size)
+        if is_bad.any() and not flag[0]:
+            flag[:] = its["site"], index[is_bad][0], size
+        found.append(np.where(is_bad, 0, np.where(index < 0, index + size, index)))
+    return found
 
 
 def _sort(spec: SortSpec, its: dict[str, int], at: At, told: Told, computes: bool) -> None:
@@ -103,18 +110,31 @@ def _sort(spec: SortSpec, its: dict[str, int], at: At, told: Told, computes: boo
 def _update(spec: UpdateSpec, its: dict[str, int], at: At, told: Told, computes: bool) -> None:
     count = its["count"]
     columns, rows = (_along(its, names(*which)) for which in (("n", spec.columns), ("r", spec.rows)))
-    assert its["width"] == np.prod(columns, dtype=np.int64) and (spec.is_sorted or count == np.prod(rows))
-    listed = [at(k, [count], [8]) for k in range(1 if spec.is_sorted else 2)]
+    assert its["width"] == np.prod(columns, dtype=np.int64) and count == np.prod(rows, dtype=np.int64)
+    listed: list[np.ndarray] = []
+    for k in range(len(spec.indices)):
+        listed.append(at(k, rows, _along(its, strides_of(f"a{k}", spec.rows))))
+    listed = listed or [at(k, [count], [8]) for k in range(2)]
     strides = _along(its, strides_of("row", spec.rows)) + _along(its, strides_of("v", spec.columns))
     value = at(len(listed), [*rows, *columns], strides)
-    places = listed[0].tolist()
-    assert places == sorted(places)
+    flags = [at(len(listed) + 2, [3], [8])] if spec.indices else []
+    if not computes and spec.indices:
+        # Where the rows lie is in the indices, which are checked in the kernel.
+        told([*listed, value, *flags], flags)
+        return
+    if spec.indices:
+        chosen = _checked(listed, its, flags[0])
+        places = sum(x * its[f"step{k}"] for k, x in enumerate(chosen)).reshape(-1).tolist()
+        order = list(range(count))
+    else:
+        places, order = (x.tolist() for x in listed)
+        assert places == sorted(places)
     steps = _along(its, strides_of("x", spec.columns))
     whole = {place: at(len(listed) + 1, columns, steps, place) for place in places}
-    told([*listed, value, *([] if spec.text is None else whole.values())], list(whole.values()))
+    targets = list(whole.values())
+    told([*listed, value, *flags, *([] if spec.text is None else targets)], [*targets, *flags])
     if not computes:
         return
-    order = [0] if spec.is_sorted else listed[1].tolist()
     with np.errstate(all="ignore"):
         for place, number in zip(places, order, strict=True):
             row = value[np.unravel_index(number, rows)] if rows else value

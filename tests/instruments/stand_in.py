@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype
-from ctrlgrad.engines.cuda.indexing.model import ChoiceSpec, IndexLaunch, IndexSpec, UpdateSpec
+from ctrlgrad.engines.cuda.indexing.model import FLAG, IndexLaunch, IndexSpec, UpdateSpec
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
@@ -188,8 +188,9 @@ class StandIn(OnDriver):
         self.indexings[spec] = None
         read = len(spec.read)
         # What is added to is read, too, and so is a flag.
-        changed = arguments[read:] if isinstance(spec, UpdateSpec) and spec.text is not None else ()
-        changed += arguments[-1:] if isinstance(spec, ChoiceSpec) else ()
+        written = list(zip(spec.written, arguments[read:], strict=True))
+        adds = isinstance(spec, UpdateSpec) and spec.text is not None
+        changed = [x for p, x in written if p == FLAG or (p.name == "x" and adds)]
         self.launched((*arguments[:read], *changed), arguments[read:])
         self.driver.index(launch, [operand(x) for x in arguments])
 

@@ -3,8 +3,9 @@
 Which element an index names is known on the card alone, so what can be said before is where the elements lie that
 indices of zero name, and how far one more moves along an axis (`keys`). A read is one kernel. An update is several
 (`stages`), since positions may repeat and atomic additions come in any order: a chunk that is run again would have
-other bits. The positions are sorted, equal ones keeping their order, and one thread does all that happens to one
-element, in the order in which they are listed: the bits are those of `numpy.add.at`.
+other bits. One thread does all that happens to one element, in the order in which positions are listed: the bits are
+those of `numpy.add.at`. Of few positions (`FEW`) each thread looks at all for those like its own, and the update is
+one launch. More are sorted, equal ones keeping their order.
 
 The sort is one of ranks, for any number n of positions. Each thread counts, in a run of `RUN` positions, those before
 its own; then runs are merged in pairs, where a thread searches the other run by halves: n * (RUN + log(n) ** 2) steps

@@ -63,12 +63,18 @@ def _array(name: str, element: str = "long long") -> str:
     return f"{element}* const {name} = ({element}*)p_{name};"
 
 
-def _choice(spec: ChoiceSpec) -> list[str]:
-    lines = [*_indices("i", "i", names("n", spec.rank)), _array("flag"), "long long chosen = 0;"]
-    for k, dtype in enumerate(spec.indices):
-        place = f"(p_a{k}{_terms('i', strides_of(f'a{k}', spec.rank))})"
+def _chosen(indices: Sequence[str], letter: str, rank: int) -> list[str]:
+    """How far indices choose, in bytes; each is checked."""
+    lines = ["long long chosen = 0;"]
+    for k, dtype in enumerate(indices):
+        place = f"(p_a{k}{_terms(letter, strides_of(f'a{k}', rank))})"
         lines += [f"{{ long long index = (long long)*(const {dtype}*){place}; const long long n = size{k};", CHECK]
         lines += [f"chosen += index * step{k}; }}"]
+    return lines
+
+
+def _choice(spec: ChoiceSpec) -> list[str]:
+    lines = [*_indices("i", "i", names("n", spec.rank)), _array("flag"), *_chosen(spec.indices, "i", spec.rank)]
     if spec.element is None:
         return [*lines, "((long long*)p_o)[i] = chosen;"]
     written, read = (f"(p_{name}{_terms('i', strides_of(name, spec.rank))}{plus})" for name, plus in _CHOSEN)
@@ -113,31 +119,46 @@ def _merge() -> list[str]:
 
 def _update(spec: UpdateSpec) -> list[str]:
     """The first thread of a row computes with all values for it, or the last one writes its own."""
-    lines = [_array(p.name) for p in spec.read[:-1]]
-    lines += ["const long long j = i / width, column = i % width, place = places[j];"]
     columns, rows = (names(letter, count) for letter, count in (("n", spec.columns), ("r", spec.rows)))
     at = f"({spec.element}*)(p_x + place{_terms('c', strides_of('x', spec.columns))})"
     value = f"(p_v{_terms('c', strides_of('v', spec.columns))}{_terms('k', strides_of('row', spec.rows))})"
-    number = "{0}" if spec.is_sorted else "order[{0}]"
 
-    def read(k: str) -> list[str]:
+    def read(row: str) -> list[str]:
         return [
-            f"const long long row = {number.format(k)};",
+            f"const long long row = {row};",
             *_indices("row", "k", rows),
             f"const {spec.element} a1 = *(const {spec.element}*){value};",
         ]
 
+    lines = ["const long long j = i / width, column = i % width;"]
+    if spec.indices:
+        # Where the others are it finds out by itself.
+        place_of = [*_indices("row", "k", rows), *_chosen(spec.indices, "k", spec.rows), "return chosen;"]
+        lines += [_array("flag"), "const auto place_of = [&](const long long row) -> long long {", *place_of, "};"]
+        lines += ["const long long place = place_of(j);", "bool is_mine = true;"]
+        search = "for (long long k = {0}; k < {1} && is_mine; k++) is_mine = place_of(k) != place;"
+        is_first, is_last = search.format("0", "j"), search.format("j + 1", "count")
+        goes_on, is_like, row_of = "k < count", "if (place_of(k) != place) continue;", "{0}"
+    else:
+        lines += [*map(_array, ("places", "order")), "const long long place = places[j];"]
+        is_first, is_last = (
+            "const bool is_mine = j == 0 || places[j - 1] != place;",
+            "const bool is_mine = j == count - 1 || places[j + 1] != place;",
+        )
+        goes_on, is_like, row_of = "k < count && places[k] == place", "", "order[{0}]"
     if spec.text is None:
-        lines += ["if (j == count - 1 || places[j + 1] != place) {", *_indices("column", "c", columns)]
-        return [*lines, *read("j"), f"*{at} = a1;", "}"]
+        lines += [is_last, "if (is_mine) {", *_indices("column", "c", columns)]
+        return [*lines, *read(row_of.format("j")), f"*{at} = a1;", "}"]
     return [
         *lines,
-        "if (j == 0 || places[j - 1] != place) {",
+        is_first,
+        "if (is_mine) {",
         *_indices("column", "c", columns),
         f"{spec.element}* const at = {at};",
         f"{spec.element} o0 = *at;",
-        "for (long long k = j; k < count && places[k] == place; k++) {",
-        *read("k"),
+        f"for (long long k = j; {goes_on}; k++) {{",
+        is_like,
+        *read(row_of.format("k")),
         f"const {spec.element} a0 = o0;",
         spec.text.operation,
         "}",

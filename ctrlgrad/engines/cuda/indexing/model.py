@@ -11,8 +11,9 @@ from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 
 # Threads of a block, and the most blocks: a thread goes on with what is behind the whole grid.
 BLOCK, MOST_BLOCKS = 128, 1 << 16
-# Positions that a thread looks at one by one for the rank of its own.
-RUN = 256
+# Updates at up to so many positions are one launch, in which a thread looks at all of them for those like its own. Of
+# more, in runs of `RUN`, a thread looks at those of its run for the rank of its own.
+FEW, RUN = 64, 256
 
 FLAG = Parameter("int64", "flag")
 """Three words: the site of an index that is out of range, the index, and the size of its axis; or zeros."""
@@ -26,6 +27,12 @@ def names(letter: str, count: int) -> tuple[str, ...]:
 def strides_of(name: str, rank: int) -> tuple[str, ...]:
     """What the strides of an array are called."""
     return names(f"t_{name}_", rank)
+
+
+def choice_names(indices: int) -> tuple[str, ...]:
+    """Of each index the size and the stride of its axis, and the site."""
+    chosen = tuple(name for k in range(indices) for name in (f"size{k}", f"step{k}"))
+    return (*chosen, "site") if indices else ()
 
 
 class _Sized:
@@ -81,8 +88,7 @@ class ChoiceSpec(_Sized):
     def numbers(self) -> tuple[str, ...]:
         strided = [p.name for p in (*self.read, *self.written[: self.element is not None])]
         strides = [stride for name in strided for stride in strides_of(name, self.rank)]
-        chosen = [name for k in range(len(self.indices)) for name in (f"size{k}", f"step{k}")]
-        return ("count", *names("n", self.rank), *strides, *chosen, "site")
+        return ("count", *names("n", self.rank), *strides, *choice_names(len(self.indices)))
 
 
 @dataclass(frozen=True)
@@ -109,31 +115,34 @@ class SortSpec(_Sized):
 class UpdateSpec(_Sized):
     """Rows of an array are written, or (`text`) what `text` computes of them, a0, and of values, a1.
 
-    Where rows lie is sorted; `is_sorted`: there is one alone, else `order` tells which row of the values is for each. A
-    row of values is found by `rows` axes, a column by `columns` ones.
+    Where rows lie is told by `indices`, dtypes of arrays of them; without these it is sorted, and `order` tells which
+    row of the values is for each. A row of values, and of indices, is found by `rows` axes, a column by `columns` ones.
     """
 
     rows: int
     columns: int
-    is_sorted: bool
+    indices: tuple[str, ...]
     element: str
     text: KernelText | None
     accesses: tuple[Access, ...]
 
     @property
     def read(self) -> tuple[Parameter, ...]:
-        listed = ["places", *([] if self.is_sorted else ["order"])]
-        return (*(Parameter("int64", name) for name in listed), Parameter(self.element, "v"))
+        listed = [Parameter(dtype, f"a{k}") for k, dtype in enumerate(self.indices)]
+        listed = listed or [Parameter("int64", name) for name in ("places", "order")]
+        return (*listed, Parameter(self.element, "v"))
 
     @property
     def written(self) -> tuple[Parameter, ...]:
-        return (Parameter(self.element, "x"),)
+        return (Parameter(self.element, "x"), *([FLAG] if self.indices else []))
 
     @property
     def numbers(self) -> tuple[str, ...]:
+        indices = range(len(self.indices))
         rows = *names("r", self.rows), *strides_of("row", self.rows)
+        rows += tuple(stride for k in indices for stride in strides_of(f"a{k}", self.rows))
         columns = *names("n", self.columns), *strides_of("v", self.columns), *strides_of("x", self.columns)
-        return ("count", "width", *rows, *columns)
+        return ("count", "width", *rows, *columns, *choice_names(len(indices)))
 
     @property
     def preamble(self) -> str:
@@ -155,6 +164,7 @@ class IndexLaunch:
 
 __all__ = [
     "BLOCK",
+    "FEW",
     "FLAG",
     "MOST_BLOCKS",
     "RUN",

@@ -13,6 +13,7 @@ from ctrlgrad.engines.cuda.arguments import Access, broadcast_strides, joined_ax
 from ctrlgrad.engines.cuda.indexing.keys import Chosen
 from ctrlgrad.engines.cuda.indexing.model import (
     BLOCK,
+    FEW,
     MOST_BLOCKS,
     RUN,
     ChoiceSpec,
@@ -65,12 +66,12 @@ def scatter(its: Chosen, value: Any, text: KernelText | None, around: Surroundin
         yield from _check(its, around)
         return
     count = math.prod(its.index_shape)
+    if count <= FEW:
+        yield _update(its, value, text, None, around)
+        return
     places = around.empty((count,), _INT64)
     yield from _places(its, places, around)
-    order = None
-    if count > 1:
-        places, order = yield from _sorted(places, count, around)
-    yield _update(its, value, text, places, order, around)
+    yield _update(its, value, text, (yield from _sorted(places, count, around)), around)
 
 
 def _moved_as(dtype: np.dtype) -> tuple[str, Shape]:
@@ -96,9 +97,13 @@ def _choice(
     arguments = (*arguments, around.flag)
     spec = ChoiceSpec(len(sizes), dtypes, element, tuple(map(around.access, arguments)))
     numbers = [count, *sizes, *(step for its_own in strides for step in its_own)]
-    for axis in its.axes:
-        numbers += [its.whole.shape[axis], its.whole.strides[axis]]
-    return _launch(spec, arguments, (*numbers, around.site), count)
+    return _launch(spec, arguments, (*numbers, *_axes(its, around)), count)
+
+
+def _axes(its: Chosen, around: Surroundings) -> list[Any]:
+    """Of each index the size and the stride of its axis, and the site."""
+    sizes = ((its.whole.shape[axis], its.whole.strides[axis]) for axis in its.axes)
+    return [*(number for its_own in sizes for number in its_own), around.site]
 
 
 def _places(its: Chosen, places: Any, around: Surroundings) -> Iterator[IndexLaunch]:
@@ -130,22 +135,27 @@ def _sorted(places: Any, count: int, around: Surroundings) -> Generator[IndexLau
 
 
 def _update(
-    its: Chosen, value: Any, text: KernelText | None, places: Any, order: Any, around: Surroundings
+    its: Chosen, value: Any, text: KernelText | None, listed: tuple[Any, Any] | None, around: Surroundings
 ) -> IndexLaunch:
+    """The update by positions that are sorted, and where they were; or by the indices."""
     dtype = its.whole.dtype
     element, parts = _moved_as(dtype) if text is None else (dtype.name, ())
     part = tuple(_LARGEST for _ in parts)
-    values = broadcast_strides(value, its.shape)
-    rows, row_strides = joined_axes(its.index_shape, range(len(its.index_shape)), [its.rows_of(values)])
+    values, shape = broadcast_strides(value, its.shape), its.index_shape
+    indices = its.indices if listed is None else ()
+    by_row = [its.rows_of(values), *(broadcast_strides(x, shape) for x in indices)]
+    rows, row_strides = joined_axes(shape, range(len(shape)), by_row)
     rest = its.rest_shape + parts
     ours = [(*its.columns_of(values), *part), (*its.rest_strides, *part)]
     columns, column_strides = joined_axes(rest, range(len(rest)), ours)
-    arguments = [places, *([] if order is None else [order]), value, its.whole]
+    read = (*indices, value) if listed is None else (*listed, value)
+    arguments = (*read, its.whole, *([around.flag] if listed is None else []))
     accesses = tuple(map(around.access, arguments))
-    spec = UpdateSpec(len(rows), len(columns), order is None, element, text, accesses)
-    count, width = math.prod(its.index_shape), math.prod(rest)
-    numbers = [count, width, *rows, *row_strides[0], *columns, *column_strides[0], *column_strides[1]]
-    return _launch(spec, arguments, numbers, count * width)
+    spec = UpdateSpec(len(rows), len(columns), tuple(x.dtype.name for x in indices), element, text, accesses)
+    count, width = math.prod(shape), math.prod(rest)
+    numbers = [count, width, *rows, *(step for its_own in row_strides for step in its_own)]
+    numbers += [*columns, *column_strides[0], *column_strides[1]]
+    return _launch(spec, arguments, [*numbers, *(_axes(its, around) if listed is None else [])], count * width)
 
 
 __all__ = ["Surroundings", "gather", "scatter"]
