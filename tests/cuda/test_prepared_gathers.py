@@ -76,6 +76,13 @@ def test_a_whole_body() -> None:
     assert launching_of(chosen, X[:, :3, :3])[0].startswith("from a list")
 
 
+def test_an_index_that_the_host_computes_is_told() -> None:
+    def loop(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, total: total + x[i * i % 3], x[0])
+
+    assert launching_of(loop, X) == ["one by one (an index of the host does not go by whole steps)"]
+
+
 @pytest.mark.parametrize("size", [3, 40], ids=["list", "graph"])
 @pytest.mark.parametrize("bad", [4, -5, 2**40])
 def test_an_index_out_of_range_is_named_with_its_line(bad: int, size: int) -> None:

@@ -192,12 +192,37 @@ def test_counts_are_those_of_the_stand_in(library: CupyLibrary) -> None:
         assert context.counts == on_stand_in(program.graph(1), leaves).counts
 
 
-def test_positions_that_repeat(library: CupyLibrary) -> None:
-    index = np.array([0, 2, 0, -1, 0])
-    for dtype in ("int8", "uint16", "int32", "int64", "uint64", "float32", "float64", "complex128"):
-        x, value = np.arange(4).astype(dtype), np.arange(5).astype(dtype)
-        graph = cg.function(lambda x, v, i: x.at[i].add(v)).graph(x, value, index)
-        assert_same(run(library, graph, [x, value, index])[0], run_on("reference", graph, [x, value, index]))
+DTYPES = ("int8", "uint64", "float16", "bfloat16", "float32", "float64", "complex128")
+
+
+@pytest.mark.parametrize("count", [1, 5, 300, 5000])
+def test_positions_that_repeat(library: CupyLibrary, count: int) -> None:
+    """Few are compared with each other, more are sorted: the bits are those of the reference engine's order."""
+    rng = np.random.default_rng(count)
+    index, columns = rng.integers(-7, 7, count), rng.integers(-3, 3, (2, 1), np.int32)
+    for dtype in DTYPES:
+        x, value = (np.abs(rng.normal(size=(n, 3)) * 30).astype(dtype) for n in (7, count))
+        fn = lambda x, v, i, j: (x.at[i].add(v), x.at[i].set(v), x.at[i, j].add(v[:, 0]), x[i, j], x[:, j])
+        graph = cg.function(fn).graph(x, value, index, columns)
+        arguments = [x, value, index, columns]
+        assert_same(run(library, graph, arguments)[0], run_on("reference", graph, arguments), 0.0)
+
+
+@pytest.mark.parametrize("count", [5, 300])
+def test_positions_that_repeat_in_a_graph(library: CupyLibrary, count: int) -> None:
+    rng = np.random.default_rng(count)
+    x, value, index = rng.normal(size=(7, 3)), rng.normal(size=(60, count, 3)), rng.integers(-7, 7, (60, count))
+
+    def loop(x: Any, v: Any, i: Any) -> Any:
+        return cg.fori_loop(0, 60, lambda k, c: (c[0].at[i[k]].add(v[k]), c[1].at[i[k]].set(c[0][i[k]])), (x, x))
+
+    graph = cg.function(loop).graph(x, value, index)
+    found, context = run(library, graph, [x, value, index])
+    assert_same(found, run_on("reference", graph, [x, value, index]), 0.0)
+    assert context.counts.graphs
+    bad = np.where(np.arange(60)[:, None] == 50, 7, index)
+    with pytest.raises(IndexOutOfRangeError, match="index 7 is out of bounds for an axis with size 7"):
+        run(library, graph, [x, value, bad])
 
 
 def test_an_index_out_of_range(library: CupyLibrary) -> None:

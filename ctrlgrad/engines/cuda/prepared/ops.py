@@ -93,7 +93,7 @@ def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     indices = [reading.value(slot) for slot in step.operands[1:]]
     if any(isinstance(index, View) for index in indices):
         return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
-    found, bounds = part(reading.view(step.operands[0]), _basic_key(step.node), indices)
+    found, bounds = part(reading.view(step.operands[0]), attributes.Index.of(step.node).key, indices)
     reading.bounds += bounds
     # What is about to be overwritten is read first.
     return (reading.launches.copy(found) if reading.is_updated(found) else found,)
@@ -124,12 +124,6 @@ def _chosen(reading: Reading, node: Node, x: View, indices: Sequence[object]) ->
     return chosen(len(x.shape), named, lambda item: isinstance(item, View), whole)
 
 
-def _basic_key(node: Node) -> tuple[object, ...]:
-    if any(v.tensor.rank for v in node.operands[2 if node.op.updates else 1 :]):
-        raise CannotPrepare("an index is an array")
-    return tuple(attributes.Index.of(node).key)
-
-
 # Launches.
 
 
@@ -150,7 +144,7 @@ def _update(name: str | None) -> Op:
             text = None if name is None else binary_text(name, whole.dtype)
             reading.launches.scatter(its, reading.view(value_slot), text, step.node)
             return (whole,)
-        place, bounds = part(whole, _basic_key(step.node), indices)
+        place, bounds = part(whole, attributes.Index.of(step.node).key, indices)
         reading.bounds += bounds
         if name is None:
             reading.launches.copied(value, place)

@@ -39,7 +39,7 @@ def part(view: View, key: Sequence[Any], indices: Sequence[Any]) -> tuple[View, 
         if item is DYNAMIC:
             index = next(rest)
             if not isinstance(index, Affine):
-                raise CannotPrepare("an index is on the device")
+                raise CannotPrepare("an index of the host does not go by whole steps")
             bounds.append((index, view.shape[axis]))
             moved = moved.plus(index, view.strides[axis])
             items.append(0)
