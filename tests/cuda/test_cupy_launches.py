@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ctrlgrad.engines.cuda import cupy_launches
+from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.entries import setting
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
+from ctrlgrad.engines.cuda.prepared.model import contiguous
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
+from ctrlgrad.engines.cuda.reductions.stages import elementwise
 
 
 class Cupy:
     """As much of CuPy as is asked, and what was asked."""
 
     def __init__(self) -> None:
-        self.compiled: list[tuple[str, str, tuple[str, ...]]] = []
+        self.compiled: list[tuple[str, tuple[str, ...]]] = []
+        self.loaded: list[bytes] = []
+        self.launched: list[tuple[Any, ...]] = []
         self.told: list[tuple[int, int]] = []
         self.cuda = SimpleNamespace(
             get_current_stream=lambda: SimpleNamespace(ptr=5),
@@ -30,11 +38,54 @@ class Cupy:
             runtime=SimpleNamespace(runtimeGetVersion=lambda: 13010, driverGetVersion=lambda: 12040),
             nvrtc=SimpleNamespace(getVersion=lambda: (12, 4)),
             Stream=lambda non_blocking: SimpleNamespace(ptr=6 if non_blocking else 0),
+            Device=lambda: SimpleNamespace(compute_capability="90"),
+            Module=lambda: Module(self),
+            compiler=SimpleNamespace(compile_using_nvrtc=self.compile),
         )
 
-    def RawKernel(self, code: str, name: str, options: tuple[str, ...]) -> Any:
-        self.compiled.append((code, name, options))
-        return SimpleNamespace(kernel=SimpleNamespace(ptr=100 + len(self.compiled)))
+    def compile(self, source: str, options: tuple[str, ...] = (), cache_in_memory: bool = False) -> tuple[bytes, None]:
+        assert cache_in_memory
+        self.compiled.append((source, options))
+        return f"code {len(self.compiled)}".encode(), None
+
+
+class Module:
+    """Code, when it is loaded."""
+
+    def __init__(self, cupy: Cupy) -> None:
+        self.cupy = cupy
+
+    def load(self, code: bytes) -> None:
+        self.cupy.loaded.append(code)
+
+    def get_function(self, name: str) -> Any:
+        assert name == NAME
+        return Function(self.cupy, 100 + int(self.cupy.loaded[-1].split()[1]))
+
+
+class Function:
+    """What CuPy launches."""
+
+    def __init__(self, cupy: Cupy, ptr: int) -> None:
+        self.cupy, self.ptr = cupy, ptr
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], given: tuple[Any, ...]) -> None:
+        # What CuPy passes by value, beside arrays.
+        assert all(isinstance(x, np.generic | Array) for x in given)
+        self.cupy.launched.append((self.ptr, grid, block, given))
+
+
+class Array:
+    """An array on the card, as far as its launch asks."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype, self.ndim = shape, np.dtype(dtype), len(shape)
+        self.strides = contiguous(shape, self.dtype)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -55,8 +106,42 @@ def test_a_kernel_is_compiled_once_for_each_way_of_rounding() -> None:
     launches = CupyLaunches(cupy, 512)
     spec = setting(2)
     assert [launches.function(spec, c) for c in (False, True, False)] == [101, 102, 101]
-    assert cupy.compiled == [(source(spec), NAME, (f"--fmad={c}",)) for c in ("false", "true")]
+    # And subnormal numbers are not flushed: CuPy's own kernels are compiled with -ftz=true.
+    assert cupy.compiled == [(source(spec), ("--std=c++17", f"--fmad={c}")) for c in ("false", "true")]
     assert f"void {NAME}(" in source(spec)
+
+
+def test_the_next_process_has_the_code_from_disk(tmp_path: Path) -> None:
+    spec, cupy = setting(2), Cupy()
+    CupyLaunches(cupy, 512).function(spec, False)
+    again = Cupy()
+    assert CupyLaunches(again, 512).function(spec, False) == 101
+    assert (again.compiled, again.loaded) == ([], cupy.loaded)
+    # For another card, and by another compiler, it is other code.
+    for change in ("card", "compiler"):
+        other = Cupy()
+        if change == "card":
+            other.cuda.Device = lambda: SimpleNamespace(compute_capability="100")
+        else:
+            other.cuda.nvrtc.getVersion = lambda: (13, 0)
+        CupyLaunches(other, 512).function(spec, False)
+        assert len(other.compiled) == 1
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    broken = Cupy()
+    CupyLaunches(broken, 512).function(spec, False)
+    assert len(broken.compiled) == 1
+
+
+def test_a_launch_outside_of_lists() -> None:
+    cupy = Cupy()
+    launches = CupyLaunches(cupy, 512)
+    x, out = Array((300, 2), "float32"), Array((300, 2), "float32")
+    text = KernelText((Parameter("float32", "a0"),), (Parameter("float32", "o0"),), "o0 = a0 * a0;")
+    (launch,) = elementwise(text, (300, 2), [x], [out], lambda _: Access(()))
+    launches.launch(launch, False)
+    numbers = (600, 1, 1, 600, 4, 4)
+    assert cupy.launched == [(101, (3,), (256,), (x, out, *numbers))]
 
 
 def test_products_are_on_the_stream_of_the_kernels(asked: list[tuple[str, str]]) -> None:

@@ -61,6 +61,21 @@ def test_what_the_driver_refuses_is_run_from_the_list(name: str, status: int) ->
     assert not library.driver.graph_calls.alive
 
 
+@pytest.mark.parametrize("status", [NOT_SUPPORTED, 2])
+def test_a_graph_that_is_not_launched_is_run_from_the_list(status: int) -> None:
+    """The first launch takes memory on the card, which may be full."""
+    library = StandIn()
+    library.driver.graph_calls.refusals["cuGraphLaunch"] = status
+    texts = explained(library)
+    assert all("not in a graph (cuGraphLaunch: " in text and f"(status {status})" in text for text in texts)
+    gc.collect()
+    assert not library.driver.graph_calls.turns and not library.driver.graph_calls.alive
+    graph, arguments = rnn(40)
+    ran = on_stand_in(graph, arguments, library=library)
+    assert_same(ran.results, on_reference(graph, arguments), 1e-9)
+    assert not ran.counts.graphs
+
+
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if "Destroy" not in name])
 def test_other_errors_of_the_driver_are_raised(name: str) -> None:
     library = StandIn()
@@ -135,6 +150,7 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
     # Lists are kept, and have been gone through before.
     graphs = [on_stand_in(graph, arguments, library=library).counts.graphs for _ in range(2)]
     assert graphs[0] >= 3 and graphs[1] >= graphs[0]
+    del graph, arguments
     gc.collect()
     assert not library.driver.graph_calls.alive
 

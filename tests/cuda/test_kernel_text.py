@@ -21,6 +21,7 @@ import pytest
 from elementwise_cases import DTYPES, assert_agrees, elementwise_cases
 from evaluating import Program as Expressions
 from evaluating import compiled
+from instruments.compiled_kernels import HALF
 from instruments.kernel_functions import MEANING
 from instruments.stand_in import StandIn, run_text
 from programs import BY_NAME, Program
@@ -234,11 +235,10 @@ def _source(texts: Sequence[KernelText], before: str) -> str:
 
 def _compiled(texts: Sequence[KernelText], folder: Path) -> ctypes.CDLL:
     """The same text, by the processor's C++ compiler."""
-    before = "#include <cmath>\nusing namespace std;\n#define __device__\n"
-    (folder / "cuda_fp16.h").write_text("typedef _Float16 __half;\n", encoding="utf-8")
+    before = "#include <cmath>\n#include <cstring>\nusing namespace std;\n#define __device__\n" + HALF
     source, library = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(_source(texts, before).replace("\nvoid kernel_", '\nextern "C" void kernel_'), encoding="utf-8")
-    command = ["g++", "-O0", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", f"-I{folder}"]
+    command = ["g++", "-O0", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC"]
     subprocess.run([*command, str(source), "-o", str(library)], check=True, timeout=300)
     return ctypes.CDLL(str(library))
 

@@ -147,6 +147,18 @@ def test_values_and_gradients(
     assert all(loop.launching.startswith("from a list") for loop in report.all_loops()), str(report)
 
 
+def test_a_graph_that_is_not_launched_is_run_from_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its end, wherever a run ends that the graph would have ended by itself."""
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
+    for program in programs(computed):
+        library = StandIn()
+        library.driver.graph_calls.refusals["cuGraphLaunch"] = 2
+        graph = cg.function(program).graph(X)
+        ran = on_stand_in(graph, [X], library=library)
+        assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+        assert library.driver.graph_calls.calls["cuGraphLaunch"] and not ran.counts.graphs
+
+
 def test_what_python_does_does_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward, though only the card knows how many rows each iteration pushes."""
     monkeypatch.setattr(stacks, "LEAST_ROWS", 256)

@@ -17,7 +17,7 @@ from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.reductions.combining import plain_text
-from ctrlgrad.engines.cuda.reductions.running import reduce
+from ctrlgrad.engines.cuda.reductions.running import compute, reduce
 from ctrlgrad.engines.cuda.texts import binary_text
 
 DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),), "o0 = a0 + a0;")
@@ -86,7 +86,9 @@ READING: dict[str, Callable[[Any, Any], Any]] = {
     "matmul": lambda library, x: library.matmul(x, x, "ieee"),
     "a reduction": _total,
     "read": lambda library, x: library.read([x]),
-    "kernel": lambda library, x: library.kernel(DOUBLE, False)([x], [library.empty((4,), x.dtype)]),
+    "an elementwise kernel": lambda library, x: compute(
+        Context(library), DOUBLE, (4,), [x], [library.empty((4,), x.dtype)]
+    ),
 }
 WRITING: dict[str, Callable[[Any, Any], Any]] = {
     "__setitem__": lambda library, x: x.__setitem__(0, 1.0),
@@ -102,7 +104,7 @@ QUIET |= {"__iter__", "__getattr__", "__dlpack__", "__dlpack_device__", "__cuda_
 QUIET |= {"name", "running", "is_array", "empty", "borrowed", "lent", "copier", "address", "function", "launcher"}
 QUIET |= {"__getitem__", "take_flag", "give_back_flag"}
 # What roads lead to beside methods.
-KINDS = {"gather", "gather by it", "scatter by it", "scatter and add", "a reduction"}
+KINDS = {"gather", "gather by it", "scatter by it", "scatter and add", "a reduction", "an elementwise kernel"}
 
 
 @pytest.fixture

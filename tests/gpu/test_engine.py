@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from elementwise_cases import assert_agrees, elementwise_cases
 from instruments.comparing import assert_same
+from instruments.subnormal import X, computed, gradients
 from programs import BY_NAME, PROGRAMS, Program
 from rule_cases import CASES
 
@@ -25,6 +26,7 @@ from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.reductions.running import compute
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError
@@ -167,9 +169,48 @@ def test_every_elementwise_op(library: CupyLibrary) -> None:
         with library.running():
             inputs = [library.upload(x) for x in case.operands]
             out = library.empty(inputs[0].shape, case.node.result.tensor.dtype)
-            library.kernel(text, False)(inputs, [out])
+            compute(Context(library), text, tuple(out.shape), inputs, [out])
             (found,) = library.read([out])
         assert_agrees(case, found)
+
+
+@pytest.mark.parametrize("function", [computed, gradients])
+def test_subnormal_numbers(library: CupyLibrary, function: Callable[..., Any]) -> None:
+    """None of them is taken for zero; a few are near the least, which is all that a function may miss them by."""
+    graph = cg.function(function).graph(X, np.float32(0.5))
+    for kinds in ("", "f"):
+        found, _ = run(library, graph, [X, np.float32(0.5)], kinds)
+        for x, expected in zip(found, run_on("reference", graph, [X, np.float32(0.5)]), strict=True):
+            np.testing.assert_allclose(x, expected, rtol=1e-6, atol=3e-45)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float16", "float32", "float64", "complex64"])
+def test_scans(library: CupyLibrary, dtype: str) -> None:
+    """By one block a row and by more, along inner and outer axes; twice the same bits."""
+    for shape, axis in (((7, 300), 1), ((3, 20_000), 1), ((20_000, 3), 0), ((1 << 20,), 0)):
+        x = (np.random.default_rng(0).normal(size=shape) * (2 if dtype == "int32" else 1e-3)).astype(dtype)
+        graph = cg.function(lambda x, axis=axis: np.cumsum(x, axis=axis)).graph(x)
+        (found, _), (again, _) = run(library, graph, [x]), run(library, graph, [x])
+        exact = np.cumsum(x.astype(np.complex128 if np.dtype(dtype).kind == "c" else np.float64), axis=axis)
+        np.testing.assert_allclose(found[0], exact, rtol=2e-3 if dtype == "float16" else 1e-4, atol=1e-4)
+        np.testing.assert_array_equal(found[0], again[0])
+
+
+def test_graphs_that_are_kept_have_the_same_bits(library: CupyLibrary) -> None:
+    """From call to call; where the pool gives other memory they are made again."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return np.sum(cg.fori_loop(0, 200, lambda t, h: np.tanh(x[t] + h @ w), x[0] * 0.5) ** 2)
+
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(64, 64)).astype("f") / 16, rng.normal(size=(200, 8, 64)).astype("f")
+    graph = optimised_graph(cg.function(cg.grad(loss)).graph(w, x))
+    with library.running():
+        given = [library.upload(w), library.upload(x)]
+    first, *others = (run_with(Context(library), graph, given) for _ in range(6))
+    assert_same(first, run_on("reference", graph, [w, x]), 1e-4)
+    for found in others:
+        np.testing.assert_array_equal(np.asarray(found[0]), np.asarray(first[0]))
 
 
 def test_as_a_user_calls_it() -> None:

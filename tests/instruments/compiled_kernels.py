@@ -19,6 +19,13 @@ from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 
+HALF = """\
+static unsigned short half_bits(double x) { _Float16 h = x; unsigned short b; memcpy(&b, &h, 2); return b; }
+static unsigned short half_bits(float x) { _Float16 h = x; unsigned short b; memcpy(&b, &h, 2); return b; }
+static float half_value(unsigned short b) { _Float16 h; memcpy(&h, &b, 2); return h; }
+"""
+"""What the preamble has in CUDA's assembly."""
+
 _CARD = """\
 #include <cmath>
 #include <cstring>
@@ -109,20 +116,19 @@ def written(specs: Sequence[Spec]) -> str:
     """All kernels, each in a namespace of its own."""
     parts = []
     for number, spec in enumerate(specs):
-        text = source(spec).replace('extern "C" __global__', "__global__").replace("#include", "// #include")
+        text = source(spec).replace('extern "C" __global__', "__global__")
         parts += [f"namespace n{number} {{", text, "}"]
     return "\n".join(parts)
 
 
 def compiled(specs: Sequence[Spec], folder: Path, changed: Callable[[str], str] = lambda text: text) -> list[Called]:
     """The kernels as functions. `changed` may change their text."""
-    head = "typedef _Float16 __half;\n"
     calls = [
         f'extern "C" int call_{n}(void** given, int blocks, int count, int backwards)'
         f" {{ return called(n{n}::{NAME}, given, blocks, count, backwards); }}"
         for n in range(len(specs))
     ]
-    text = "\n".join([_CARD, head, changed(written(specs)), *calls])
+    text = "\n".join([_CARD, HALF, changed(written(specs)), *calls])
     (folder / "kernels.cpp").write_text(text, encoding="utf-8")
     command = ["g++", "-std=c++14", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC"]
     subprocess.run([*command, str(folder / "kernels.cpp"), "-o", str(folder / "kernels.so")], check=True, timeout=300)
@@ -143,4 +149,4 @@ def call(function: Called, parameters: Sequence[bytes], blocks: int, threads: in
     return function(ctypes.c_void_p(pointers.ctypes.data), blocks, threads, backwards)
 
 
-__all__ = ["Called", "Spec", "call", "compiled", "written"]
+__all__ = ["HALF", "Called", "Spec", "call", "compiled", "written"]

@@ -318,6 +318,8 @@ class Driver:
         inputs, read = len(spec.text.inputs), len(spec.reads)
         if spec.is_scan:
             computed = scan(spec, arrays[:inputs], arrays[inputs:read], its)
+        elif not spec.text.states:
+            computed = run_text(spec.text.element, arrays[:inputs])
         else:
             stored, written = reduction(spec, arrays[:inputs], its)
             computed = [*stored, *written]
@@ -387,11 +389,17 @@ class OnDriver:
         return self.driver.address(array)
 
     def function(self, spec: Spec, contracts: bool) -> int:
-        if isinstance(spec, ReductionSpec):
-            self.reductions[spec] = None
-        elif isinstance(spec, KernelSpec):
-            self.texts[spec.text] = None
+        self.seen(spec)
         return self.driver.function(spec)
+
+    def seen(self, spec: Spec) -> None:
+        """Remember what a kernel computes."""
+        if isinstance(spec, KernelSpec):
+            self.texts[spec.text] = None
+        elif isinstance(spec, ReductionSpec) and spec.text.states:
+            self.reductions[spec] = None
+        elif isinstance(spec, ReductionSpec):
+            self.texts[spec.text.element] = None
 
     def launcher(self, multiplies: bool) -> Driver:
         assert self.depth, "work outside of the stream"

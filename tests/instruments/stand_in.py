@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,11 +33,13 @@ from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from instruments.driver import OnDriver
-from instruments.stand_in_arrays import CURRENT, StandInArray, check_home, computed, memory_at, operand
+from instruments.stand_in_arrays import CURRENT, StandInArray, check_home, computed, memory_at, operand, refuse_flushing
 from instruments.text import run_text
 
 # Functions of CuPy 14's that have no loops, or no templates, for bfloat16.
 _WITHOUT_BFLOAT16 = {"all", "any", "argmax", "argmin", "argsort", "cumprod", "cumsum", "nonzero", "searchsorted"}
+# Functions that do more than to move elements, or to sort them.
+_COMPUTING = {"add", "subtract", "multiply", "sum", "tanh", "nonzero", "searchsorted"}
 
 
 class _Namespace:
@@ -55,6 +57,8 @@ class _Namespace:
         def function(*args: Any, out: StandInArray | None = None, **options: Any) -> Any:
             self._library.work += 1
             arguments = [operand(x) for x in args]
+            if name in _COMPUTING:
+                refuse_flushing(name, arguments)
             if name in _WITHOUT_BFLOAT16 and any(getattr(x, "dtype", None) == BFLOAT16 for x in arguments):
                 raise TypeError(f"{name} has no bfloat16")
             if out is not None:
@@ -148,29 +152,9 @@ class StandIn(OnDriver):
         self.launched(arrays, [])
         return [operand(x).copy() for x in arrays]
 
-    def kernel(self, text: KernelText, contracts: bool) -> Callable[[Sequence[Any], Sequence[Any]], None]:
-        self.texts[text] = None
-
-        def run(inputs: Sequence[Any], outputs: Sequence[StandInArray]) -> None:
-            assert self.depth, "work outside of the stream"
-            self.work += 1
-            shape = outputs[0].shape
-            given = []
-            for parameter, x in zip(text.inputs, inputs, strict=True):
-                assert x.dtype == parameter.dtype, (parameter, x.dtype)
-                given.append(np.broadcast_to(operand(x), shape) if isinstance(x, StandInArray) else x)
-                assert isinstance(x, StandInArray | np.generic), type(x)
-            for parameter, out in zip(text.outputs, outputs, strict=True):
-                assert out.dtype == parameter.dtype and out.shape == shape
-            self.launched(inputs, outputs)
-            with np.errstate(all="ignore"):
-                for out, value in zip(outputs, run_text(text, given), strict=True):
-                    out.data[...] = value
-
-        return run
-
     def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
         assert self.depth, "work outside of the stream"
+        self.seen(launch.spec)
         self.work += 1
         arguments = launch.arguments
         assert all(isinstance(x, StandInArray | np.generic) for x in arguments)
@@ -178,7 +162,6 @@ class StandIn(OnDriver):
             self._index(launch)
             return
         spec = launch.spec
-        self.reductions[spec] = None
         read = len(spec.reads)
         self.launched(arguments[:read], arguments[read:])
         self.driver.reduce(spec, [operand(x) for x in arguments], launch.numbers)

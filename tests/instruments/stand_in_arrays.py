@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.cuda.library import Memory
 
 if TYPE_CHECKING:
@@ -123,8 +124,17 @@ class StandInArray:
         _tell([value], [self])
 
 
+def refuse_flushing(name: str, arguments: Sequence[Any]) -> None:
+    """CuPy's own kernels take subnormal float32 numbers for zero: they may move floats, and compute with others."""
+    for x in arguments:
+        dtype = getattr(x, "dtype", None)
+        if dtype is not None and dtype_kind(dtype) in "fc" and dtype not in (np.float64, np.complex128):
+            raise AssertionError(f"{name} of {dtype} takes subnormal numbers for zero")
+
+
 def _operator(name: str) -> Callable[[StandInArray, Any], StandInArray]:
     def method(self: StandInArray, other: Any) -> StandInArray:
+        refuse_flushing(name, [self, other])
         return computed(getattr(self.data, name)(operand(other)), [self, other])
 
     return method
@@ -186,4 +196,4 @@ def wrapped(result: Any, arguments: Sequence[Any]) -> Any:
     return StandInArray(array)
 
 
-__all__ = ["CURRENT", "StandInArray", "check_home", "computed", "memory_at", "operand"]
+__all__ = ["CURRENT", "StandInArray", "check_home", "computed", "memory_at", "operand", "refuse_flushing"]

@@ -1,6 +1,9 @@
-"""What prepared launches call, in CuPy's company: functions of the driver and of cuBLAS by their addresses.
+"""Kernels and what prepared launches call, in CuPy's company: functions of the driver and of cuBLAS by their addresses.
 
-CuPy is asked for the stream, the handle and the compiled code. It has loaded both libraries.
+CuPy is asked for the stream, the handle and the compiler. It has loaded all these libraries. Its own kernels, and
+`RawKernel`, are compiled so that subnormal float32 numbers count as zero (`-ftz=true`, behind all other options), and
+with its headers. Here the compiler is called without that: kernels have the bits of the processor's, are compiled
+sooner, and are kept on disk with the objects of machine code.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
 from ctrlgrad.engines.cuda.reductions.tree import BLOCK
+from ctrlgrad.engines.native import objects
 
 
 @functools.cache
@@ -87,8 +91,8 @@ class CupyLaunches:
 
     def __init__(self, cupy: Any, workspace_bytes: int) -> None:
         self.cupy, self.workspace_bytes = cupy, workspace_bytes
-        # CuPy's kernels, which hold the code.
-        self._kernels: dict[tuple[KernelSpec | ReductionSpec | IndexSpec, bool], Any] = {}
+        # CuPy's functions, which hold the code.
+        self._functions: dict[tuple[KernelSpec | ReductionSpec | IndexSpec, bool], Any] = {}
         # One capture at a time: they have one stream.
         self.captures = threading.Lock()
 
@@ -104,19 +108,34 @@ class CupyLaunches:
 
     def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
         """A kernel as the driver knows it; `contracts`: a product and a sum may be rounded once."""
-        return int(self._kernel(spec, contracts).kernel.ptr)
+        return int(self._function(spec, contracts).ptr)
 
     def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
         """Launch a kernel on CuPy's current stream."""
         given = (*launch.arguments, *map(np.int64, launch.numbers))
         threads = BLOCK if isinstance(launch, ReductionLaunch) else INDEX_BLOCK
-        self._kernel(launch.spec, contracts)((launch.blocks,), (threads,), given)
+        self._function(launch.spec, contracts)((launch.blocks,), (threads,), given)
 
-    def _kernel(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> Any:
-        if (spec, contracts) not in self._kernels:
-            options = (f"--fmad={str(contracts).lower()}",)
-            self._kernels[spec, contracts] = self.cupy.RawKernel(source(spec), NAME, options)
-        return self._kernels[spec, contracts]
+    def _function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> Any:
+        if (spec, contracts) not in self._functions:
+            options = ("--std=c++17", f"--fmad={str(contracts).lower()}")
+            module = self.cupy.cuda.Module()
+            module.load(self._code(source(spec), options))
+            self._functions[spec, contracts] = module.get_function(NAME)
+        return self._functions[spec, contracts]
+
+    def _code(self, text: str, options: tuple[str, ...]) -> bytes:
+        """The machine code of a kernel for the device that is current, from disk where it is there."""
+        cuda, disk = self.cupy.cuda, objects.open_cache()
+        card = (str(cuda.Device().compute_capability), *map(str, cuda.nvrtc.getVersion()))
+        key = objects.key_of(["kernel of a card", text, *options, *card], [])
+        found = disk.read(key) if disk is not None and key is not None else None
+        if found is None:
+            code, _ = cuda.compiler.compile_using_nvrtc(text, options, cache_in_memory=True)
+            found = objects.ObjectCode((NAME,), code)
+            if disk is not None and key is not None:
+                disk.write(key, found)
+        return found.code
 
     def launcher(self, multiplies: bool) -> CupyLauncher:
         """For the stream that is CuPy's current one; where there are products, the handle is told of it."""

@@ -27,8 +27,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
-from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Kernel, Launcher, Memory
+from ctrlgrad.engines.cuda.library import Launcher, Memory
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, product, workspace_bytes
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
@@ -58,7 +57,6 @@ class CupyLibrary:
         self.workspace_bytes = workspace_bytes(workspace)
         self._device, self._number = cupy.cuda.Device(number), number
         self.name = f"cuda:{number}"
-        self._kernels: dict[tuple[KernelText, bool], Kernel] = {}
         self._launches = CupyLaunches(cupy, largest_piece(workspace))
         self._copier: _CopyDevice | None = None
         self._lock = threading.Lock()
@@ -181,28 +179,6 @@ class CupyLibrary:
         stream.record().synchronize()
         # Pinned memory is scarce: it goes back to the pool.
         return [out.copy() for out in found]
-
-    def kernel(self, text: KernelText, contracts: bool) -> Kernel:
-        if (text, contracts) not in self._kernels:
-            self._kernels[text, contracts] = self._compiled(text, contracts)
-        return self._kernels[text, contracts]
-
-    def _compiled(self, text: KernelText, contracts: bool) -> Kernel:
-        run: Callable[..., Any] = self._cupy.ElementwiseKernel(
-            ", ".join(map(str, text.inputs)),
-            ", ".join(map(str, text.outputs)),
-            text.operation,
-            text.name,
-            preamble=text.preamble,
-            no_return=True,
-            # Else rounded after each operation, but where the text says `fma`, as on the processor.
-            options=(f"--fmad={str(contracts).lower()}",),
-        )
-
-        def kernel(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-            run(*inputs, *outputs)
-
-        return kernel
 
     def device(self, limits: Budget) -> CudaDevice:
         """The device of a session's memory manager. Its events have times: the planner compares them."""

@@ -48,38 +48,44 @@ def _bits_of(name: str) -> str:
     return f"template <class T> __device__ inline {name} bits_{name}(T x) {{ return np_bits<{name}>(x); }}\n"
 
 
-# For kernels in which there are floats of 16 bits or complex numbers: CuPy's types, or what of them kernels use.
+# Types that the compiler lacks where it is given no headers: floats of 16 bits, and complex numbers.
 _HALF = """
-#if __has_include(<cupy/float16.cuh>)
-#include <cupy/float16.cuh>
-#elif __has_include(<cupy/carray.cuh>)
-#include <cupy/carray.cuh>
-#else
-#include <cuda_fp16.h>
+#ifdef __CUDACC__
+__device__ inline unsigned short half_bits(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+__device__ inline unsigned short half_bits(double x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(x));
+    return bits;
+}
+__device__ inline float half_value(unsigned short bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+#endif
 class float16 {
-    __half data;
+    unsigned short data;
 public:
     __device__ float16() {}
-    __device__ float16(float x) : data(x) {}
-    explicit __device__ float16(double x) : data(x) {}
-    __device__ operator float() const { return float(data); }
+    __device__ float16(float x) : data(half_bits(x)) {}
+    explicit __device__ float16(double x) : data(half_bits(x)) {}
+    __device__ operator float() const { return half_value(data); }
 };
-#endif
 """ + _bits_of("float16")
 # The upper half of a float, of two that are as near the even one: half a unit is added to the bits, and what goes over
 # is carried. A NaN, whose bits might be carried too far, keeps its sign alone. So it is on the processor.
 _BFLOAT16 = (
     """
-#if __has_include(<cupy/bfloat16.cuh>)
-#include <cupy/bfloat16.cuh>
-#else
 class bfloat16 {
     unsigned short data;
 public:
     __device__ bfloat16() {}
     __device__ operator float() const { return np_bits<float>((unsigned int)data << 16); }
 };
-#endif
 """
     + _bits_of("bfloat16")
     + """
@@ -91,9 +97,6 @@ __device__ inline bfloat16 np_bfloat16(float x) {
 """
 )
 _COMPLEX = """
-#if __has_include(<cupy/complex.cuh>)
-#include <cupy/complex.cuh>
-#else
 template <class T> class complex {
     T re, im;
 public:
@@ -102,7 +105,6 @@ public:
     __device__ T real() const { return re; }
     __device__ T imag() const { return im; }
 };
-#endif
 typedef complex<float> complex64;
 typedef complex<double> complex128;
 template <class T> __device__ inline T np_real(const complex<T>& z) { return z.real(); }

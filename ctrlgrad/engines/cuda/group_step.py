@@ -17,13 +17,12 @@ import numpy as np
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
 from ctrlgrad.engines.cuda.kernels.stacks import commit, own_device_stack, put
-from ctrlgrad.engines.cuda.library import Kernel
 from ctrlgrad.engines.cuda.placement import Place
 from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
 from ctrlgrad.engines.cuda.reductions.combining import reduction_text
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.engines.cuda.reductions.ops import check_elements, reduced_axes, reduced_shape
-from ctrlgrad.engines.cuda.reductions.running import reduce
+from ctrlgrad.engines.cuda.reductions.running import compute, reduce
 from ctrlgrad.engines.cuda.regions import RegionKernel, Target, alone
 from ctrlgrad.engines.cuda.stacks import Stack
 from ctrlgrad.ir import Node, Value, attributes
@@ -65,8 +64,6 @@ class GroupStep:
         self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
         self.writes = [_write(target, slots) for target in kernel.targets]
         self.dead = dead
-        # By whether a product and a sum may be rounded once.
-        self._compiled: dict[bool, Kernel] = {}
         self._fits: dict[tuple[Shape, ...], Shape | None] = {}
         self._apart: list[GroupStep] | None = None
         if self.shape is None:
@@ -126,11 +123,7 @@ class GroupStep:
             stored, results = self.separated(outputs)
             reduce(context, self.text, shape, self.axes, inputs, stored, results)
             return
-        contracts = context.precision != "ieee"
-        if contracts not in self._compiled:
-            self._compiled[contracts] = context.library.kernel(self.text, contracts)
-        context.counts.kernels += 1
-        self._compiled[contracts](inputs, outputs)
+        compute(context, self.text, shape, inputs, outputs)
 
     def separated(self, outputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """Outputs that are stored at each element, and those that are reductions."""

@@ -7,7 +7,7 @@ refuses what CuPy refuses (mixing with NumPy's arrays, implicit copies to the ho
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,13 +18,9 @@ from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
-    from ctrlgrad.engines.cuda.kernel import KernelText
     from ctrlgrad.engines.cuda.prepared.model import KernelSpec
     from ctrlgrad.engines.cuda.prepared.walker import Functions
     from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
-
-# Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
-Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
 class Memory(Protocol):
@@ -133,11 +129,8 @@ class ArrayLibrary(Protocol):
     def copier(self) -> CopyDevice:
         """The device for copies beside the computation, made once."""
 
-    def kernel(self, text: KernelText, contracts: bool) -> Kernel:
-        """The compiled form of an elementwise kernel; `contracts`: a product and a sum may be rounded once."""
-
     def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
-        """Launch a kernel of a reduction, or by indices, on arrays and scalars."""
+        """Launch a kernel on arrays and scalars; `contracts`: a product and a sum may be rounded once."""
 
     def address(self, array: Any) -> int:
         """Where an array's first element is."""
@@ -161,4 +154,4 @@ class ArrayLibrary(Protocol):
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Launcher", "Memory"]
+__all__ = ["ArrayLibrary", "CopyDevice", "Launcher", "Memory"]

@@ -63,4 +63,10 @@ def binary_text(name: str, dtype: np.dtype) -> KernelText:
     return builder.text(builder.elementwise(name, operands, [dtype, dtype], dtype), dtype)
 
 
-__all__ = ["ADVANCE", "TextBuilder", "binary_text", "copy_text"]
+def cast_text(source: np.dtype, target: np.dtype) -> KernelText:
+    """An array in another dtype."""
+    builder = TextBuilder()
+    return builder.text(builder.elementwise("cast", [builder.input(source)], [source], target), target)
+
+
+__all__ = ["ADVANCE", "TextBuilder", "binary_text", "cast_text", "copy_text"]

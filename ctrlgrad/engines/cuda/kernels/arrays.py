@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import BFLOAT16, computed_dtype
+from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.kernels.elementwise import converted
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel, call, filled_shape
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.engines.cuda.reductions.ops import (
@@ -19,7 +20,7 @@ from ctrlgrad.engines.cuda.reductions.ops import (
     reduced_shape,
     summed_axes,
 )
-from ctrlgrad.engines.cuda.reductions.running import cumulate, reduce
+from ctrlgrad.engines.cuda.reductions.running import compute, cumulate, reduce
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.engines.cuda.texts import copy_text
 from ctrlgrad.ir import Node, attributes
@@ -45,9 +46,14 @@ def add_product(context: Context, operands: list[Any]) -> Any:
     return total
 
 
-def _comparable(x: Any) -> Any:
-    """An array that the library orders and tests for zero: it has no such functions for bfloat16."""
-    return x.astype(computed_dtype(x.dtype)) if x.dtype == BFLOAT16 else x
+def _sortable(context: Context, x: Any) -> Any:
+    """An array that the library sorts: it cannot sort bfloat16."""
+    return converted(context, x, computed_dtype(x.dtype)) if x.dtype == BFLOAT16 else x
+
+
+def _comparable(context: Context, x: Any) -> Any:
+    """An array whose elements the library tells apart: subnormal numbers are zero for it, but for those of float64."""
+    return converted(context, x, np.dtype(np.float64)) if dtype_kind(x.dtype) == "f" else x
 
 
 def _reduction(node: Node) -> Kernel:
@@ -104,11 +110,9 @@ def _concat(node: Node) -> Kernel:
         parts = [context.on_device(x) for x in operands]
         first, ends = parts[0].shape, list(itertools.accumulate(x.shape[axis] for x in parts))
         whole = context.library.empty((*first[:axis], ends[-1], *first[axis + 1 :]), dtype)
-        copy = context.library.kernel(text, context.precision != "ieee")
         for part, end in zip(parts, ends, strict=True):
-            if part.size:
-                context.counts.kernels += 1
-                copy([part], [whole[(*(slice(None),) * axis, slice(end - part.shape[axis], end))]])
+            place = whole[(*(slice(None),) * axis, slice(end - part.shape[axis], end))]
+            compute(context, text, tuple(part.shape), [part], [place])
         return whole
 
     return kernel
@@ -149,7 +153,7 @@ def _argsort(node: Node) -> Kernel:
     axis, descending = attributes.Axis.of(node).axis, attributes.Order.of(node).descending
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        x, xp = _comparable(context.on_device(operands[0])), context.xp
+        x, xp = _sortable(context, context.on_device(operands[0])), context.xp
         if not descending:
             return xp.argsort(x, axis=axis, kind="stable")
         # The ascending order of the flipped elements, flipped: equal elements keep their order.
@@ -163,7 +167,7 @@ def _searchsorted(node: Node) -> Kernel:
     side = attributes.Search.of(node).side
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        return context.xp.searchsorted(*(_comparable(context.on_device(x)) for x in operands), side=side)
+        return context.xp.searchsorted(*(_comparable(context, context.on_device(x)) for x in operands), side=side)
 
     return call(kernel)
 
@@ -172,7 +176,7 @@ def _nonzero(node: Node) -> Kernel:
     # The library waits for the device here: the size of the result depends on data.
     def kernel(context: Context, operands: list[Any]) -> Any:
         context.counts.reads += 1
-        return context.xp.stack(context.xp.nonzero(_comparable(context.on_device(operands[0]))))
+        return context.xp.stack(context.xp.nonzero(converted(context, context.on_device(operands[0]), np.dtype(bool))))
 
     return call(kernel)
 

@@ -18,8 +18,9 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
 from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.kernels.elementwise import add_to
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel
-from ctrlgrad.engines.cuda.program import explained
+from ctrlgrad.engines.cuda.program import explained, scalar
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.engines.cuda.texts import binary_text
 from ctrlgrad.ir import Node, TensorType, attributes
@@ -132,10 +133,9 @@ def _additem(node: Node) -> Kernel:
         if _has_index(context, key):
             _scatter(context, node, x, key, value, text)
         else:
-            context.counts.calls += 1
             # With an ellipsis, the element of a scalar index is a view too.
             row = x[(*key, ...)]
-            context.xp.add(row, _scalar_or_array(context, value), out=row)
+            add_to(context, row, scalar(_scalar_or_array(context, value).astype(x.dtype, copy=False)))
         return x
 
     return kernel

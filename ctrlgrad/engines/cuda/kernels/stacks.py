@@ -5,12 +5,14 @@ Pushes are here only where no kernel writes the value into its slot.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.kernels.elementwise import added
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel, filled_shape
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
@@ -110,7 +112,7 @@ def _read(node: Node) -> Kernel:
 
 
 def _update(name: str) -> Any:
-    """Writes, additions and the like: the reference engine's kernel on a list of rows."""
+    """Writes and the like: the reference engine's kernel on a list of rows."""
 
     def factory(node: Node) -> Kernel:
         host = IN_PLACE[name](node)
@@ -118,8 +120,6 @@ def _update(name: str) -> Any:
         def kernel(context: Context, operands: list[Any]) -> Any:
             rows = as_list(own_device_stack(context, node, operands))
             index, *values = operands
-            if name == "stack_add":
-                context.counts.calls += 1
             arguments = [rows, np.int64(context.number(index)), *map(context.on_device, values)]
             del rows, values
             operands.clear()
@@ -130,13 +130,29 @@ def _update(name: str) -> Any:
     return factory
 
 
-def _sum(node: Node) -> Kernel:
-    add = PURE["stack_sum"](node)
+def _add(node: Node) -> Kernel:
+    checked = PURE["stack_read"](node)
 
     def kernel(context: Context, operands: list[Any]) -> Any:
+        rows = as_list(own_device_stack(context, node, operands))
+        index, value = operands
+        position = checked(range(len(rows)), context.number(index))
+        rows[position] = _both(context, rows[position], context.on_device(value))
+        return rows
+
+    return kernel
+
+
+def _both(context: Context, a: Any, b: Any) -> Any:
+    """The sum of two rows, of which those that were never written are None."""
+    return b if a is None else a if b is None else added(context, a, b)
+
+
+def _sum(node: Node) -> Kernel:
+    def kernel(context: Context, operands: list[Any]) -> Any:
         a, b = (as_list(context.stack_on_device(s, element_of(node).dtype)) for s in operands)
-        context.counts.calls += sum(x is not None and y is not None for x, y in zip(a, b, strict=False))
-        return DeviceRows(add(a, b))
+        rows = itertools.zip_longest(a, b)
+        return DeviceRows(_both(context, x, y) for x, y in rows)
 
     return kernel
 
@@ -236,7 +252,8 @@ DEVICE["stack_new"] = _new
 DEVICE["stack_push"] = _push
 DEVICE["stack_pop"] = _pop
 DEVICE["stack_read"] = _read
-DEVICE |= {name: _update(name) for name in ("stack_write", "stack_add", "stack_clear", "stack_resize")}
+DEVICE |= {name: _update(name) for name in ("stack_write", "stack_clear", "stack_resize")}
+DEVICE["stack_add"] = _add
 DEVICE["stack_sum"] = _sum
 DEVICE["stack_to_tensor"] = _to_tensor
 DEVICE["stack_from_tensor"] = _from_tensor

@@ -70,10 +70,12 @@ class Binding:
         self._launcher: Launcher | None = None
         # Whether all of the list has been called before: what is loaded at its first call is there.
         self.is_warm = False
-        # With the memory that its products have. It has the list as it was.
+        # It has the list as it was, and the address of the memory that its products have while it runs.
         self.graph: graphs.LoopGraph | None = None
+        # Why its last launch was not.
+        self.refused: graphs.Refused | None = None
         self._workspace: Any = None
-        self._captured = 0
+        self._captured = self._captured_at = 0
         # What the run under way has launched, and whether it began with the second buffers.
         self._launched, self._begun = walker.Counts(), 0
         self._writer = ListWriter(body, self.library, self.precision)
@@ -109,9 +111,7 @@ class Binding:
 
     def end(self) -> None:
         """Let go of all memory."""
-        self._given, self.carried, self._memory, self._spare = {}, {}, None, {}
-        if self._workspace is not None:
-            self.graph = self._workspace = None
+        self._given, self.carried, self._memory, self._workspace, self._spare = {}, {}, None, None, {}
 
     @property
     def _called(self) -> Launcher:
@@ -155,10 +155,14 @@ class Binding:
             assert self.graph is not None and iterations - listed >= (graphs.TURN if self.body.is_known else 1)
             try:
                 self.graph.launch(self._called.stream)
+                left = (iterations - listed) % graphs.TURN if self.body.is_known else 0
+            except graphs.Refused as refused:
+                # Nothing of it has run: the list does the same.
+                self.graph, self.refused, left = None, refused.with_traceback(None), iterations - listed
             except graphs.GraphFailed as failed:
+                self.graph = None
                 raise self._called.error(walker.KERNEL, failed.status) from None
-            if self.body.is_known:
-                self._iterate((iterations - listed) % graphs.TURN)
+            self._iterate(left)
         self.is_warm = self.is_warm or iterations >= graphs.TURN
         return self._launched
 
@@ -223,6 +227,23 @@ class Binding:
 
     # The graph.
 
+    def has_graph(self) -> bool:
+        """Whether there is a graph of the list as it is, which stands for as long as its addresses hold.
+
+        Raises `MemoryBudgetError` where a budget has no memory for the products' workspace.
+        """
+        if self.graph is not None and self._have_workspace() != self._captured_at:
+            self.graph = None
+        return self.graph is not None
+
+    def _have_workspace(self) -> int:
+        """Products have memory from now on until the run ends; its address, or 0 where there are no products."""
+        if not self.body.products:
+            return 0
+        if self._workspace is None:
+            self._workspace = self.library.empty((self._called.workspace_bytes,), _BYTE)
+        return self.library.address(self._workspace)
+
     def capture(self, predicate: int | None) -> None:
         """Have a graph of the list, which asks the predicate that is carried at this position, if there is one.
 
@@ -237,15 +258,13 @@ class Binding:
         if not self.body.is_known:
             specs.append(graphs.choice(1, 1))
         asking = [self.library.function(spec, self.precision != "ieee") for spec in specs]
-        size, workspace = self._called.workspace_bytes, None
-        if self.body.products:
-            workspace = self.library.empty((size,), np.dtype(np.uint8))
+        place = self._have_workspace()
         try:
             for function in asking:
                 driver.call("cuFuncLoad", function)
-            with self._called.capturing(workspace) as stream:
+            with self._called.capturing(self._workspace) as stream:
                 self.graph = graphs.LoopGraph(driver, stream, self._turn(), functools.partial(self._end, predicate))
-            self._workspace, self._captured = workspace, self.list.version
+            self._captured, self._captured_at = self.list.version, place
         except graphs.GraphFailed as failed:
             raise self._called.error(walker.KERNEL, failed.status) from None
         except walker.Failed as failed:

@@ -255,15 +255,19 @@ class Iterations:
 
     def _has_graph(self, binding: Binding) -> bool:
         """Whether there is a graph of a list that has been gone through, made where there was none."""
-        if binding.graph is None and binding.is_warm and not self._is_refused:
+        if not self._is_refused:
             try:
-                binding.capture(self.predicate)
+                if not binding.has_graph() and binding.is_warm:
+                    binding.capture(self.predicate)
             except Refused as reason:
-                self._has_no_graph, self.body.without_graph = True, str(reason)
-                self.body.has_no_graph = reason.is_lasting
+                self._refused_graph(reason)
             except MemoryBudgetError:
                 self._has_no_graph, self.body.without_graph = True, "the budget has no memory for its products"
-        return binding.graph is not None
+        return binding.graph is not None and not self._is_refused
+
+    def _refused_graph(self, reason: Refused) -> None:
+        self._has_no_graph, self.body.without_graph = True, str(reason)
+        self.body.has_no_graph = reason.is_lasting
 
     def _unbind(self) -> None:
         """Let go of the buffers, but for what is carried."""
@@ -290,6 +294,10 @@ class Iterations:
             if isinstance(its, CarriedRows) and not its.is_known
         }
         launched = binding.run(count, rows, capacities, self._integers(), in_graph)
+        refused, binding.refused = binding.refused, None
+        if refused is not None:
+            self._refused_graph(refused)
+            in_graph = False
         counts = self.context.counts
         counts.runs += 1
         counts.kernels += launched.kernels

@@ -24,13 +24,32 @@ def source(spec: ReductionSpec) -> str:
     parameters += [f"const long long {name}" for name in spec.numbers]
     lines = ["const long long iteration = words[0];"] * spec.is_moving
     lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
+    lines += _tiles(spec) if text.states else _elementwise(spec)
+    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
+    return "\n".join([text.preamble, *(_combine(text) if text.states else []), head, *lines, "}", ""])
+
+
+def _elementwise(spec: ReductionSpec) -> list[str]:
+    """What a thread does where each result is an element."""
+    first = f"(long long)blockIdx.x * {BLOCK} + threadIdx.x"
+    return [
+        f"for (long long result = {first}; result < results; result += (long long)gridDim.x * {BLOCK}) {{",
+        *indices("result", range(spec.kept)),
+        *_element(spec),
+        "}",
+    ]
+
+
+def _tiles(spec: ReductionSpec) -> list[str]:
+    """What a thread does where elements become states: for some results, or rows, at a time."""
+    text, lines = spec.text, list[str]()
     if spec.lanes > 1:
         lines += [f"__shared__ {state.dtype} h{k}[{BLOCK}];" for k, state in enumerate(text.states)]
     along, across = f"(int)threadIdx.x % {spec.lanes}", f"(int)threadIdx.x / {spec.lanes}"
     groups = BLOCK // spec.lanes
     if not spec.is_inner:
         along, across = f"(int)threadIdx.x / {groups}", f"(int)threadIdx.x % {groups}"
-    lines += [
+    return lines + [
         f"const int lane = {along}, group = {across};",
         f"const long long wide = (results + {groups - 1}) / {groups};",
         "const long long tiles = wide * (count > span ? (count + span - 1) / span : 1);",
@@ -40,8 +59,6 @@ def source(spec: ReductionSpec) -> str:
         *(_scan(spec) if spec.is_scan else _reduction(spec)),
         "}",
     ]
-    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
-    return "\n".join([text.preamble, *_combine(text), head, *lines, "}", ""])
 
 
 # Where a block's part ends.
@@ -53,10 +70,10 @@ def _reduction(spec: ReductionSpec) -> list[str]:
     text = spec.text
     return [
         "if (result < results) {",
-        *_indices("result", range(spec.kept)),
+        *indices("result", range(spec.kept)),
         _END,
         f"for (long long position = part * span + lane; position < end; position += {spec.lanes}) {{",
-        *_indices("position", range(spec.kept, spec.kept + spec.reduced)),
+        *indices("position", range(spec.kept, spec.kept + spec.reduced)),
         *_element(spec),
         f"combine({', '.join(_pairs(text, 'e{}'))});",
         "}",
@@ -82,7 +99,7 @@ def _scan(spec: ReductionSpec) -> list[str]:
     carried, wholes, before = ([f"{name}{k}" for k in range(len(text.states))] for name in "clw")
     own = [state.name for state in text.states]
     shared = [f"h{k}[threadIdx.x] = {name};" for k, name in enumerate(own)]
-    indices = _indices("position", range(spec.kept, spec.kept + spec.reduced))
+    where = indices("position", range(spec.kept, spec.kept + spec.reduced))
     elements = "for (long long position = begin; position < last; position++) {"
     added = f"combine({', '.join(_pairs(text, 'e{}'))});"
     stored = [
@@ -125,19 +142,19 @@ def _scan(spec: ReductionSpec) -> list[str]:
         ),
         *_started(text, carried),
         *(_continued(spec, carried) if spec.continues else []),
-        *_indices("result", range(spec.kept)),
+        *indices("result", range(spec.kept)),
         _END,
         f"const long long turn = span < {spec.lanes * SERIAL} ? (span + {spec.lanes - 1}) / {spec.lanes} : {SERIAL};",
         f"for (long long first = part * span; first < end; first += {spec.lanes} * turn) {{",
         "const long long begin = first + lane * turn, next = begin + turn < end ? begin + turn : end;",
         "const long long last = result < results ? next : begin;",
         *_started(text, own),
-        *(elements, *indices, *_element(spec), added, "}"),
+        *(elements, *where, *_element(spec), added, "}"),
         *(steps if spec.lanes > 1 else alone),
         *(f"{name} = {c};" for name, c in zip(before, carried, strict=True)),
         combined(before, own),
         *(f"{mine} = {name};" for mine, name in zip(own, before, strict=True)),
-        *(elements, *indices, *_element(spec), added, *stored, "}"),
+        *(elements, *where, *_element(spec), added, *stored, "}"),
         combined(carried, wholes),
         "}",
     ]
@@ -169,7 +186,7 @@ def _combine(text: ReductionText) -> list[str]:
     return [f"__device__ inline void combine({', '.join(given)}) {{", *before, text.combination.operation, "}"]
 
 
-def _indices(flat: str, axes: range) -> list[str]:
+def indices(flat: str, axes: range) -> list[str]:
     """The index along each axis, from the number of the result or of the element."""
     lines: list[str] = []
     rest = flat
@@ -220,4 +237,4 @@ def _value(text: ReductionText, result: Result) -> str:
     return rounded(result.dtype, ", ".join(text.states[k].name for k in result.states))
 
 
-__all__ = ["source"]
+__all__ = ["indices", "source"]

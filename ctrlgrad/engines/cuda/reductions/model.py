@@ -28,7 +28,7 @@ class ReductionText:
 
     `element` is what happens for one element: its first outputs are written there and then, the others are the
     element's states. `combination` makes of states x0, x1, ... and those of elements behind them, y0, y1, ..., the
-    states of all, r0, r1, ...; `starts` are the states of no element.
+    states of all, r0, r1, ...; `starts` are the states of no element. Without states nothing is reduced.
     """
 
     element: KernelText
@@ -84,6 +84,11 @@ class ReductionText:
         starts = ", ".join(f"{state.name} = {start}" for state, start in zip(self.states, self.starts, strict=True))
         results = ", ".join(map(str, self.written))
         return f"{self.element}\nreduced from {starts} to ({results}) by\n{self.combination.operation}"
+
+
+def without_reductions(text: KernelText) -> ReductionText:
+    """An elementwise kernel."""
+    return ReductionText(text, KernelText((), (), ""), (), ())
 
 
 @dataclass(frozen=True)
@@ -147,4 +152,4 @@ class ReductionLaunch:
     blocks: int
 
 
-__all__ = ["POSITION", "ReductionLaunch", "ReductionSpec", "ReductionText", "Result"]
+__all__ = ["POSITION", "ReductionLaunch", "ReductionSpec", "ReductionText", "Result", "without_reductions"]

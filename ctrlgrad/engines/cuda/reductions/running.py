@@ -1,14 +1,15 @@
-"""Reductions step by step: each launch is the library's."""
+"""Kernels step by step: each launch is the library's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
-from ctrlgrad.engines.cuda.reductions.stages import Shape, scan, stages
+from ctrlgrad.engines.cuda.reductions.stages import Shape, elementwise, scan, stages
 
 _ARRAY, _NUMBER = Access(()), Access(None)
 
@@ -16,6 +17,11 @@ _ARRAY, _NUMBER = Access(()), Access(None)
 def cumulate(context: Context, text: ReductionText, axis: int, x: Any, result: Any) -> None:
     """Put a scan on the library's stream."""
     _launch(context, scan(text, tuple(x.shape), axis, [x], [result], lambda _: _ARRAY, context.library.empty))
+
+
+def compute(context: Context, text: KernelText, shape: Shape, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Put an elementwise kernel on the library's stream; inputs are numbers, or arrays that broadcast to the shape."""
+    _launch(context, elementwise(text, shape, inputs, outputs, _accessed(context)))
 
 
 def reduce(
@@ -28,12 +34,12 @@ def reduce(
     results: Sequence[Any],
 ) -> None:
     """Put a reduction on the library's stream; see `stages`."""
-    library = context.library
+    access, empty = _accessed(context), context.library.empty
+    _launch(context, stages(text, shape, axes, inputs, stored, results, access, empty))
 
-    def access(x: Any) -> Access:
-        return _ARRAY if library.is_array(x) else _NUMBER
 
-    _launch(context, stages(text, shape, axes, inputs, stored, results, access, library.empty))
+def _accessed(context: Context) -> Callable[[Any], Access]:
+    return lambda x: _ARRAY if context.library.is_array(x) else _NUMBER
 
 
 def _launch(context: Context, launches: Iterable[ReductionLaunch]) -> None:
@@ -41,4 +47,4 @@ def _launch(context: Context, launches: Iterable[ReductionLaunch]) -> None:
         context.launch(launch)
 
 
-__all__ = ["cumulate", "reduce"]
+__all__ = ["compute", "cumulate", "reduce"]

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.arguments import Access, broadcast_strides, joined_axes
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec, ReductionText
+from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.reductions.model import (
+    ReductionLaunch,
+    ReductionSpec,
+    ReductionText,
+    without_reductions,
+)
 from ctrlgrad.engines.cuda.reductions.tree import Tree, scan_tree, tree
 
 Shape = tuple[int, ...]
@@ -44,6 +50,15 @@ def stages(
     states = [empty((its.parts, *sizes), np.dtype(state.dtype)) for state in text.states]
     yield _launch(text.partial, shape, kept, axes, inputs, stored, states, access, its)
     yield from stages(text.of_states, (its.parts, *sizes), [0], states, [], results, access, empty)
+
+
+def elementwise(
+    text: KernelText, shape: Shape, inputs: Sequence[Any], outputs: Sequence[Any], access: Callable[[Any], Access]
+) -> Iterator[ReductionLaunch]:
+    """The launch that computes each element of a shape by itself, if there are any. Arguments are those of `stages`."""
+    if math.prod(shape):
+        its = Tree(lanes=1, is_inner=False, parts=1, span=1)
+        yield _launch(without_reductions(text), shape, range(len(shape)), (), inputs, outputs, (), access, its)
 
 
 def scan(
@@ -107,4 +122,4 @@ def _launch(
     return ReductionLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))
 
 
-__all__ = ["scan", "stages"]
+__all__ = ["elementwise", "scan", "stages"]

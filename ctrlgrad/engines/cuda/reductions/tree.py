@@ -52,4 +52,4 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-__all__ = ["BLOCK", "SERIAL", "Tree", "scan_tree", "tree"]
+__all__ = ["BLOCK", "MOST_BLOCKS", "SERIAL", "Tree", "scan_tree", "tree"]
