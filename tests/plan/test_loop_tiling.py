@@ -63,6 +63,17 @@ def beside(x: Any, c: Any) -> Any:
     return cg.fori_loop(0, c.shape[0], lambda i, y: cnp.concat([y[1:], x[:1]]) * c[i], x)
 
 
+def moved_along(x: Any, c: Any) -> Any:
+    """As many points read as written, but one further on."""
+
+    def body(i: Any, carry: Any) -> Any:
+        y, z = carry
+        z = z.at[:-1].set(y[1:] * c[i])
+        return y.at[:-1].set(z[:-1] + 1.0), z
+
+    return cg.fori_loop(0, c.shape[0], body, (x, x * 0.5))
+
+
 def told_by_the_array(x: Any, c: Any) -> Any:
     return cg.while_loop(lambda carry: (carry[0] < 3) & (carry[1][0] < 9.0), lambda a: (a[0] + 1, a[1] + c[0]), (0, x))[
         1
@@ -85,7 +96,7 @@ def written_elsewhere_each_time(x: Any, c: Any) -> Any:
 
 
 TILED = [polynomial, numbers, two, rows]
-WHOLE = [beside, told_by_the_array, read_as_a_number, summed, written_elsewhere_each_time]
+WHOLE = [beside, moved_along, told_by_the_array, read_as_a_number, summed, written_elsewhere_each_time]
 SPECS = (cg.TensorSpec((None,), "float64"), cg.TensorSpec((None,), "float64"))
 
 

@@ -118,8 +118,21 @@ def test_what_is_carried_or_needed_elsewhere_is_whole(small_tiles: None) -> None
     assert len(windows(planned(kept, 1000))) == 1
 
 
+def needed_besides(x: Any, n: Any) -> Any:
+    """A temporary that is summed too, and one from before the loop that only its kernels read."""
+    z = cnp.sin(x)
+
+    def step(_: Any, carry: Any) -> Any:
+        y, total = carry
+        a = cnp.concat([z[:1], x[1:] * y[:-1]])
+        b = cnp.concat([x[:1], z[1:] * a[:-1]])
+        return y * 0.5 + cnp.concat([x[:1], z[1:] * b[:-1]]), total + cnp.sum(a)
+
+    return cg.fori_loop(0, n, step, (x, 0.0))
+
+
 @pytest.mark.parametrize("signature", [True, False])
-@pytest.mark.parametrize("function", [chain, both_sides, *map(random_program, range(12))])
+@pytest.mark.parametrize("function", [chain, both_sides, needed_besides, *map(random_program, range(12))])
 def test_results_are_the_reference_engines(function: Any, signature: bool, small_tiles: None) -> None:
     given: dict[str, Any] = {"signature": SPECS} if signature else {}
     for size in (11, 16, 31, 33, 48, 64, 100, 257) if signature else (33, 100):
