@@ -174,6 +174,9 @@ class Evictor:
                 self._wait_for(mark, f"{self.accounts[level].tier}: {block.label} is on its way")
                 return True
             if self.mover.is_clean(block, level):
+                # Its copy began after this mark, but until the host has seen the mark itself the block stays.
+                assert lying.written is not None
+                self._wait_for(lying.written, f"{self.accounts[level].tier}: {block.label} is still being written")
                 return True
         return False
 

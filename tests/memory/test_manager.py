@@ -14,8 +14,9 @@ from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.simulated import SimulatedDevice, SimulatedEvent
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.residency.eviction import Evictor
 
 HALF = CHUNK // 2
 BYTES = np.dtype(np.uint8)
@@ -178,6 +179,30 @@ def test_fetches_leave_room_for_temporaries() -> None:
             driver.backward(1)
             temporary.release()
         assert run.manager.stats.copies_in <= 24
+
+
+def test_what_the_host_sees_only_when_it_waits_for_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To see that a copy is done is not to see that its source was written, which came before it."""
+    waited: set[SimulatedEvent] = set()
+    wait, step, steps = SimulatedEvent.wait, Evictor._step, []
+
+    def counted(self: Evictor, *given: Any) -> bool:
+        steps.append(given)
+        assert len(steps) < 1000, "steps that bring nothing nearer"
+        return step(self, *given)
+
+    monkeypatch.setattr(SimulatedEvent, "is_done", lambda self: self in waited)
+    monkeypatch.setattr(SimulatedEvent, "wait", lambda self: (waited.add(self), wait(self))[1])
+    monkeypatch.setattr(Evictor, "_step", counted)
+    with Run(Budget(device=4 * CHUNK)) as run:
+        driver = Driver(run.manager, chunks(8))
+        driver.start(swap=True)
+        driver.forward()
+        temporary = run.manager.allocate((3, CHUNK), BYTES, "work")
+        temporary.release()
+        driver.backward()
+        driver.settle()
+        assert run.manager.stats.evictions >= 14 and len(steps) < 200
 
 
 # Holders.
