@@ -69,15 +69,22 @@ class Mover:
             self.order.follow(stream, self.arena.vacated)
         self.place(block, target)
         self._log(action(block.number, source.number, target.number, stream.name))
-        begun = stream.record()
-        self.device.copy(source.piece, target.piece, block.nbytes, stream)
+        begun, failure = stream.record(), None
+        try:
+            self.device.copy(source.piece, target.piece, block.nbytes, stream)
+        except BaseException as error:
+            # Some of it may be under way, so it ends where one does that fails on its stream.
+            failure = error.with_traceback(None)
         mark = self.order.mark(stream)
+        mark.failure = failure
         source.users.append(mark)
         target.users.append(mark)
         target.written = mark
         self.transfers.append(Transfer(source.level, target.level, block.nbytes, begun, mark))
         names = self._tier_names
         self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
 
     def place(self, block: BlockRecord, slot: Slot) -> None:
         """A block is going to lie in a slot."""

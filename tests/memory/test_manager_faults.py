@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
@@ -65,6 +67,46 @@ def test_a_block_whose_backup_failed_stays_and_another_one_leaves(nth: int, bloc
     trial.runs(swap=True)
     assert trial.manager.stats.failed_copies >= 1
     assert any(f"copy {nth} on stream 'out'" in text for text in trial.manager.stats.fallbacks)
+
+
+def refused(trial: Trial, name: str, nth: int, error: BaseException) -> None:
+    """The nth copy on a stream raises when it is asked for."""
+    copy, asked = trial.device.copy, []
+
+    def raising(source: Any, target: Any, nbytes: int, stream: Any) -> None:
+        asked.append(stream.name)
+        if stream.name == name and asked.count(name) == nth:
+            raise error
+        copy(source, target, nbytes, stream)
+
+    trial.device.copy = raising  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
+@pytest.mark.parametrize("nth", [1, 4, 9])
+def test_a_copy_that_raises_at_once_is_one_that_fails(nth: int, blocking: bool) -> None:
+    trial = Trial(blocking=blocking)
+    refused(trial, "in", nth, ExecutionError("no copy today"))
+    trial.fails(ExecutionError, "no copy today", swap=True)
+    trial = Trial(blocking=blocking)
+    refused(trial, "out", nth, ExecutionError("no copy today"))
+    trial.runs(swap=True)
+    assert trial.manager.stats.failed_copies == 1
+
+
+@pytest.mark.parametrize("name", ["in", "out"])
+def test_an_interrupt_of_a_copy_reaches_the_caller_at_once(name: str) -> None:
+    trial = Trial()
+    refused(trial, name, 2, KeyboardInterrupt())
+    driver = Driver(trial.manager, chunks(LENGTH))
+    with pytest.raises(KeyboardInterrupt):
+        driver.run(swap=True)
+    # Whoever does not abandon the loop gets memory, or is told why not.
+    with suppress(MemoryBudgetError):
+        trial.manager.allocate((3 * CHUNK,), np.dtype(np.uint8), "an array")
+    assert driver.memory is not None
+    driver.memory.abandon()
+    trial.runs(swap=True)
 
 
 def test_backups_that_all_fail_reach_the_caller() -> None:
