@@ -59,11 +59,15 @@ class Order:
         try:
             mark.event.wait()
         except Exception as failure:
-            # Nothing that is kept holds frames: neither this one, nor another that was being handled.
-            mark.failure = failure.with_traceback(None)
-            mark.failure.__context__ = None
+            self.fail(mark, failure)
         mark.seen = True
         self._log(Await("host", mark.number))
+
+    def fail(self, mark: Mark, failure: BaseException) -> None:
+        """The work before a mark has failed."""
+        # Nothing that is kept holds frames: neither those of this error, nor of another that was being handled.
+        mark.failure = failure.with_traceback(None)
+        mark.failure.__context__ = None
 
     def settle(self, streams: Iterable[Stream]) -> None:
         """Block the host until the streams have run all their work; errors go to the marks that they belong to."""

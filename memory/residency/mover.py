@@ -69,14 +69,16 @@ class Mover:
             self.order.follow(stream, self.arena.vacated)
         self.place(block, target)
         self._log(action(block.number, source.number, target.number, stream.name))
-        begun, failure = stream.record(), None
+        begun = stream.record()
+        failure: BaseException | None = None
         try:
             self.device.copy(source.piece, target.piece, block.nbytes, stream)
         except BaseException as error:
             # Some of it may be under way, so it ends where one does that fails on its stream.
-            failure = error.with_traceback(None)
+            failure = error
         mark = self.order.mark(stream)
-        mark.failure = failure
+        if failure is not None:
+            self.order.fail(mark, failure)
         source.users.append(mark)
         target.users.append(mark)
         target.written = mark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,18 +36,18 @@ def choice_names(indices: int) -> tuple[str, ...]:
     return (*chosen, "site") if indices else ()
 
 
-class _Sized:
+class _Sized(ABC):
     """A kernel whose parameters are arrays, those that it only reads before those that it writes, then numbers."""
 
     accesses: tuple[Access, ...]
 
     @property
-    def read(self) -> tuple[Parameter, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self) -> tuple[Parameter, ...]: ...
 
     @property
-    def written(self) -> tuple[Parameter, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def written(self) -> tuple[Parameter, ...]: ...
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
