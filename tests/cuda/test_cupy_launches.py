@@ -17,7 +17,7 @@ from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.entries import setting
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
-from ctrlgrad.engines.cuda.prepared.model import contiguous
+from ctrlgrad.engines.cuda.prepared.operands import contiguous
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.stages import elementwise
 

@@ -26,22 +26,17 @@ from ctrlgrad.engines.cuda.prepared.entries import (
     parameters_of,
 )
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
-from ctrlgrad.engines.cuda.prepared.model import (
+from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedArray, CarriedRows, Item, KernelSpec, PreparedBody
+from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
-    Branching,
     Capacity,
     Carried,
-    CarriedArray,
-    CarriedRows,
     Counter,
     Fixed,
     Flag,
     Given,
     GoesOn,
-    Item,
-    KernelSpec,
     Limit,
-    PreparedBody,
     Rows,
     View,
     Word,

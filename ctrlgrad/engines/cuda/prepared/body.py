@@ -9,23 +9,25 @@ from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.branches import branches, called
 from ctrlgrad.engines.cuda.prepared.model import (
-    INT64,
-    Affine,
-    Buffer,
     CannotPrepare,
-    Carried,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
     Carry,
+    PreparedBody,
+    Transfer,
+    Unchanged,
+)
+from ctrlgrad.engines.cuda.prepared.operands import (
+    INT64,
+    Affine,
+    Buffer,
+    Carried,
     Converted,
     Fixed,
     Limit,
     Operand,
-    PreparedBody,
     Shape,
-    Transfer,
-    Unchanged,
     View,
 )
 from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed

@@ -13,19 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.prepared.model import (
-    INT64,
-    Affine,
-    Branching,
-    Buffer,
-    CannotPrepare,
-    Converted,
-    Fixed,
-    Item,
-    Operand,
-    Source,
-    View,
-)
+from ctrlgrad.engines.cuda.prepared.model import Branching, CannotPrepare, Item
+from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Buffer, Converted, Fixed, Operand, Source, View
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue, Unusable
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 

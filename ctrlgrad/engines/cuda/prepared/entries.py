@@ -22,23 +22,16 @@ from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import (
-    Affine,
     Branching,
-    Buffer,
-    Carried,
-    Counter,
-    Fixed,
-    GoesOn,
     Item,
     KernelLaunch,
     KernelSpec,
     Launch,
-    Operand,
     PreparedBody,
     ProductLaunch,
-    View,
 )
 from ctrlgrad.engines.cuda.prepared.movement import movement
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, View
 from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
 from ctrlgrad.engines.cuda.reductions import tree

@@ -11,7 +11,8 @@ from ctrlgrad.engines.cuda.arguments import NAME, Access, address, declared, num
 from ctrlgrad.engines.cuda.indexing.kernel_text import source as index_source
 from ctrlgrad.engines.cuda.indexing.model import IndexSpec
 from ctrlgrad.engines.cuda.kernel import Parameter
-from ctrlgrad.engines.cuda.prepared.model import KernelSpec, Shape
+from ctrlgrad.engines.cuda.prepared.model import KernelSpec
+from ctrlgrad.engines.cuda.prepared.operands import Shape
 from ctrlgrad.engines.cuda.reductions.kernel_text import source as reduction_source
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 

@@ -13,22 +13,18 @@ from ctrlgrad.engines.cuda.indexing.keys import Chosen
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.prepared.model import (
+from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedRows, Item, KernelLaunch, KernelSpec, ProductLaunch
+from ctrlgrad.engines.cuda.prepared.movement import movement
+from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
-    Branching,
     Buffer,
     Capacity,
-    CarriedRows,
     Counter,
     Flag,
     GoesOn,
-    Item,
-    KernelLaunch,
-    KernelSpec,
     Limit,
     Operand,
-    ProductLaunch,
     Rows,
     Shape,
     Source,
@@ -37,7 +33,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     contiguous,
     word_view,
 )
-from ctrlgrad.engines.cuda.prepared.movement import movement
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
 from ctrlgrad.engines.cuda.reductions.stages import scan, stages

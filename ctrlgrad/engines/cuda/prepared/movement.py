@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ctrlgrad.engines.cuda.prepared.model import Affine, Converted, Operand, Rows, View
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Converted, Operand, Rows, View
 
 
 @dataclass(frozen=True)

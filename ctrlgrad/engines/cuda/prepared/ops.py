@@ -10,7 +10,8 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
-from ctrlgrad.engines.cuda.prepared.model import INT64, Affine, CannotPrepare, Converted, Fixed, Transfer, View
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed

@@ -15,20 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.prepared.model import (
-    Branching,
-    Buffer,
-    Carried,
-    CarriedArray,
-    Carry,
-    Item,
-    Launch,
-    Placement,
-    ProductLaunch,
-    Shape,
-    Source,
-    View,
-)
+from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedArray, Carry, Item, Launch, Placement, ProductLaunch
+from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Source, View
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.

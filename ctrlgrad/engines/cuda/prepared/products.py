@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, View
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
+from ctrlgrad.engines.cuda.prepared.operands import View
 from ctrlgrad.engines.cuda.prepared.reading import Reading
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped, viewed
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, layout

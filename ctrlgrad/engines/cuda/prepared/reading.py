@@ -13,11 +13,11 @@ from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import (
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
     Buffer,
-    CannotPrepare,
     Carried,
     Converted,
     Fixed,
@@ -25,7 +25,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Operand,
     Rows,
     Shape,
-    Transfer,
     View,
     contiguous,
 )

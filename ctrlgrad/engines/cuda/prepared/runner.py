@@ -19,9 +19,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedArray,
     CarriedNumber,
     CarriedRows,
-    Given,
     PreparedBody,
 )
+from ctrlgrad.engines.cuda.prepared.operands import Given
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
 from ctrlgrad.engines.cuda.program import Program, Values

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Shape, View
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Shape, View
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 

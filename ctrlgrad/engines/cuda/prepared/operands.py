@@ -1,0 +1,179 @@
+"""What a prepared body's launches work on: memory, the host's integers, and words that the card has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+INT64 = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is in a slot of a program as long as a loop runs: a capture, a number or a constant.
+
+    `region` is the program's number: 0 is the body's, others are those of regions inside.
+    """
+
+    slot: int
+    region: int = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of the loop's own, by number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The array that an iteration is given as a carry, or leaves as one, by the carry's position."""
+
+    position: int
+    is_next: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a carried stack from the first that the run pushes, or the first behind those that it pops."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The words of the run in which kernels note an index that is out of range."""
+
+
+Source = Given | Buffer | Carried | Rows | Flag
+
+
+@dataclass(frozen=True)
+class Affine:
+    """An integer of the host: a constant, multiples of integers in slots, and so much more each time that a region has
+    been gone through, by the region's counter. Counter 0 is that of iterations."""
+
+    constant: int
+    terms: tuple[tuple[int, int], ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
+
+    def plus(self, other: Affine, factor: int = 1) -> Affine:
+        constant = self.constant + factor * other.constant
+        return Affine(constant, _sum(self.terms, other.terms, factor), _sum(self.steps, other.steps, factor))
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it is known only when a run of iterations begins."""
+        return bool(self.terms or self.steps)
+
+    @property
+    def step(self) -> int:
+        """What an iteration adds."""
+        return dict(self.steps).get(0, 0)
+
+    def times(self, factor: int) -> Affine:
+        return Affine(0).plus(self, factor)
+
+    def value(self, integers: Mapping[int, int]) -> int:
+        """In the first iteration of a run, by the integers in the slots then."""
+        return self.constant + sum(count * integers[slot] for slot, count in self.terms)
+
+
+def _sum(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...], factor: int) -> tuple[tuple[int, int], ...]:
+    found = dict(a)
+    for key, count in b:
+        found[key] = found.get(key, 0) + factor * count
+    return tuple(sorted((key, count) for key, count in found.items() if count))
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Such an integer as a number of another dtype: the card converts it."""
+
+    number: Affine
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A number of the host that stays as it is: a value, or what is in a slot."""
+
+    dtype: np.dtype
+    value: Any = None
+    slot: int | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """Elements in memory: strides and offset in bytes. `moved` is what is added to the address, in bytes."""
+
+    source: Source
+    dtype: np.dtype
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+    moved: Affine = Affine(0)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the address is known only when a run of iterations begins."""
+        return isinstance(self.source, Rows) or self.moved != Affine(0)
+
+    @property
+    def is_contiguous(self) -> bool:
+        steps = zip(self.shape, self.strides, contiguous(self.shape, self.dtype), strict=True)
+        return all(step == in_order for size, step, in_order in steps if size != 1)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+Operand = View | Fixed | Affine | Converted
+
+
+# Words.
+
+
+@dataclass(frozen=True)
+class Counter:
+    """How often a region has been gone through in a run: 0 is the body, others are sides of branches."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The iterations of a run."""
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """Whether there is memory for the rows of another iteration, where only the card knows how many rows each has."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many rows a run may push on a carried stack, or pop off it."""
+
+    position: int
+
+
+# As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
+Word = View | Affine | Counter | Limit | GoesOn | Capacity
+
+
+def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
+    """The strides of an array whose elements lie in their order."""
+    return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def word_view(number: int) -> View:
+    """A word on the card, by its number."""
+    return View(Buffer(0), INT64, (), (), number * INT64.itemsize)
