@@ -87,11 +87,12 @@ def test_what_was_done_otherwise_than_planned_is_told() -> None:
         manager = session.manager()
         Driver(manager, chunks(10)).run()
         fallbacks = list(manager.stats.fallbacks)
-    # A copy that was put on the stream before anybody saw the failure fails with it, and so is one that is tried again.
-    assert len(set(fallbacks)) == 2 and len(fallbacks) in (2, 4)
+    # A copy that was put on the stream before anybody saw the failure fails with it, as often as it was tried till then.
+    copies = len(fallbacks) // 2
+    assert len(set(fallbacks)) == 2 and len(fallbacks) == 2 * copies
     assert [fell.text for fell in recording.fell_back] == fallbacks
     text = str(recording)
-    assert f"otherwise than planned\n  {'2 times: ' if len(fallbacks) == 4 else ''}" in text
+    assert f"otherwise than planned\n  {f'{copies} times: ' if copies > 1 else ''}" in text
     assert "a copy failed: copy 2 on stream 'in'" in text and "computed again, its copy was lost" in text
     marks = [event for event in trace(recording)["traceEvents"] if event["ph"] == "i"]
     assert [mark["args"]["what"] for mark in marks] == fallbacks
