@@ -87,7 +87,7 @@ def test_what_was_done_otherwise_than_planned_is_told() -> None:
         manager = session.manager()
         Driver(manager, chunks(10)).run()
         fallbacks = list(manager.stats.fallbacks)
-    # A copy that was put on the stream before anybody saw the failure fails with it, as often as it was tried till then.
+    # What was put on the stream before anybody saw the failure fails with it, however often it was tried till then.
     copies = len(fallbacks) // 2
     assert len(set(fallbacks)) == 2 and len(fallbacks) == 2 * copies
     assert [fell.text for fell in recording.fell_back] == fallbacks
