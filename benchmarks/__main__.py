@@ -36,6 +36,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cores", type=int, default=CORES, help=f"cores for each system (default {CORES})")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds one request may take (default 600)")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="the Python of a peer")
+    parser.add_argument(
+        "--gradbench-tool",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="a peer in the cases gradbench-*: a program that speaks the protocol of GradBench's tools over its "
+        "standard input and output, and times its runs itself",
+    )
     parser.add_argument("--tiny", action="store_true", help="small sizes, to see that everything runs and agrees")
     parser.add_argument("--output", type=Path, metavar="STEM", help="write STEM.json, .txt and .png; see below")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and stop")
@@ -46,14 +54,25 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     wrong = [x for x in parsed.python if x.partition("=")[0] not in (*PEERS, "ctrlgrad") or not x.partition("=")[2]]
     if wrong:
         parser.error(f"--python takes PEER=PATH, not {wrong[0]!r}")
+    tools = [x.partition("=")[::2] for x in parsed.gradbench_tool]
+    names = [name for name, _ in tools]
+    if not all(name and command for name, command in tools):
+        parser.error(f"--gradbench-tool takes NAME=COMMAND, not {parsed.gradbench_tool}")
+    if len({*names, "ctrlgrad", *PEERS}) < len(names) + 1 + len(PEERS):
+        parser.error(f"--gradbench-tool takes a name that nobody has, not {names}")
     return parsed
+
+
+def pairs(items: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE items as a dictionary."""
+    return dict(item.split("=", 1) for item in items)
 
 
 def select(every: Sequence[Case], only: Sequence[str] | None, peers: Sequence[str] | None) -> list[Case]:
     """The cases that a pattern names, with the entries of the chosen peers."""
     chosen = [c for c in every if only is None or any(fnmatch.fnmatch(c.name, pattern) for pattern in only)]
-    systems = {"ctrlgrad", *(PEERS if peers is None else peers)}
-    return [replace(c, entries=tuple(e for e in c.entries if e.system in systems)) for c in chosen]
+    left_out = set() if peers is None else set(PEERS) - set(peers)
+    return [replace(c, entries=tuple(e for e in c.entries if e.system not in left_out)) for c in chosen]
 
 
 def versions_of(peers: Sequence[str], surroundings: Surroundings) -> dict[str, str]:
@@ -71,7 +90,7 @@ def versions_of(peers: Sequence[str], surroundings: Surroundings) -> dict[str, s
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    every = cases(options.engine, options.tiny)
+    every = cases(options.engine, options.tiny, pairs(options.gradbench_tool))
     chosen = select(every, options.only, options.peers)
     if options.list:
         print("\n".join(f"{case.name:32} {case.title}" for case in every))
@@ -82,8 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = options.output
     if output is None and options.only is None and not options.tiny:
         output = RESULTS / "comparison"
-    pythons = dict(item.split("=", 1) for item in options.python)
-    surroundings = Surroundings(options.cores, options.patience, pythons, sys.executable)
+    surroundings = Surroundings(options.cores, options.patience, pairs(options.python), sys.executable)
     settings = {name: getattr(options, name) for name in ("engine", "repeats", "cores", "tiny")}
     used = [peer for peer in PEERS if any(e.system == peer for c in chosen for e in c.entries)]
     report = Report(description(), settings, versions_of(used, surroundings), [])
@@ -99,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"wrote {path}")
     if written and not has_matplotlib():
         print("no picture: matplotlib is not installed")
-    broken = [o for _, found in report.cases for o in found if o.failure and o.failure.status != "not installed"]
+    broken = [o for _, found in report.cases for o in found if o.failure and not o.failure.is_absence]
     return 1 if broken else 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,11 @@ RECURRENT_GOALS: dict[tuple[int, ...], dict[str, float]] = {
 }
 
 
-def cases(engine: str, tiny: bool = False) -> list[Case]:
-    """Every case, with ctrlgrad's engine named; `tiny` makes all of them small enough for a test, without goals."""
+def cases(engine: str, tiny: bool = False, tools: Mapping[str, str] | None = None) -> list[Case]:
+    """Every case, with ctrlgrad's engine named; `tiny` makes all of them small enough for a test, without goals.
+
+    `tools`: the commands of tools for GradBench, by the names that they go by in its cases.
+    """
     made = [
         *_recurrent(engine, tiny),
         *_products(engine, tiny),
@@ -47,7 +50,7 @@ def cases(engine: str, tiny: bool = False) -> list[Case]:
         _kept_bytes(engine, tiny),
         _busy(engine, tiny),
         *small_cases(engine, tiny),
-        *gradbench_cases(engine, tiny),
+        *gradbench_cases(engine, tiny, tools or {}),
         *dataflow_cases(engine, tiny),
     ]
     return [_without_goals(case) for case in made] if tiny else made

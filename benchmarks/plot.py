@@ -18,6 +18,7 @@ COLOURS = {
     "torch": "tab:red",
     "tensorflow": "tab:orange",
     "numpy": "tab:gray",
+    "tool": "tab:brown",
     "ctrlgrad": "tab:green",
 }
 

@@ -31,12 +31,20 @@ class Failure(Exception):
     """A system did not do what it was asked for."""
 
     def __init__(
-        self, status: Literal["not installed", "failed", "timed out", "disagrees"], text: str, details: str = ""
+        self,
+        status: Literal["not installed", "not offered", "failed", "timed out", "disagrees"],
+        text: str,
+        details: str = "",
     ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.details = details
+
+    @property
+    def is_absence(self) -> bool:
+        """Whether there was nothing to run, rather than something that went wrong."""
+        return self.status in ("not installed", "not offered")
 
 
 @dataclass(frozen=True)
@@ -113,10 +121,8 @@ class Worker:
         if line is None:
             raise Failure("failed", f"{do}: the process ended, code {self._process.wait()}", self._last_words())
         reply: dict[str, Any] = json.loads(line)
-        if reply.get("missing"):
-            raise Failure("not installed", f"not installed: {reply['missing']}", reply["details"])
         if "error" in reply:
-            raise Failure("failed", reply["error"], reply["details"])
+            raise Failure(reply["status"], reply["error"], reply["details"])
         return reply
 
     def _last_words(self) -> str:

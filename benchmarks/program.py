@@ -26,3 +26,5 @@ class Program:
     units: Callable[[Any], float] | None = None
     # The bytes kept for the backward pass per iteration.
     kept_bytes: Callable[[], float] | None = None
+    # So many runs of a system that times them itself: what the last one returned, and the seconds of each.
+    timed_runs: Callable[[int], tuple[Any, list[float]]] | None = None

@@ -7,8 +7,9 @@
     {"do": "kept_bytes"}                                                 -> {"bytes": ...}
     {"do": "versions", "packages": ["jax"]}                              -> {"versions": {"jax": "..."}}
 
-A request that fails is answered by {"error": ..., "details": ..., "missing": the package that is not installed, or
-null}. Results travel as NumPy files without pickle. What libraries print goes to the standard error.
+A request that fails is answered by {"error": ..., "details": ..., "status": that of a `Failure`}. Where a system times
+its runs itself there are no processor seconds. Results travel as NumPy files without pickle. What libraries print goes
+to the standard error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import time
 import traceback
 from importlib import metadata
 from typing import Any, TextIO
+
+from benchmarks.process import Failure
 
 
 class Session:
@@ -49,12 +52,15 @@ class Session:
     def run(self, times: int) -> dict[str, Any]:
         seconds, processor_seconds = [], []
         self.wake(True)
-        for _ in range(times):
-            self.result = None
-            start, used = time.perf_counter(), time.process_time()
-            self.result = self.program.step()
-            seconds.append(time.perf_counter() - start)
-            processor_seconds.append(time.process_time() - used)
+        if self.program.timed_runs is not None:
+            self.result, seconds = self.program.timed_runs(times)
+        else:
+            for _ in range(times):
+                self.result = None
+                start, used = time.perf_counter(), time.process_time()
+                self.result = self.program.step()
+                seconds.append(time.perf_counter() - start)
+                processor_seconds.append(time.process_time() - used)
         self.wake(False)
         units = self.program.units
         found = None if units is None else units(self.result)
@@ -83,10 +89,14 @@ def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
     """What a request is answered with; failures become answers too."""
     try:
         return getattr(session, request.pop("do"))(**request)  # type: ignore[no-any-return]
+    except Failure as failure:
+        return {"error": failure.text, "details": failure.details, "status": failure.status}
+    except ModuleNotFoundError as error:
+        text = f"not installed: {(error.name or '').partition('.')[0]}"
+        return {"error": text, "details": traceback.format_exc(), "status": "not installed"}
     except Exception as error:
-        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
         text = "".join(traceback.format_exception_only(error)).strip()
-        return {"error": text, "details": traceback.format_exc(), "missing": missing}
+        return {"error": text, "details": traceback.format_exc(), "status": "failed"}
 
 
 def own_channel() -> TextIO:

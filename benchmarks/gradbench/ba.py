@@ -124,10 +124,24 @@ def jacobian_as_json(found: Sparse) -> dict[str, Any]:
     return {name: [*x[:SHOWN].tolist(), x[-1].item()] for name, x in lists.items()}
 
 
+def numbers_of_errors(answer: Mapping[str, Any]) -> np.ndarray:
+    of_features, of_weights = answer["reproj_error"], answer["w_err"]
+    return np.append(
+        np.tile(of_features["elements"], of_features["repeated"]),
+        np.full(of_weights["repeated"], of_weights["element"]),
+    )
+
+
+def numbers_of_jacobian(answer: Mapping[str, Any]) -> np.ndarray:
+    """The values: every observation has those of the first one. The last of `rows` says how many there are."""
+    observations = answer["rows"][-1] // (SHOWN + 1)
+    return np.append(np.tile(answer["vals"][:-1], observations), np.full(observations, answer["vals"][-1]))
+
+
 MODULE = Module(
     {
-        "objective": Evaluation(ERRORS, prepare, errors_as_json),
-        "jacobian": Evaluation(jacobian, prepare, jacobian_as_json),
+        "objective": Evaluation(ERRORS, prepare, errors_as_json, numbers_of_errors),
+        "jacobian": Evaluation(jacobian, prepare, jacobian_as_json, numbers_of_jacobian),
     },
     example={
         "n": 2,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import ctrlgrad as cg
 
 Input = Mapping[str, Any]
@@ -22,16 +24,24 @@ def as_list(array: Any) -> Any:
     return array.tolist()
 
 
+def flat(answer: Any) -> np.ndarray:
+    """The numbers of an answer as JSON has it, one after another, those of an object by its sorted names."""
+    parts = [answer[name] for name in sorted(answer)] if isinstance(answer, Mapping) else [answer]
+    return np.concatenate([np.ravel(np.array(part, np.float64)) for part in parts])
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """One function of a module.
 
     Only `compute` is timed. It takes what `prepare` makes of the input, and `finish` makes JSON of what it returns.
+    Of that, `numbers` makes all the numbers that were computed, those too that the answer leaves out as repeated.
     """
 
     compute: Callable[..., Any]
     prepare: Callable[[Any], tuple[Any, ...]]
     finish: Callable[[Any], Any] = as_list
+    numbers: Callable[[Any], np.ndarray] = flat
 
 
 @dataclass(frozen=True)
