@@ -157,6 +157,7 @@ def example(count: int = 9, points: int = 5, us: bool = True) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     model = {
         "bone_count": BONES,
+        "bone_names": [f"bone {k}" for k in range(BONES)],
         "parents": [-1, *(0 if k % 4 == 0 else k for k in range(4 * FINGERS)), 0],
         "base_relatives": (np.eye(4) + 0.1 * rng.normal(size=(BONES, 4, 4))).tolist(),
         "inverse_base_absolutes": (np.eye(4) + 0.1 * rng.normal(size=(BONES, 4, 4))).tolist(),

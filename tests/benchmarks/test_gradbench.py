@@ -227,3 +227,11 @@ def test_modules_are_all_there() -> None:
     assert set(SIZES) | {"hello"} == set(MODULES)
     for name in MODULES:
         assert value(name, next(iter(module_of(name).functions)), module_of(name).example) is not None
+
+
+def test_a_hand_has_the_fields_that_tools_read() -> None:
+    """C++ tools stop at an input that lacks one, though nothing here reads all of them."""
+    model = ht.example()["data"]["model"]
+    lists = ("bone_names", "parents", "base_relatives", "inverse_base_absolutes")
+    assert {len(model[name]) for name in lists} == {model["bone_count"]}
+    assert set(model) == {*lists, "bone_count", "base_positions", "weights", "triangles", "is_mirrored"}
