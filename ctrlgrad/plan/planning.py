@@ -17,6 +17,7 @@ from ctrlgrad.plan.lowering.lower import lower
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
+from ctrlgrad.plan.store_forwarding import forward_stores
 
 
 def plan_of(
@@ -39,6 +40,7 @@ def unplaced(
 ) -> Plan:
     """The plan of a graph over values, which lie nowhere yet."""
     passes: dict[str, Callable[[Plan], Plan]] = {
+        "forward_stores": forward_stores,
         "accumulate": accumulate,
         "fuse": lambda plan: split_at_joints(fuse(plan)),
         "pack_constants": partial(pack_constants, panels=panels),
