@@ -60,14 +60,14 @@ def _block(block: Block, reads: Counter[Array]) -> Block:
 
 
 def _store(kernel: Kernel) -> _Store | None:
-    """What a kernel stores, if that is one number of the array's dtype: else a load might see it rounded."""
+    """What a kernel stores, if that is one real number."""
     write = kernel.writes[0]
     if kernel.space or kernel.checks or len(kernel.writes) != 1 or len(write.outputs) != 1:
         return None
     if write.how != "store" or write.base is None or write.indices:
         return None
     made = kernel.expression.instructions[kernel.expression.outputs[write.outputs[0]]]
-    if made.op != "scalar" or made.dtype != write.view.dtype:
+    if made.op != "scalar":
         return None
     return _Store(write.base, kernel.numbers[made.value], write.view.offset)
 

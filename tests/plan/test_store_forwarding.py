@@ -90,6 +90,17 @@ def test_a_chain_of_updates_loses_its_last_one() -> None:
         assert found == (2.0 * V if j == 1 else V if i == 1 else X[1]) + X[0]
 
 
+def test_what_is_added_to_an_element_is_no_replacement() -> None:
+    def added(x: Any, v: Any, i: Any, j: Any) -> Any:
+        return x.at[i].add(v)[j] + x[0]
+
+    for i, j in ((1, 1), (1, 2), (-1, 2)):
+        arguments = X, V, np.int64(i), np.int64(j)
+        _, (found,) = forwarded(graph_of(added, *arguments), *arguments)
+        assert found == X[j] + (V if i % 3 == j else 0.0) + X[0]
+        assert cg.function(added)(*arguments) == found
+
+
 @pytest.mark.parametrize(
     "kept",
     [
