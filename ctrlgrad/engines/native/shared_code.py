@@ -10,6 +10,10 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.records import record
 
+# Rows of fewer or more bytes are not fetched ahead: the processor itself does that where rows are a few lines of its
+# cache, and where reading one takes longer than coming to its beginning.
+LINE, LEAST_FETCHED, MOST_FETCHED = 64, 256, 4096
+
 # The address that a function gives where the answer to what it asked ends the run.
 ENDED = "inttoptr (i64 -1 to ptr)"
 
@@ -150,6 +154,32 @@ def _last() -> SharedFunction:
     return f.finished(f.row(count))
 
 
+def _fetch_below() -> SharedFunction:
+    """Begin to bring the row below one at an address near, downwards.
+
+    Rows are taken off downwards, and each is read upwards. A processor goes on fetching what is read in one direction;
+    this order it takes for none, and each row would be waited for.
+    """
+    w = Writer()
+    start, head, after = (w.new_label(name) for name in ("start", "head", "after"))
+    over = w.op(f"sub i64 %bytes, {LEAST_FETCHED}")
+    w.branch_if(w.op(f"icmp ule i64 {over}, {MOST_FETCHED - LEAST_FETCHED}"), start, after)
+    w.label(start)
+    end = w.op("sub i64 %address, %bytes")
+    w.branch(head)
+    w.label(head)
+    place = w.phi("i64")
+    place.add("%address", start)
+    line = w.op(f"sub i64 {place.name}, {LINE}")
+    place.add(line, head)
+    w.line(f"call void @llvm.prefetch.p0(ptr {w.op(f'inttoptr i64 {line} to ptr')}, i32 0, i32 3, i32 1)")
+    w.branch_if(w.op(f"icmp ugt i64 {line}, {end}"), head, after)
+    w.label(after)
+    w.line("ret void")
+    text = w.function("internal void @fetch_below(ptr %frame, i64 %address, i64 %bytes) noinline")
+    return SharedFunction("fetch_below", "void", text)
+
+
 def _joined() -> SharedFunction:
     """The address of all rows of a stack, which lie in one block then."""
     f = _StackFunction("joined", "ptr")
@@ -176,6 +206,7 @@ _MAKERS = {
     "may_begin_again": _may_begin_again,
     "tell_failure": _tell_failure,
     "last": _last,
+    "fetch_below": _fetch_below,
     "joined": _joined,
     "scratch": _scratch,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
@@ -173,6 +173,7 @@ class StackText(PlanText):
 
     def pop(self, step: Pop) -> None:
         address = self.last(step.stack)
+        self.fetch_below(step.stack, address)
         if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
             self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
             return
@@ -190,6 +191,14 @@ class StackText(PlanText):
         count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
         self.store_word(words + frame.COUNT, count)
         return self.row_at(stack, count)
+
+    def fetch_below(self, stack: Stack, address: str) -> None:
+        """Bring the row near that is taken off next, where that may pay."""
+        nbytes = self.row_bytes(stack)
+        if nbytes.is_known and not shared_code.LEAST_FETCHED <= nbytes.factor <= shared_code.MOST_FETCHED:
+            return
+        self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.call_shared("fetch_below", self.w.op(f"ptrtoint ptr {address} to i64"), self.size(nbytes))
 
     def to_stack(self, step: ToStack) -> None:
         handle = self.plan.handles[step.result]

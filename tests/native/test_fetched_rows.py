@@ -1,0 +1,102 @@
+"""Rows that a backward loop takes off next are brought near: which of them, and in which order."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.native import engine, objects, shared_code, target
+from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.execution import run_on
+
+RNG = np.random.default_rng(3)
+CALL = "call void @fetch_below("
+
+
+def text_of(x: np.ndarray, signature: Any = None) -> str:
+    graph = optimised_graph(cg.function(cg.grad(saving), signature=signature).graph(x))
+    return PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [x])), 32).function("plan")
+
+
+def saving(x: Any) -> Any:
+    """Saves what it carries."""
+    return cnp.sum(cg.while_loop(lambda x: x[0] < 2.0, lambda x: cnp.sin(x) + x, x))
+
+
+def fetched(address: int, nbytes: int) -> list[int]:
+    """The addresses that `fetch_below` fetches, in its order."""
+    text = shared_code.function("fetch_below").text
+    assert text.count("call void @llvm.prefetch.p0(") == 1
+    text = re.sub(r"call void @llvm\.prefetch\.p0\((ptr %\d+), .*\)", r"call void @note(ptr %frame, \1)", text)
+    note = """
+    define internal void @note(ptr %frame, ptr %address) noinline {
+      %count = load i64, ptr %frame
+      %next = add i64 %count, 1
+      store i64 %next, ptr %frame
+      %place = getelementptr i64, ptr %frame, i64 %next
+      store ptr %address, ptr %place
+      ret void
+    }
+    define void @fetched(ptr %frame, i64 %address, i64 %bytes) {
+      call void @fetch_below(ptr %frame, i64 %address, i64 %bytes)
+      ret void
+    }
+    """
+    code = objects.ObjectCode(("fetched",), target.compiled(note + text))
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    words = np.zeros(200, np.int64)
+    function(objects.loaded(code).kept()["fetched"])(words.ctypes.data, address, nbytes)
+    return [int(word) for word in words[1 : 1 + words[0]]]
+
+
+@pytest.mark.parametrize("nbytes", [256, 264, 512, 1000, 4096])
+@pytest.mark.parametrize("address", [1 << 20, (1 << 20) + 24])
+def test_the_lines_of_the_row_below_are_fetched_the_last_first(nbytes: int, address: int) -> None:
+    found = fetched(address, nbytes)
+    assert found == sorted(found, reverse=True)
+    lines = {place // shared_code.LINE for place in found}
+    row = {place // shared_code.LINE for place in range(address - nbytes, address)}
+    # Of memory beside the row at most the line that its first element shares is fetched.
+    assert len(found) == -(-nbytes // shared_code.LINE)
+    assert found[0] == address - shared_code.LINE and row - lines <= {(address - 1) // shared_code.LINE}
+    assert found[-1] > address - nbytes - shared_code.LINE
+
+
+@pytest.mark.parametrize("nbytes", [0, 8, 248, 4104, 1 << 20])
+def test_rows_that_the_processor_fetches_itself_are_left_to_it(nbytes: int) -> None:
+    assert fetched(1 << 40, nbytes) == []
+
+
+@pytest.mark.parametrize(("columns", "calls"), [(31, 0), (32, 1), (64, 1), (512, 1), (513, 0)])
+def test_a_pop_fetches_the_row_below_where_rows_have_the_size_for_it(columns: int, calls: int) -> None:
+    text = text_of(RNG.uniform(0.1, 0.2, columns))
+    assert text.count(CALL) == calls == text.count("define internal void @fetch_below(")
+
+
+def test_rows_whose_size_the_run_knows_are_asked_then() -> None:
+    text = text_of(RNG.uniform(0.1, 0.2, 64), (cg.TensorSpec((None,)),))
+    assert text.count(CALL) == 1
+
+
+def test_numbers_are_not_fetched() -> None:
+    graph = optimised_graph(cg.function(cg.grad(lambda x: saving(x[None]))).graph(0.1))
+    assert CALL not in PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [0.1])), 32).function("plan")
+
+
+@pytest.mark.parametrize("columns", [32, 64, 500])
+def test_gradients_over_several_blocks_are_the_reference_engines(columns: int) -> None:
+    """The first block has 256 rows. Below the last row of each nothing is taken off: that is fetched, not read."""
+    x = RNG.uniform(0.1, 0.2, columns)
+    step = lambda c: (c[0] + 1, cnp.sin(c[1]) * 1.01)
+    graph = cg.function(
+        cg.grad(lambda x: cnp.sum(cg.while_loop(lambda c: c[0] < 1000, step, (0, x))[1])), engine="reference"
+    ).graph(x)
+    (found,), (expected,) = run_on("native", graph, [x]), run_on("reference", graph, [x])
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
