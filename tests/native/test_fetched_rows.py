@@ -1,4 +1,4 @@
-"""Rows that a backward loop takes off next are brought near: which of them, and in which order."""
+"""Rows that are pushed or popped next are brought near: which of them, and in which order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.execution import run_on
 
 RNG = np.random.default_rng(3)
-CALL = "call void @fetch_below("
+CALL = "call void @fetch("
 
 
 def text_of(x: np.ndarray, signature: Any = None) -> str:
@@ -30,9 +30,9 @@ def saving(x: Any) -> Any:
     return cnp.sum(cg.while_loop(lambda x: x[0] < 2.0, lambda x: cnp.sin(x) + x, x))
 
 
-def fetched(address: int, nbytes: int) -> list[int]:
-    """The addresses that `fetch_below` fetches, in its order."""
-    text = shared_code.function("fetch_below").text
+def fetched(address: int, step: int, nbytes: int) -> list[int]:
+    """The addresses that `fetch` fetches, in its order."""
+    text = shared_code.function("fetch").text
     assert text.count("call void @llvm.prefetch.p0(") == 1
     text = re.sub(r"call void @llvm\.prefetch\.p0\((ptr %\d+), .*\)", r"call void @note(ptr %frame, \1)", text)
     note = """
@@ -44,45 +44,54 @@ def fetched(address: int, nbytes: int) -> list[int]:
       store ptr %address, ptr %place
       ret void
     }
-    define void @fetched(ptr %frame, i64 %address, i64 %bytes) {
-      call void @fetch_below(ptr %frame, i64 %address, i64 %bytes)
+    define void @fetched(ptr %frame, i64 %address, i64 %step, i64 %bytes) {
+      call void @fetch(ptr %frame, i64 %address, i64 %step, i64 %bytes)
       ret void
     }
     """
     code = objects.ObjectCode(("fetched",), target.compiled(note + text))
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     words = np.zeros(200, np.int64)
-    function(objects.loaded(code).kept()["fetched"])(words.ctypes.data, address, nbytes)
+    function(objects.loaded(code).kept()["fetched"])(words.ctypes.data, address, step, nbytes)
     return [int(word) for word in words[1 : 1 + words[0]]]
 
 
-@pytest.mark.parametrize("nbytes", [256, 264, 512, 1000, 4096])
-@pytest.mark.parametrize("address", [1 << 20, (1 << 20) + 24])
-def test_the_lines_of_the_row_below_are_fetched_the_last_first(nbytes: int, address: int) -> None:
-    found = fetched(address, nbytes)
-    assert found == sorted(found, reverse=True)
-    lines = {place // shared_code.LINE for place in found}
-    row = {place // shared_code.LINE for place in range(address - nbytes, address)}
-    # Of memory beside the row at most the line that its first element shares is fetched.
-    assert len(found) == -(-nbytes // shared_code.LINE)
-    assert found[0] == address - shared_code.LINE and row - lines <= {(address - 1) // shared_code.LINE}
-    assert found[-1] > address - nbytes - shared_code.LINE
+@pytest.mark.parametrize("step", [64, -64])
+@pytest.mark.parametrize(("nbytes", "lines"), [(256, 4), (264, 5), (512, 8), (1000, 16), (4096, 64)])
+def test_the_lines_of_a_row_are_fetched_one_after_the_other(nbytes: int, lines: int, step: int) -> None:
+    assert fetched(1 << 20, step, nbytes) == [(1 << 20) + step * k for k in range(1, lines + 1)]
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, 248, 4104, 1 << 20])
 def test_rows_that_the_processor_fetches_itself_are_left_to_it(nbytes: int) -> None:
-    assert fetched(1 << 40, nbytes) == []
+    assert fetched(1 << 40, 64, nbytes) == []
 
 
-@pytest.mark.parametrize(("columns", "calls"), [(31, 0), (32, 1), (64, 1), (512, 1), (513, 0)])
-def test_a_pop_fetches_the_row_below_where_rows_have_the_size_for_it(columns: int, calls: int) -> None:
+def test_pushes_fetch_the_row_after_the_next_one_and_pops_the_one_below_downwards() -> None:
+    """As the text has it: from the address of the row that is pushed or popped, of 512 bytes."""
+    text = text_of(RNG.uniform(0.1, 0.2, 64))
+    calls = re.findall(
+        r"(%\d+) = call ptr @(room1|last)\(.*\n(?:.*\n){0,9}?"
+        r"  (%\d+) = ptrtoint ptr \1 to i64\n(?:  %\d+ = (add i64 \3, -?\d+)\n)?  (call void @fetch\(.*\))",
+        text,
+    )
+    assert len(calls) == 2
+    for _, function, address, sum_, call in calls:
+        if function == "room1":
+            assert sum_ == f"add i64 {address}, {2 * 512 - 64}" and call.endswith(", i64 64, i64 512)")
+        else:
+            assert not sum_ and call == f"call void @fetch(ptr %frame, i64 {address}, i64 -64, i64 512)"
+
+
+@pytest.mark.parametrize(("columns", "calls"), [(31, 0), (32, 2), (64, 2), (512, 2), (513, 0)])
+def test_a_push_and_a_pop_fetch_a_row_where_it_has_the_size_for_it(columns: int, calls: int) -> None:
     text = text_of(RNG.uniform(0.1, 0.2, columns))
-    assert text.count(CALL) == calls == text.count("define internal void @fetch_below(")
+    assert text.count(CALL) == calls and text.count("define internal void @fetch(") == bool(calls)
 
 
 def test_rows_whose_size_the_run_knows_are_asked_then() -> None:
     text = text_of(RNG.uniform(0.1, 0.2, 64), (cg.TensorSpec((None,)),))
-    assert text.count(CALL) == 1
+    assert text.count(CALL) == 2
 
 
 def test_numbers_are_not_fetched() -> None:

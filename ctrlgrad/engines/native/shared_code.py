@@ -10,8 +10,8 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.records import record
 
-# Rows of fewer or more bytes are not fetched ahead: the processor itself does that where rows are a few lines of its
-# cache, and where reading one takes longer than coming to its beginning.
+# Of the stack's rows, those of so many bytes are fetched ahead. Where rows are a few lines of the processor's cache, or
+# more than a page, it does that itself.
 LINE, LEAST_FETCHED, MOST_FETCHED = 64, 256, 4096
 
 # The address that a function gives where the answer to what it asked ends the run.
@@ -154,30 +154,26 @@ def _last() -> SharedFunction:
     return f.finished(f.row(count))
 
 
-def _fetch_below() -> SharedFunction:
-    """Begin to bring the row below one at an address near, downwards.
-
-    Rows are taken off downwards, and each is read upwards. A processor goes on fetching what is read in one direction;
-    this order it takes for none, and each row would be waited for.
-    """
+def _fetch() -> SharedFunction:
+    """Begin to bring a row near: the lines of the cache that follow an address, one step after the other."""
     w = Writer()
     start, head, after = (w.new_label(name) for name in ("start", "head", "after"))
     over = w.op(f"sub i64 %bytes, {LEAST_FETCHED}")
     w.branch_if(w.op(f"icmp ule i64 {over}, {MOST_FETCHED - LEAST_FETCHED}"), start, after)
     w.label(start)
-    end = w.op("sub i64 %address, %bytes")
     w.branch(head)
     w.label(head)
-    place = w.phi("i64")
-    place.add("%address", start)
-    line = w.op(f"sub i64 {place.name}, {LINE}")
-    place.add(line, head)
+    place, left = w.phi("i64"), w.phi("i64")
+    line, rest = w.op(f"add i64 {place.name}, %step"), w.op(f"sub i64 {left.name}, {LINE}")
+    for phi, first, following in ((place, "%address", line), (left, "%bytes", rest)):
+        phi.add(first, start)
+        phi.add(following, head)
     w.line(f"call void @llvm.prefetch.p0(ptr {w.op(f'inttoptr i64 {line} to ptr')}, i32 0, i32 3, i32 1)")
-    w.branch_if(w.op(f"icmp ugt i64 {line}, {end}"), head, after)
+    w.branch_if(w.op(f"icmp sgt i64 {rest}, 0"), head, after)
     w.label(after)
     w.line("ret void")
-    text = w.function("internal void @fetch_below(ptr %frame, i64 %address, i64 %bytes) noinline")
-    return SharedFunction("fetch_below", "void", text)
+    text = w.function("internal void @fetch(ptr %frame, i64 %address, i64 %step, i64 %bytes) noinline")
+    return SharedFunction("fetch", "void", text)
 
 
 def _joined() -> SharedFunction:
@@ -206,7 +202,7 @@ _MAKERS = {
     "may_begin_again": _may_begin_again,
     "tell_failure": _tell_failure,
     "last": _last,
-    "fetch_below": _fetch_below,
+    "fetch": _fetch,
     "joined": _joined,
     "scratch": _scratch,
 }

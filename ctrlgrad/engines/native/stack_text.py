@@ -31,6 +31,8 @@ from ctrlgrad.plan.sizes import Size, product
 
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
+# Which rows are fetched when one is pushed, and when one is taken off: so many above it, or below it.
+ABOVE, BELOW = 2, -1
 
 
 class StackText(PlanText):
@@ -119,8 +121,31 @@ class StackText(PlanText):
         address = self.top(push.stack)
         self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
 
+    def fetch(self, stack: Stack, address: str, rows: int) -> None:
+        """Begin to bring the row near that lies so many rows above one, or below it, where that may pay.
+
+        What a backward loop takes off lies below what it took off before, and is read upwards: a processor goes on
+        fetching what is read in one direction, and takes this for none. So the row below is fetched downwards. Of what
+        is pushed, which is in order, the processor fetches too little ahead.
+        """
+        nbytes = self.row_bytes(stack)
+        if nbytes.is_known and not shared_code.LEAST_FETCHED <= nbytes.factor <= shared_code.MOST_FETCHED:
+            return
+        step = shared_code.LINE if rows > 0 else -shared_code.LINE
+        # The line before the first one: that of the row's beginning, or of its end where lines go down.
+        further = self.w.add(self.size(nbytes * Size(rows if rows > 0 else rows + 1)), str(-step if rows > 0 else 0))
+        at = self.w.add(self.w.op(f"ptrtoint ptr {address} to i64"), further)
+        self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.call_shared("fetch", at, str(step), self.size(nbytes))
+
     def top(self, stack: Stack) -> str:
         """The address of the next row of a stack, for which there is room."""
+        address = self.room(stack)
+        self.fetch(stack, address, ABOVE)
+        return address
+
+    def room(self, stack: Stack) -> str:
+        """As `top`; a full block asks for another one."""
         if not self.near:
             return self.ask_of_stack("room", stack, self.size(self.row_bytes(stack)), is_told_shape=True)
         handle = self.plan.handles[stack]
@@ -173,7 +198,6 @@ class StackText(PlanText):
 
     def pop(self, step: Pop) -> None:
         address = self.last(step.stack)
-        self.fetch_below(step.stack, address)
         if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
             self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
             return
@@ -183,6 +207,12 @@ class StackText(PlanText):
 
     def last(self, stack: Stack) -> str:
         """The address of the last row of a stack, which is taken off."""
+        address = self.taken_off(stack)
+        self.fetch(stack, address, BELOW)
+        return address
+
+    def taken_off(self, stack: Stack) -> str:
+        """As `last`; an empty block asks for the one below."""
         if not self.near:
             return self.ask_of_stack("last", stack, self.size(self.row_bytes(stack)))
         handle = self.plan.handles[stack]
@@ -191,14 +221,6 @@ class StackText(PlanText):
         count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
         self.store_word(words + frame.COUNT, count)
         return self.row_at(stack, count)
-
-    def fetch_below(self, stack: Stack, address: str) -> None:
-        """Bring the row near that is taken off next, where that may pay."""
-        nbytes = self.row_bytes(stack)
-        if nbytes.is_known and not shared_code.LEAST_FETCHED <= nbytes.factor <= shared_code.MOST_FETCHED:
-            return
-        self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.call_shared("fetch_below", self.w.op(f"ptrtoint ptr {address} to i64"), self.size(nbytes))
 
     def to_stack(self, step: ToStack) -> None:
         handle = self.plan.handles[step.result]
