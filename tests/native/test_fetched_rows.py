@@ -45,7 +45,7 @@ def fetched(address: int, step: int, nbytes: int) -> list[int]:
       ret void
     }
     define void @fetched(ptr %frame, i64 %address, i64 %step, i64 %bytes) {
-      call void @fetch(ptr %frame, i64 %address, i64 %step, i64 %bytes)
+      call void @fetch(ptr %frame, i64 %address, i64 %step, i64 %bytes, i64 256, i64 4096)
       ret void
     }
     """
@@ -63,7 +63,7 @@ def test_the_lines_of_a_row_are_fetched_one_after_the_other(nbytes: int, lines: 
 
 
 @pytest.mark.parametrize("nbytes", [0, 8, 248, 4104, 1 << 20])
-def test_rows_that_the_processor_fetches_itself_are_left_to_it(nbytes: int) -> None:
+def test_rows_of_other_sizes_are_not_fetched(nbytes: int) -> None:
     assert fetched(1 << 40, 64, nbytes) == []
 
 
@@ -78,12 +78,16 @@ def test_pushes_fetch_the_row_after_the_next_one_and_pops_the_one_below_downward
     assert len(calls) == 2
     for _, function, address, sum_, call in calls:
         if function == "room1":
-            assert sum_ == f"add i64 {address}, {2 * 512 - 64}" and call.endswith(", i64 64, i64 512)")
+            assert sum_ == f"add i64 {address}, {2 * 512 - 64}" and call.endswith(
+                ", i64 64, i64 512, i64 256, i64 1024)"
+            )
         else:
-            assert not sum_ and call == f"call void @fetch(ptr %frame, i64 {address}, i64 -64, i64 512)"
+            assert (
+                not sum_ and call == f"call void @fetch(ptr %frame, i64 {address}, i64 -64, i64 512, i64 256, i64 2048)"
+            )
 
 
-@pytest.mark.parametrize(("columns", "calls"), [(31, 0), (32, 2), (64, 2), (512, 2), (513, 0)])
+@pytest.mark.parametrize(("columns", "calls"), [(31, 0), (32, 2), (64, 2), (128, 2), (129, 1), (256, 1), (257, 0)])
 def test_a_push_and_a_pop_fetch_a_row_where_it_has_the_size_for_it(columns: int, calls: int) -> None:
     text = text_of(RNG.uniform(0.1, 0.2, columns))
     assert text.count(CALL) == calls and text.count("define internal void @fetch(") == bool(calls)

@@ -10,9 +10,8 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.records import record
 
-# Of the stack's rows, those of so many bytes are fetched ahead. Where rows are a few lines of the processor's cache, or
-# more than a page, it does that itself.
-LINE, LEAST_FETCHED, MOST_FETCHED = 64, 256, 4096
+# Bytes of a line of the processor's cache.
+LINE = 64
 
 # The address that a function gives where the answer to what it asked ends the run.
 ENDED = "inttoptr (i64 -1 to ptr)"
@@ -155,11 +154,11 @@ def _last() -> SharedFunction:
 
 
 def _fetch() -> SharedFunction:
-    """Begin to bring a row near: the lines of the cache that follow an address, one step after the other."""
+    """Begin to bring a row near, of `least` to `most` bytes: the lines of the cache that follow an address by steps."""
     w = Writer()
     start, head, after = (w.new_label(name) for name in ("start", "head", "after"))
-    over = w.op(f"sub i64 %bytes, {LEAST_FETCHED}")
-    w.branch_if(w.op(f"icmp ule i64 {over}, {MOST_FETCHED - LEAST_FETCHED}"), start, after)
+    is_long, is_short = w.op("icmp uge i64 %bytes, %least"), w.op("icmp ule i64 %bytes, %most")
+    w.branch_if(w.op(f"and i1 {is_long}, {is_short}"), start, after)
     w.label(start)
     w.branch(head)
     w.label(head)
@@ -172,7 +171,8 @@ def _fetch() -> SharedFunction:
     w.branch_if(w.op(f"icmp sgt i64 {rest}, 0"), head, after)
     w.label(after)
     w.line("ret void")
-    text = w.function("internal void @fetch(ptr %frame, i64 %address, i64 %step, i64 %bytes) noinline")
+    given = "ptr %frame, i64 %address, i64 %step, i64 %bytes, i64 %least, i64 %most"
+    text = w.function(f"internal void @fetch({given}) noinline")
     return SharedFunction("fetch", "void", text)
 
 

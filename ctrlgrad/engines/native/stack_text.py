@@ -28,11 +28,24 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size, product
+from ctrlgrad.records import record
 
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
-# Which rows are fetched when one is pushed, and when one is taken off: so many above it, or below it.
-ABOVE, BELOW = 2, -1
+
+
+@record
+class Ahead:
+    """Which row is fetched: so many above one, or below it; and the bytes of rows for which that pays."""
+
+    rows: int
+    least: int
+    most: int
+
+
+# When a row is pushed, and when it is taken off. Where rows are a few lines of the cache, or long, a processor fetches
+# ahead itself: measured with rows of 128 bytes to 8 KiB.
+PUSHED, POPPED = Ahead(2, 256, 1024), Ahead(-1, 256, 2048)
 
 
 class StackText(PlanText):
@@ -121,27 +134,28 @@ class StackText(PlanText):
         address = self.top(push.stack)
         self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
 
-    def fetch(self, stack: Stack, address: str, rows: int) -> None:
-        """Begin to bring the row near that lies so many rows above one, or below it, where that may pay.
+    def fetch(self, stack: Stack, address: str, ahead: Ahead) -> None:
+        """Begin to bring a row near that lies above one, or below it, where that may pay.
 
         What a backward loop takes off lies below what it took off before, and is read upwards: a processor goes on
         fetching what is read in one direction, and takes this for none. So the row below is fetched downwards. Of what
         is pushed, which is in order, the processor fetches too little ahead.
         """
         nbytes = self.row_bytes(stack)
-        if nbytes.is_known and not shared_code.LEAST_FETCHED <= nbytes.factor <= shared_code.MOST_FETCHED:
+        if nbytes.is_known and not ahead.least <= nbytes.factor <= ahead.most:
             return
-        step = shared_code.LINE if rows > 0 else -shared_code.LINE
+        is_up = ahead.rows > 0
+        step = shared_code.LINE if is_up else -shared_code.LINE
         # The line before the first one: that of the row's beginning, or of its end where lines go down.
-        further = self.w.add(self.size(nbytes * Size(rows if rows > 0 else rows + 1)), str(-step if rows > 0 else 0))
-        at = self.w.add(self.w.op(f"ptrtoint ptr {address} to i64"), further)
+        further = self.size(nbytes * Size(ahead.rows if is_up else ahead.rows + 1))
+        at = self.w.add(self.w.op(f"ptrtoint ptr {address} to i64"), self.w.add(further, str(-step if is_up else 0)))
         self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        self.call_shared("fetch", at, str(step), self.size(nbytes))
+        self.call_shared("fetch", at, str(step), self.size(nbytes), str(ahead.least), str(ahead.most))
 
     def top(self, stack: Stack) -> str:
         """The address of the next row of a stack, for which there is room."""
         address = self.room(stack)
-        self.fetch(stack, address, ABOVE)
+        self.fetch(stack, address, PUSHED)
         return address
 
     def room(self, stack: Stack) -> str:
@@ -208,7 +222,7 @@ class StackText(PlanText):
     def last(self, stack: Stack) -> str:
         """The address of the last row of a stack, which is taken off."""
         address = self.taken_off(stack)
-        self.fetch(stack, address, BELOW)
+        self.fetch(stack, address, POPPED)
         return address
 
     def taken_off(self, stack: Stack) -> str:
