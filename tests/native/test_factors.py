@@ -11,7 +11,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native.outside import Outside
+from ctrlgrad.engines.native.outside import Call, Outside
 from ctrlgrad.plan.lowering import factors
 
 L = cnp.linalg
@@ -32,9 +32,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     found: list[str] = []
     right = Outside.computed
 
-    def computed(self: Outside, node: Any, *rest: Any) -> Any:
-        found.append(node.op.name)
-        return right(self, node, *rest)
+    def computed(self: Outside, call: Call, *rest: Any) -> Any:
+        found.append(call.node.op.name)
+        return right(self, call, *rest)
 
     monkeypatch.setattr(Outside, "computed", computed)
     yield found

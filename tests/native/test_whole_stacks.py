@@ -11,7 +11,7 @@ from instruments.natively import run_natively
 from programs import BY_NAME
 
 from ctrlgrad import tree
-from ctrlgrad.engines.native.outside import Outside
+from ctrlgrad.engines.native.outside import Call, Outside
 from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
@@ -83,9 +83,9 @@ def test_an_append_is_undone_without_a_call_of_python(name: str, monkeypatch: py
     calls: Counter[str] = Counter()
     right = Outside.computed
 
-    def computed(self: Outside, node: Any, *rest: Any) -> Any:
-        calls[node.op.name] += 1
-        return right(self, node, *rest)
+    def computed(self: Outside, call: Call, *rest: Any) -> Any:
+        calls[call.node.op.name] += 1
+        return right(self, call, *rest)
 
     monkeypatch.setattr(Outside, "computed", computed)
     program = BY_NAME[name]

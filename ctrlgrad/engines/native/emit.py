@@ -83,7 +83,8 @@ class PlanWriter(OutsideText):
         self.epilogue()
         self.write_near()
         self.w.line("ret void")
-        return self.w.module(*self.shared.values(), *self.parts, self.w.function(f"void @{name}(ptr %frame)"))
+        function = self.w.function(f"void @{name}(ptr %frame)", self.vector_bytes)
+        return self.w.module(*self.shared.values(), *self.parts, function)
 
     def block(self, block: Block) -> None:
         outside, self.known = self.known, {}

@@ -81,7 +81,7 @@ class NestFunctions:
             self.vector_bytes,
         ).write()
         inner.line("ret void")
-        text = inner.function(f"internal void @nest({', '.join(given.parameters)}) noinline")
+        text = inner.function(f"internal void @nest({', '.join(given.parameters)}) noinline", self.vector_bytes)
         rest = text.removeprefix("define internal void @nest")
         name, is_new = self.names.get(rest, f"nest{len(self.names)}"), rest not in self.names
         self.names[rest] = name

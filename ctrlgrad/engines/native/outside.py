@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,49 @@ from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node
-from ctrlgrad.plan.model import Array, Stack, View
+from ctrlgrad.plan.model import Array, Stack, Step, View
+from ctrlgrad.plan.model import Outside as OutsideStep
+from ctrlgrad.records import record
+
+
+@record
+class Call:
+    """An op that is called, with where the words of its operands and results start, and its kernel."""
+
+    step: Step
+    node: Node
+    operands: tuple[tuple[Any, int], ...]
+    consumed: tuple[int, ...]
+    results: tuple[tuple[Any, int], ...]
+    kernel: Callable[[list[Any], Run], Any]
+
+    @classmethod
+    def of(cls, step: OutsideStep, index: int) -> Call:
+        """The call of a step whose words start at an index."""
+        starts = list(accumulate(map(operand_words, (*step.operands, *step.results)), initial=index))
+        count = len(step.operands)
+        operands = tuple(zip(step.operands, starts, strict=False))
+        results = tuple(zip(step.results, starts[count:], strict=False))
+        return cls(step, step.node, operands, step.consumed, results, _kernel(step.node))
+
+
+def _kernel(node: Node) -> Callable[[list[Any], Run], Any]:
+    """What computes a node: of whole stacks by blocks, where it can, or the reference kernel."""
+    name = node.op.name
+    by_blocks, kernel = WHOLE_STACKS.get(name), None
+    if name in IN_BLOCKS.pure:
+        pure = IN_BLOCKS.pure[name](node)
+        kernel = lambda operands, run: pure(*operands)
+    else:
+        kernel = IN_BLOCKS.effect(node)
+    if by_blocks is None:
+        return kernel
+
+    def computed(operands: list[Any], run: Run) -> Any:
+        found = by_blocks(*operands)
+        return kernel(operands, run) if found is None else found
+
+    return computed
 
 
 class Outside:
@@ -27,36 +71,42 @@ class Outside:
         self.pending: list[Any] = []
         # How many calls of callbacks were made in this run.
         self.callbacks = 0
+        self.calls: dict[int, Call] = {}
 
     def start(self, silent_callbacks: int) -> None:
         """A run begins, the first callbacks of which were called already."""
         self.run.silent_callbacks = silent_callbacks
         self.callbacks = 0
 
+    def call(self, number: int) -> Call:
+        """What there is to know of an outside call of the plan before it is made, found once."""
+        if number not in self.calls:
+            step = self.frame.layout.calls[number]
+            self.calls[number] = Call.of(step, self.frame.layout.outside[step])
+        return self.calls[number]
+
     def compute(self, number: int, knows_rows: bool) -> None:
-        frame, step = self.frame, self.frame.layout.calls[number]
-        node = step.node
-        index = frame.layout.outside[step]
-        operands: list[Any] = []
-        for position, item in enumerate(step.operands):
-            operands.append(self.operand(item, index, position in step.consumed))
-            index += operand_words(item)
-        if node.op.name == "callback":
-            self.run.iterations = iterations(frame, frame.program.positions.steps[step])
+        frame, call = self.frame, self.call(number)
+        node, is_callback = call.node, call.node.op.name == "callback"
+        operands = [
+            self.operand(item, index, position in call.consumed) for position, (item, index) in enumerate(call.operands)
+        ]
+        if is_callback:
+            self.run.iterations = iterations(frame, frame.program.positions.steps[call.step])
         try:
             with np.errstate(all="ignore"):
-                found = self.computed(node, operands)
+                found = self.computed(call, operands)
         except BaseException as error:
             found = explained(error, node)
-            noted(found, frame, frame.program.positions.steps[step])
+            noted(found, frame, frame.program.positions.steps[call.step])
             if found is error:
                 raise
             raise found from error
         del operands
-        self.callbacks += node.op.name == "callback"
-        results = [found] if len(step.results) == 1 else list(found or ())
+        self.callbacks += is_callback
+        results = [found] if len(call.results) == 1 else list(found or ())
         self.pending = results
-        for result, value in zip(step.results, results, strict=True):
+        for (result, index), value in zip(call.results, results, strict=True):
             if isinstance(result, Stack):
                 handle = frame.plan.handles[result]
                 frame.stacks[handle].hold(value, frame.row_shape(handle) if knows_rows else None)
@@ -67,18 +117,10 @@ class Outside:
                 parts = (value.real, value.imag) if len(result) == 2 else (value,)
                 for k, (register, part) in enumerate(zip(result, parts, strict=True)):
                     frame.put(index + k, register.dtype, part)
-            index += operand_words(result)
 
-    def computed(self, node: Node, operands: list[Any]) -> Any:
-        """What the kernel of a node gives."""
-        name = node.op.name
-        if name in WHOLE_STACKS:
-            found = WHOLE_STACKS[name](*operands)
-            if found is not None:
-                return found
-        if name in IN_BLOCKS.pure:
-            return IN_BLOCKS.pure[name](node)(*operands)
-        return IN_BLOCKS.effect(node)(operands, self.run)
+    def computed(self, call: Call, operands: list[Any]) -> Any:
+        """What the kernel of a call gives."""
+        return call.kernel(operands, self.run)
 
     def operand(self, item: Any, index: int, is_consumed: bool) -> Any:
         frame = self.frame
@@ -103,16 +145,14 @@ class Outside:
 
     def fetch(self, number: int) -> None:
         """Write the arrays to where they belong."""
-        frame, step = self.frame, self.frame.layout.calls[number]
-        index = frame.layout.outside[step] + sum(map(operand_words, step.operands))
-        for item, value in zip(step.results, self.pending, strict=True):
+        frame = self.frame
+        for (item, index), value in zip(self.call(number).results, self.pending, strict=True):
             if isinstance(item, Array):
                 rank = len(item.shape)
                 words = frame.words[index : index + 1 + 2 * rank].tolist()
                 strides = tuple(s * item.dtype.itemsize for s in words[1 + rank :])
                 target = array_at(words[0], tuple(words[1 : 1 + rank]), strides, item.dtype)
                 target[...] = value
-            index += operand_words(item)
         self.pending = []
 
 

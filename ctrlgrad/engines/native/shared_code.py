@@ -10,6 +10,9 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.records import record
 
+# Bytes of a line of the processor's cache.
+LINE = 64
+
 # The address that a function gives where the answer to what it asked ends the run.
 ENDED = "inttoptr (i64 -1 to ptr)"
 
@@ -150,6 +153,29 @@ def _last() -> SharedFunction:
     return f.finished(f.row(count))
 
 
+def _fetch() -> SharedFunction:
+    """Begin to bring a row near, of `least` to `most` bytes: the lines of the cache that follow an address by steps."""
+    w = Writer()
+    start, head, after = (w.new_label(name) for name in ("start", "head", "after"))
+    is_long, is_short = w.op("icmp uge i64 %bytes, %least"), w.op("icmp ule i64 %bytes, %most")
+    w.branch_if(w.op(f"and i1 {is_long}, {is_short}"), start, after)
+    w.label(start)
+    w.branch(head)
+    w.label(head)
+    place, left = w.phi("i64"), w.phi("i64")
+    line, rest = w.op(f"add i64 {place.name}, %step"), w.op(f"sub i64 {left.name}, {LINE}")
+    for phi, first, following in ((place, "%address", line), (left, "%bytes", rest)):
+        phi.add(first, start)
+        phi.add(following, head)
+    w.line(f"call void @llvm.prefetch.p0(ptr {w.op(f'inttoptr i64 {line} to ptr')}, i32 0, i32 3, i32 1)")
+    w.branch_if(w.op(f"icmp sgt i64 {rest}, 0"), head, after)
+    w.label(after)
+    w.line("ret void")
+    given = "ptr %frame, i64 %address, i64 %step, i64 %bytes, i64 %least, i64 %most"
+    text = w.function(f"internal void @fetch({given}) noinline")
+    return SharedFunction("fetch", "void", text)
+
+
 def _joined() -> SharedFunction:
     """The address of all rows of a stack, which lie in one block then."""
     f = _StackFunction("joined", "ptr")
@@ -176,6 +202,7 @@ _MAKERS = {
     "may_begin_again": _may_begin_again,
     "tell_failure": _tell_failure,
     "last": _last,
+    "fetch": _fetch,
     "joined": _joined,
     "scratch": _scratch,
 }

@@ -128,7 +128,8 @@ class SharedKernel:
         self.call(parts)
         for k, table in tables.items():
             self.combine_parts(k, table, parts)
-        return inner.function(f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)")
+        signature = f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)"
+        return inner.function(signature, part.vector_bytes)
 
     def call(self, parts: int) -> None:
         w = self.w

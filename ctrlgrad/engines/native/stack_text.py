@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
@@ -28,9 +28,24 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size, product
+from ctrlgrad.records import record
 
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
+
+
+@record
+class Ahead:
+    """Which row is fetched: so many above one, or below it; and the bytes of rows for which that pays."""
+
+    rows: int
+    least: int
+    most: int
+
+
+# When a row is pushed, and when it is taken off. Where rows are a few lines of the cache, or long, a processor fetches
+# ahead itself: measured with rows of 128 bytes to 8 KiB.
+PUSHED, POPPED = Ahead(2, 256, 1024), Ahead(-1, 256, 2048)
 
 
 class StackText(PlanText):
@@ -119,8 +134,32 @@ class StackText(PlanText):
         address = self.top(push.stack)
         self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
 
+    def fetch(self, stack: Stack, address: str, ahead: Ahead) -> None:
+        """Begin to bring a row near that lies above one, or below it, where that may pay.
+
+        What a backward loop takes off lies below what it took off before, and is read upwards: a processor goes on
+        fetching what is read in one direction, and takes this for none. So the row below is fetched downwards. Of what
+        is pushed, which is in order, the processor fetches too little ahead.
+        """
+        nbytes = self.row_bytes(stack)
+        if nbytes.is_known and not ahead.least <= nbytes.factor <= ahead.most:
+            return
+        is_up = ahead.rows > 0
+        step = shared_code.LINE if is_up else -shared_code.LINE
+        # The line before the first one: that of the row's beginning, or of its end where lines go down.
+        further = self.size(nbytes * Size(ahead.rows if is_up else ahead.rows + 1))
+        at = self.w.add(self.w.op(f"ptrtoint ptr {address} to i64"), self.w.add(further, str(-step if is_up else 0)))
+        self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.call_shared("fetch", at, str(step), self.size(nbytes), str(ahead.least), str(ahead.most))
+
     def top(self, stack: Stack) -> str:
         """The address of the next row of a stack, for which there is room."""
+        address = self.room(stack)
+        self.fetch(stack, address, PUSHED)
+        return address
+
+    def room(self, stack: Stack) -> str:
+        """As `top`; a full block asks for another one."""
         if not self.near:
             return self.ask_of_stack("room", stack, self.size(self.row_bytes(stack)), is_told_shape=True)
         handle = self.plan.handles[stack]
@@ -182,6 +221,12 @@ class StackText(PlanText):
 
     def last(self, stack: Stack) -> str:
         """The address of the last row of a stack, which is taken off."""
+        address = self.taken_off(stack)
+        self.fetch(stack, address, POPPED)
+        return address
+
+    def taken_off(self, stack: Stack) -> str:
+        """As `last`; an empty block asks for the one below."""
         if not self.near:
             return self.ask_of_stack("last", stack, self.size(self.row_bytes(stack)))
         handle = self.plan.handles[stack]

@@ -192,9 +192,17 @@ class Writer:
         self._lines.append(phi)
         return phi
 
-    def function(self, signature: str) -> str:
-        """The function: `void @f(ptr %table)` with what has been written. Nothing is thrown through it."""
-        return "\n".join([f"define {signature} nounwind {{", "entry:", *self._entry, *map(str, self._lines), "}", ""])
+    def function(self, signature: str, alignment: int | None = None) -> str:
+        """The function: `void @f(ptr %table)` with what has been written. Nothing is thrown through it.
+
+        `alignment` is how its stack is aligned, for vectors that registers have no room for: LLVM comes to know of them
+        when it has given the register away by which it would align the stack, and then lets them lie across two lines
+        of the cache.
+        """
+        stack = f"alignstack({alignment}) " if alignment else ""
+        return "\n".join(
+            [f"define {signature} {stack}nounwind {{", "entry:", *self._entry, *map(str, self._lines), "}", ""]
+        )
 
     def module(self, *functions: str) -> str:
         """A module of functions with the declarations of this writer."""
