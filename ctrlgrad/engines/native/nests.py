@@ -6,7 +6,7 @@ Reductions along the innermost axes stay in registers until these loops are over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -16,14 +16,15 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, axes_of, is_small, lanes_of
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.extremes import Extremes
 from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
+from ctrlgrad.engines.native.reductions import Sums, advance, element_parts
 from ctrlgrad.engines.native.short_rows import ShortRows, reduce_rows, short_rows
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
-from ctrlgrad.plan.reductions import neutral_of
+from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 
 INDEX = np.dtype(np.int64)
@@ -67,7 +68,7 @@ class KernelWriter:
         self.indices: dict[int, str] = {}
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
-        self.sums: dict[int, Sums] = {}
+        self.sums: dict[int, Sums | Extremes] = {}
         self.elements = Elements(writer)
         self.is_small = is_small(kernel)
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
@@ -344,11 +345,13 @@ class KernelWriter:
             for output, stride in zip(write.indices, write.scattered, strict=True):
                 at = self.w.add(at, self.times(outputs[output], stride))
             dtype, parts = element_parts(write.view.dtype)
-            for part, output in enumerate(write.outputs):
-                value = outputs[output]
+            values = [outputs[output] for output in write.outputs]
+            for part in range(parts):
+                value = values[part]
                 if write.how != "store":
                     before = self.elements.load(base, at, write.view.dtype, part, width, further, first)
-                    value = combine(w, write.how, dtype, before, value, width)
+                    given = values if write.how == "dot" else [value]
+                    value = advance(w, write.how, dtype, before, given, width)
                 self.elements.store(base, at, dtype, parts, part, value, width, further, first)
 
     # Reductions in registers.
@@ -362,7 +365,15 @@ class KernelWriter:
         if width > 1:
             lanes = rows if rows > 1 else self.unroll(axes[-1], width)
             forms += [(width, lane) for lane in range(lanes)]
-        self.sums[k] = Sums(self.w, self.kernel.writes[k], forms)
+        self.sums[k] = self.gathered(k, forms)
+
+    def gathered(self, k: int, forms: Iterable[tuple[int, int]]) -> Sums | Extremes:
+        """What a reduction has come to before the first element, in variables of these forms."""
+        write, expression = self.kernel.writes[k], self.kernel.expression
+        if write.how in EXTREMES:
+            dtype = expression.instructions[expression.outputs[write.outputs[0]]].dtype
+            return Extremes(self.w, EXTREMES[write.how], dtype, forms)
+        return Sums(self.w, write, forms)
 
     def finish(self, k: int, offsets: list[str], row: int | None = None) -> None:
         """Write what a reduction has come to, all of it or that of one row."""

@@ -17,7 +17,7 @@ from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Kernel, Write
-from ctrlgrad.plan.reductions import neutral_of
+from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sharing import shared_axes
 
 _REDUCTIONS = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -134,15 +134,22 @@ class _KernelRun:
         at = data.inside(np.broadcast_to(addresses, shape), array).ravel()
         self.touched[-1][1].append((cell, at))
         parts = [np.broadcast_to(outputs[o], shape).ravel() for o in write.outputs]
+        how = write.how
+        with np.errstate(all="ignore"):
+            if how == "dot":
+                how, parts = "sum", [parts[0] * parts[1]]
+            elif how in EXTREMES:
+                at, position = _first_extremes(EXTREMES[how], at, *parts)
+                how, parts = "store", [position]
         targets = [elements.real, elements.imag] if dtype_kind(array.dtype) == "c" else [elements]
         for target, values in zip(targets, parts, strict=True):
             if values.dtype != target.dtype:
                 data.fail(f"{values.dtype} is written to {array}, of {array.dtype}")
-            if write.how == "store":
+            if how == "store":
                 target[at] = values
             else:
                 with np.errstate(all="ignore"):
-                    _REDUCTIONS[write.how].at(target, at, values)
+                    _REDUCTIONS[how].at(target, at, values)
 
     def compare(self) -> None:
         """No part touches what another one writes."""
@@ -154,6 +161,21 @@ class _KernelRun:
                     for whose, its in (*read, *also_written):
                         if whose is cell and np.isin(its, elements).any():
                             self.data.fail("two parts that may run at the same time touch one element")
+
+
+def _first_extremes(
+    how: str, at: np.ndarray, values: np.ndarray, positions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where positions go, and which: for each place that of the first extreme, a NaN being beyond all numbers."""
+    found: dict[int, tuple[np.generic, np.generic]] = {}
+    for place, value, position in zip(at.tolist(), values, positions, strict=True):
+        if place in found:
+            best = found[place][0]
+            is_beyond = value > best if how == "max" else value < best
+            if not (is_beyond or (value != value and best == best)):
+                continue
+        found[place] = value, position
+    return np.array([*found], np.intp), np.array([position for _, position in found.values()], np.int64)
 
 
 __all__ = ["RunEndedError", "drawn_parts", "run_kernel"]
