@@ -59,6 +59,8 @@ class Operand:
 
     view: View
     gathered: Sizes = ()
+    # The same elements as `Columns` has laid them out, of use where that has.
+    columns: View | None = None
 
 
 How = Literal["store", "sum", "dot", "product", "max", "min", "argmax", "argmin"]
@@ -153,6 +155,17 @@ class Product:
 @record(eq=False)
 class Pack:
     """The right side of products, laid out as they read it fastest, before the loops that leave it as it is."""
+
+    result: Array
+    view: View
+
+
+@record(eq=False)
+class Columns:
+    """A matrix of short rows, laid out column after column, before the loops that leave it as it is: kernels that
+    reduce its rows take them side by side. Longer rows, and a matrix that has more elements than the result, are not
+    laid out: those kernels read it as it is.
+    """
 
     result: Array
     view: View
@@ -343,6 +356,7 @@ Step = (
     | Guard
     | Product
     | Pack
+    | Columns
     | Factorise
     | Outside
     | Push

@@ -15,8 +15,9 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
+from ctrlgrad.plan.columns import is_laid_out, matrix_of
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.model import Array, Kernel, Write
+from ctrlgrad.plan.model import Array, Kernel, View, Write
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sharing import shared_axes
 
@@ -98,17 +99,27 @@ class _KernelRun:
 
     def loaded(self, instruction: Instruction, args: list[Any], part: Part | None, beyond: list[Array]) -> np.ndarray:
         data, (number, which) = self.data, instruction.value
-        operand = self.step.operands[number]
-        addresses = data.addresses(operand.view, part)
+        operand, cell = self.step.operands[number], self.reads[number]
+        view = operand.view
+        if operand.columns is not None and self.has_columns(operand.columns):
+            # Beside the operands' cells are those of the columns.
+            before = sum(other.columns is not None for other in self.step.operands[:number])
+            view, cell = operand.columns, self.reads[len(self.step.operands) + before]
+        addresses = data.addresses(view, part)
         for at, stride in zip(args, operand.gathered, strict=True):
             addresses = addresses + np.asarray(at, np.int64) * data.size(stride)
-        elements = data.elements(self.reads[number], operand.view.array)
+        elements = data.elements(cell, view.array)
         if addresses.size and (addresses.min() < 0 or addresses.max() >= elements.size):
-            beyond.append(operand.view.array)
+            beyond.append(view.array)
             elements, addresses = np.zeros(1, elements.dtype), np.zeros_like(addresses)
-        self.touched[-1][0].append((self.reads[number], addresses))
+        self.touched[-1][0].append((cell, addresses))
         found: np.ndarray = elements[addresses]
         return (found.real, found.imag)[which] if dtype_kind(found.dtype) == "c" else found
+
+    def has_columns(self, view: View) -> bool:
+        """Whether a run has laid out the columns that a view shows."""
+        rows, terms = (self.data.size(n) for n in matrix_of(view))
+        return is_laid_out(terms, rows, view.array.count.factor)
 
     def begin(self, part: Part | None) -> None:
         """Before the first element is written: what was never written is told by its value."""

@@ -15,7 +15,7 @@ from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
 from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
 from ctrlgrad.plan.model import Array, How, Kernel, View, Write
-from ctrlgrad.plan.sizes import ONE, ZERO, Sizes, product, row_major
+from ctrlgrad.plan.sizes import ONE, ZERO, Sizes, row_major
 
 _GROWS = {"cumsum": "add", "cumprod": "multiply"}
 
@@ -29,7 +29,7 @@ def extreme_index(state: State, node: Node) -> None:
     if dtype_kind(tensor.dtype) == "b":
         _first(state, node, tensor, axis, kept)
         return
-    if all(size == ONE for size in tensor.shape[axis + 1 :]) and product(kept) != ZERO:
+    if all(size == ONE for size in tensor.shape[axis + 1 :]):
         _position(state, node, tensor, axis, kept)
         return
     extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
