@@ -153,3 +153,11 @@ def test_the_last_rows_are_reduced_again_where_some_are_left_over() -> None:
     text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, 35), 64)
     assert re.findall(r"store <8 x double> %\d+, ptr %\d+, align 8", text)
     assert re.findall(r"getelementptr double, ptr %x, i64 27", text)
+
+
+def test_fewer_rows_than_a_vector_has_are_not_taken_side_by_side() -> None:
+    """They would be read and written from before the first one on, which no result shows."""
+    signature = (cg.TensorSpec((5, None), "float64"),)
+    text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, 35), 64, signature=signature)
+    (does,) = re.findall(r"(%\d+) = icmp sge i64 %n, 8\n", text)
+    assert f"select i1 {does}, i64 %n, i64 0" in text
