@@ -15,6 +15,7 @@ from ctrlgrad.plan.model import (
     Block,
     Branch,
     Check,
+    Columns,
     Compute,
     CopyStack,
     Factorise,
@@ -89,6 +90,7 @@ def _nothing(step: Step) -> tuple[()]:
 # By class. Every stage asks for this of every step, some of them at every depth.
 _READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
     Branch: _nothing,
+    Columns: lambda step: (step.view.array,),
     Compute: _nothing,
     CopyStack: _stack,
     Factorise: lambda step: tuple(view.array for view in (step.a, step.b) if view is not None),
@@ -96,6 +98,7 @@ _READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
     Guard: _nothing,
     Kernel: lambda step: (
         *[operand.view.array for operand in step.operands],
+        *[operand.columns.array for operand in step.operands if operand.columns is not None],
         *[write.base for write in step.writes if write.base is not None],
     ),
     Length: _stack,
@@ -115,6 +118,7 @@ _READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
 }
 _DEFINES: dict[type, Callable[[Any], tuple[Value, ...]]] = {
     Branch: lambda step: step.results,
+    Columns: _result,
     Compute: lambda step: step.results,
     CopyStack: _result,
     Factorise: lambda step: (step.result, step.done),
@@ -213,6 +217,18 @@ def walk(block: Block) -> Iterator[Step]:
         yield step
         for inner in blocks_of(step):
             yield from walk(inner)
+
+
+def defined_inside(loop: Loop) -> set[object]:
+    """The arrays and stacks that a loop makes, and the names of its registers."""
+    found: set[object] = {loop.counter.name}
+    for step in walk(Block((loop,))):
+        values = list(defines(step))
+        if isinstance(step, Loop):
+            values += [c.inside for c in step.carries]
+            found.add(step.counter.name)
+        found.update(v.name if isinstance(v, Register) else v for v in values)
+    return found
 
 
 def count_reads(plan: Plan) -> Counter[Array]:

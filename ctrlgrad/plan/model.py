@@ -59,20 +59,27 @@ class Operand:
 
     view: View
     gathered: Sizes = ()
+    # The same elements as `Columns` has laid them out, of use where that has.
+    columns: View | None = None
+
+
+How = Literal["store", "sum", "dot", "product", "max", "min", "argmax", "argmin"]
 
 
 @record
 class Write:
     """What a kernel writes at each point of its space: outputs of its expression (two for a complex array).
 
-    `how` is "store", or the reduction over the axes along which the view's stride is 0: "sum", "product", "max", "min".
+    `how` is "store", or the reduction over the axes along which the view's stride is 0: "sum", "product", "max", "min";
+    "dot", the sum of the products of two outputs, each product rounded once with the sum; "argmax", "argmin", the least
+    of two outputs' second where the first is the extreme, along the innermost axes, without base.
     Other elements of the array are those of `base`; without one they mean nothing. A sum without base starts at 0.
     With `scattered` strides, the view is moved by the outputs called `indices`; "sum" then adds up at equal places.
     """
 
     view: View
     outputs: tuple[int, ...]
-    how: Literal["store", "sum", "product", "max", "min"] = "store"
+    how: How = "store"
     base: Array | None = None
     indices: tuple[int, ...] = ()
     scattered: Sizes = ()
@@ -148,6 +155,17 @@ class Product:
 @record(eq=False)
 class Pack:
     """The right side of products, laid out as they read it fastest, before the loops that leave it as it is."""
+
+    result: Array
+    view: View
+
+
+@record(eq=False)
+class Columns:
+    """A matrix of short rows, laid out column after column, before the loops that leave it as it is: kernels that
+    reduce its rows take them side by side. Longer rows, and a matrix that has more elements than the result, are not
+    laid out: those kernels read it as it is.
+    """
 
     result: Array
     view: View
@@ -338,6 +356,7 @@ Step = (
     | Guard
     | Product
     | Pack
+    | Columns
     | Factorise
     | Outside
     | Push

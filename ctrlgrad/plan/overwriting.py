@@ -8,6 +8,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Columns,
     Factorise,
     FromStack,
     Kernel,
@@ -27,7 +28,7 @@ def results_of(step: Step) -> list[Array]:
     """The arrays that a step without blocks makes."""
     if isinstance(step, Kernel):
         return [w.view.array for w in step.writes]
-    if isinstance(step, Product | Pack | Factorise | FromStack):
+    if isinstance(step, Product | Pack | Columns | Factorise | FromStack):
         return [step.result]
     if isinstance(step, Outside):
         return [r for r in step.results if isinstance(r, Array)]

@@ -11,8 +11,8 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from ctrlgrad.plan.effects import defines, names_of, walk
-from ctrlgrad.plan.model import Array, Block, Branch, Loop, Pack, Plan, Product, Register, Step, View
+from ctrlgrad.plan.effects import defined_inside, names_of
+from ctrlgrad.plan.model import Array, Block, Branch, Loop, Pack, Plan, Product, Step, View
 from ctrlgrad.plan.sizes import ONE, Size
 from ctrlgrad.records import record
 
@@ -55,7 +55,7 @@ class _Packing:
 
     def loop(self, step: Loop) -> list[Step]:
         """The loop, which is in no other, and before it what it packs."""
-        defined = _defined(step)
+        defined = defined_inside(step)
         packs: dict[View, Pack] = {}
         condition = self.packed(step.condition, defined, packs)
         body = self.packed(step.body, defined, packs)
@@ -87,15 +87,3 @@ class _Packing:
             size = Size(panels.elements(k.factor, n.factor))
             packs[b] = Pack(Array(f"p{self.count}", b.dtype, (size,)), b)
         return replace(step, packed=packs[b].result)
-
-
-def _defined(loop: Loop) -> set[object]:
-    """The arrays that a loop makes, and the names of its registers."""
-    found: set[object] = {loop.counter.name}
-    for step in walk(Block((loop,))):
-        values = list(defines(step))
-        if isinstance(step, Loop):
-            values += [c.inside for c in step.carries]
-            found.add(step.counter.name)
-        found.update(v.name if isinstance(v, Register) else v for v in values)
-    return found

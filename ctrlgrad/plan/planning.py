@@ -11,6 +11,8 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.arguments import ArgumentShape
+from ctrlgrad.plan.columns import lay_out_columns
+from ctrlgrad.plan.contraction import contract
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.joints import split_at_joints
 from ctrlgrad.plan.lowering.lower import lower
@@ -43,6 +45,8 @@ def unplaced(
         "forward_stores": forward_stores,
         "accumulate": accumulate,
         "fuse": lambda plan: split_at_joints(fuse(plan)),
+        "contract": contract,
+        "lay_out_columns": lay_out_columns,
         "pack_constants": partial(pack_constants, panels=panels),
     }
     plan = lower(graph, shapes, dropped)

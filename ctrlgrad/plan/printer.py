@@ -3,6 +3,7 @@
 a7: f64[3,n0] @b1 over a5    an array; where it lies: a buffer, an argument, a constant, the slot of a push, a popped
                              row; and what lay in its buffer before
 a4[8*r3; 2,1]                a view: the elements from 8*r3 on, so many apart along each axis; a.T is a transpose
+(a2 or c1[0; 1,n0])          what lies there, or among the columns of it that were laid out
 kernel [2,3] { ... }         formulas at each point; #1 is the position along axis 1, %0 what is used again
 a9 at [0; 0,1] = sum of ...  where a point writes: along axis 0 to one place
 # ...                        where the driver may be asked for something
@@ -22,6 +23,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Columns,
     Compute,
     CopyStack,
     Factorise,
@@ -194,6 +196,9 @@ class _Printer:
             yield f"{self.defined(step.result, step.base)} = {product}"
         elif isinstance(step, Pack):
             yield f"{self.defined(step.result)} = pack {self.view(step.view)}"
+        elif isinstance(step, Columns):
+            where = "" if all(size.is_known for size in step.view.shape) else ", if rows are short"
+            yield f"{self.defined(step.result)} = columns of {self.view(step.view)}{where}"
         elif isinstance(step, Factorise):
             given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
             done = self.declared(step.done)
@@ -248,6 +253,8 @@ class _Printer:
             number, part = instruction.value
             operand = step.operands[number]
             text = self.view(operand.view, args, operand.gathered)
+            if operand.columns is not None:
+                text = f"({text} or {self.view(operand.columns)})"
             return text + (".real", ".imag")[part] if dtype_kind(operand.view.dtype) == "c" else text
 
         used = [o for write in step.writes for o in (*write.outputs, *write.indices)]

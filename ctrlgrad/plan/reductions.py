@@ -6,10 +6,14 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 
+# What each position of an extreme is of; reductions of two outputs to one number.
+EXTREMES = {"argmax": "max", "argmin": "min"}
+OF_TWO = frozenset([*EXTREMES, "dot"])
+
 
 def neutral_of(how: str, dtype: np.dtype) -> object:
-    """The number that a reduction ("sum", "product", "max", "min") starts with, of a dtype of real numbers."""
-    if how == "sum":
+    """The number that a reduction starts with, of a dtype of real numbers; of positions the first one."""
+    if how in ("sum", *OF_TWO):
         return dtype.type(0)
     if how == "product":
         return dtype.type(1)

@@ -77,3 +77,60 @@ def test_equal_extremes(op: str) -> None:
 def test_where_the_first_of_bools_is(op: str, keepdims: bool, shape: tuple[int, ...], axis: int) -> None:
     for share in (0.0, 0.01, 0.5, 1.0):
         agree(op, RNG.random(shape) < share, shape, axes=(axis,), keepdims=keepdims)
+
+
+SPECIAL = {
+    "the neutral number everywhere": lambda x, worst: np.full_like(x, worst),
+    "the neutral number before others": lambda x, worst: np.where(np.arange(x.shape[-1]) < x.shape[-1] - 1, worst, x),
+    "equal extremes": lambda x, worst: np.where(np.arange(x.shape[-1]) % 5 == 3, -worst, x),
+    "few numbers": lambda x, worst: np.round(x),
+}
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("name", SPECIAL)
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i2", "u8"])
+def test_positions_along_the_innermost_axis(op: str, name: str, dtype: str) -> None:
+    """One pass: of several vectors, of a part of one, of many rows and of one; as the reference engine's."""
+    for shape in ((1,), (7,), (31,), (100,), (3, 5), (40, 9), (2, 70), (3, 1, 33), (2, 40, 1)):
+        x = array(dtype, shape)
+        if x.dtype.kind == "f":
+            worst = -np.inf if op == "argmax" else np.inf
+        else:
+            limits = np.iinfo(x.dtype)
+            worst = limits.min if op == "argmax" else limits.max
+        if name == "equal extremes" and x.dtype.kind != "f":
+            worst = 1 if op == "argmax" and x.dtype.kind == "i" else 0
+        x = np.asarray(SPECIAL[name](x, worst)).astype(dtype)
+        for is_known in (True, False):
+            known = shape if is_known else tuple(None for _ in shape)
+            agree(op, x, known, axes=(len(shape) - 1,), keepdims=False)
+            if shape[-1] == 1 and len(shape) > 1:
+                agree(op, x, known, axes=(len(shape) - 2,), keepdims=True)
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("length", [3, 8, 33, 100])
+def test_the_first_nan_wherever_it_is(op: str, length: int) -> None:
+    """After and before the extreme of all numbers, in its lane and in others."""
+    extreme = np.inf if op == "argmax" else -np.inf
+    for first in range(length):
+        x = array("f8", (length,))
+        x[length // 2] = extreme
+        x[first] = x[-1] = np.nan
+        agree(op, x, (None,), axes=(0,), keepdims=False)
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+def test_positions_in_what_threads_would_share(op: str) -> None:
+    x = RNG.normal(size=1 << 20).astype(np.float32)
+    agree(op, x, x.shape, axes=(0,), keepdims=False)
+    agree(op, x.reshape(1 << 10, 1 << 10), (1 << 10, 1 << 10), axes=(1,), keepdims=False)
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0, 5), (0, 3, 1)])
+def test_positions_in_no_rows(op: str, shape: tuple[int, ...], is_known: bool) -> None:
+    axis = max(k for k, size in enumerate(shape) if size > 1)
+    agree(op, np.ones(shape), shape if is_known else tuple(None for _ in shape), axes=(axis,), keepdims=False)

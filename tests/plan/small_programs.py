@@ -361,3 +361,68 @@ def carry_updated_part_by_part(x):
         return y * 0.5 + slope * y
 
     return cg.fori_loop(0, 3, body, x * 1.0)
+
+
+def _distances(matrix, point):
+    return cnp.sum((matrix - point) ** 2, axis=1)
+
+
+matrix = np.cos(np.arange(36.0)).reshape(18, 2)
+points = np.sin(np.arange(8.0)).reshape(4, 2)
+ANY_MATRICES = (cg.TensorSpec((None, None)), cg.TensorSpec((None, None)))
+
+
+@small(matrix, points, signature=ANY_MATRICES)
+def nearest_point(matrix, points):
+    """The rows of a matrix that stays are reduced: its columns are laid out once."""
+    return cg.fori_loop(0, points.shape[0], lambda t, s: s + cnp.argmin(_distances(matrix, points[t])), 0)
+
+
+@small(matrix, points, order=1, signature=ANY_MATRICES)
+def nearest_of_some_points(matrix, points):
+
+    def body(t, s):
+        distances = _distances(cg.stop_gradient(matrix), points[t])
+        return s + cnp.sum((matrix[cnp.argmin(distances)] - points[t]) ** 2) + np.min(distances)
+
+    return cg.fori_loop(0, points.shape[0], body, 0.0)
+
+
+@small(matrix, points)
+def rows_of_a_matrix_that_changes(matrix, points):
+    def body(t, c):
+        distances = _distances(c[0], points[t])
+        return c[0] + distances[:, None], c[1] + distances
+
+    return cg.fori_loop(0, 3, body, (matrix, np.zeros(18)))
+
+
+@small(matrix, points)
+def rows_of_a_matrix_that_stays_in_an_inner_loop(matrix, points):
+    def body(t, m):
+        found = cg.fori_loop(0, 4, lambda i, s: s + _distances(m, points[i]), np.zeros(18))
+        return m + 0.1 * found[:, None]
+
+    return cg.fori_loop(0, 3, body, matrix)
+
+
+@small(np.sin(np.arange(96.0)).reshape(3, 16, 2), points)
+def rows_of_a_part_that_moves(matrices, points):
+    return cg.fori_loop(0, 3, lambda t, s: s + _distances(matrices[t], points[t]), np.zeros(16))
+
+
+@small(np.sin(np.arange(680.0)).reshape(40, 17), np.ones((3, 17)), signature=ANY_MATRICES)
+def rows_that_turn_out_to_be_long(matrix, points):
+    zeros = matrix[:, 0] * 0.0
+    return cg.fori_loop(0, points.shape[0], lambda t, s: s + _distances(matrix, points[t]), zeros)
+
+
+@small(matrix, points)
+def rows_of_a_matrix_beside_another_array(matrix, points):
+    """What the loop makes beside them would fit where the columns lie."""
+
+    def body(t, s):
+        turned = np.sin(cnp.transpose(matrix) * s)
+        return _distances(matrix, points[t]) + cnp.sum(turned[:, ::-1] * turned)
+
+    return cg.fori_loop(0, 3, body, np.zeros(18))

@@ -11,7 +11,7 @@ import pytest
 from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
-from ctrlgrad.plan import fusion, liveness, overwriting, packing, placement, stack_handles
+from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, stack_handles
 from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.lowering.state import State
@@ -273,7 +273,23 @@ def two_results_of_a_block_are_one_stack(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("product_packed_before_a_loop")
 def a_changing_side_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packing, "_defined", lambda loop: set())
+    patch.setattr(packing, "defined_inside", lambda loop: set())
+
+
+@mutant("rows_of_a_matrix_that_changes", "rows_of_a_matrix_that_stays_in_an_inner_loop")
+def columns_of_a_changing_matrix_are_laid_out_before_the_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(columns, "defined_inside", lambda loop: set())
+
+
+@mutant("rows_of_a_part_that_moves")
+def columns_of_a_part_that_moves_are_laid_out_before_the_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(columns, "names_of", lambda sizes: set())
+
+
+@mutant("rows_of_a_matrix_beside_another_array")
+def columns_may_be_written_over(patch: pytest.MonkeyPatch) -> None:
+    """Where they lie is free as soon as they have been laid out."""
+    patch.setitem(effects._READS, Kernel, lambda step: [operand.view.array for operand in step.operands])
 
 
 @mutant("sizes_named_as_the_arguments")

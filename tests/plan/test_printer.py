@@ -61,6 +61,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "scan_with_outputs": lambda: corpus("scan_over_pytrees", 0),
     "loop_under_vmap": vmapped_loop,
     "product_packed_before_a_loop": packed_product,
+    "columns_before_a_loop": lambda: small("nearest_point"),
     "rows_of_an_unknown_size": lambda: corpus("unknown_size", 1),
 }
 

@@ -18,6 +18,7 @@ from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
+from ctrlgrad.engines.native.rows_across import write_columns
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
@@ -29,6 +30,7 @@ from ctrlgrad.plan.model import (
     Block,
     Branch,
     Check,
+    Columns,
     Compute,
     CopyStack,
     Factorise,
@@ -145,6 +147,8 @@ class PlanWriter(OutsideText):
             self.product(step)
         elif isinstance(step, Pack):
             self.pack(step)
+        elif isinstance(step, Columns):
+            write_columns(self, step)
         elif isinstance(step, Factorise):
             FactorsWriter(self, step).write()
         elif isinstance(step, Outside):

@@ -8,14 +8,17 @@ vectors are put together of that. So are rows that are whole vectors taken, wher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
 from ctrlgrad.engines.native.axes import Axis
+from ctrlgrad.engines.native.elements import Elements
 from ctrlgrad.engines.native.text import Writer, type_of
-from ctrlgrad.plan.model import Kernel
-from ctrlgrad.plan.sizes import ONE, ZERO
+from ctrlgrad.plan.model import Kernel, View
+from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
 
 # Vectors that a row has at most, and instructions of all vectors that are written together.
@@ -65,6 +68,22 @@ def flat_rows(kernel: Kernel, outer: Axis, inner: Axis, width: int) -> FlatRows 
     count = len(kernel.operands)
     reads = zip(lies_flat[:count], strides[:count], strict=True)
     return form if all(lies_flat[count:]) and all(flat or ZERO in pair for flat, pair in reads) else None
+
+
+class Nest(Protocol):
+    """What is asked of the writer of the kernel."""
+
+    w: Writer
+    kernel: Kernel
+    elements: Elements
+    bases: list[str]
+    views: list[View]
+
+    def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
+    def whole(self, start: str, total: str, step: int) -> str: ...
+    def moved(self, axis: Axis, offsets: list[str], i: str) -> list[str]: ...
+    def times(self, i: str, stride: Size) -> str: ...
+    def point(self, offsets: list[str], width: int, *, further: int, known: Known | None) -> None: ...
 
 
 class Lanes:
@@ -141,4 +160,24 @@ class Lanes:
         return vector
 
 
-__all__ = ["FlatRows", "Known", "Lanes", "flat_rows"]
+def take_end_to_end(nest: Nest, form: FlatRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
+    """Several short rows at a time, end to end, as long as there are so many; where they end."""
+    w, (outer, inner) = nest.w, axes[-2:]
+
+    def load(place: int, at: Sequence[str], row: int, column: int, width: int) -> str:
+        further = w.add(nest.times(str(row), outer.strides[place]), nest.times(str(column), inner.strides[place]))
+        return nest.elements.load(nest.bases[place], w.add(at[place], further), nest.views[place].dtype, 0, width)
+
+    stop = nest.whole(start, end, form.rows)
+    lanes = Lanes(w, nest.kernel, form, outer, inner, load)
+    lanes.begin(offsets)
+    for i in nest.each(start, stop, form.rows):
+        with nest.elements.turn():
+            at = nest.moved(outer, offsets, i)
+            lanes.begin_rows()
+            for k in range(form.vectors):
+                nest.point(at, form.width, further=k * form.width, known=partial(lanes.value, k, at))
+    return stop
+
+
+__all__ = ["FlatRows", "Known", "flat_rows", "take_end_to_end"]

@@ -8,13 +8,17 @@ from collections.abc import Callable, Hashable, Iterable
 from ctrlgrad.engines.native.axes import is_small
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.text import Writer, type_of
-from ctrlgrad.plan.model import Array, Kernel, Register
+from ctrlgrad.plan.model import Array, Kernel, Register, View
 from ctrlgrad.plan.sizes import Size
+
+
+def _form(columns: View | None) -> Hashable:
+    return None if columns is None else (columns.strides, columns.array.shape)
 
 
 def form_of(kernel: Kernel) -> Hashable:
     """What two kernels have in common that do the same with other arrays and numbers."""
-    operands = [(o.view.dtype, o.view.offset, o.view.strides, o.gathered) for o in kernel.operands]
+    operands = [(o.view.dtype, o.view.offset, o.view.strides, o.gathered, _form(o.columns)) for o in kernel.operands]
     writes = [
         (w.view.dtype, w.view.offset, w.view.strides, w.how, w.outputs, w.indices, w.scattered, w.base is None)
         for w in kernel.writes

@@ -6,9 +6,8 @@ Reductions along the innermost axes stay in registers until these loops are over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 
@@ -16,14 +15,16 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, axes_of, is_small, lanes_of
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
-from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
+from ctrlgrad.engines.native.extremes import Extremes
+from ctrlgrad.engines.native.flat_rows import FlatRows, Known, flat_rows, take_end_to_end
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
+from ctrlgrad.engines.native.reductions import Sums, advance, element_parts
+from ctrlgrad.engines.native.rows_across import RowsAcross, reduce_across, rows_across
 from ctrlgrad.engines.native.short_rows import ShortRows, reduce_rows, short_rows
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
-from ctrlgrad.plan.reductions import neutral_of
+from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 
 INDEX = np.dtype(np.int64)
@@ -61,13 +62,16 @@ class KernelWriter:
         self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
         self.uniform |= {k for write in kernel.writes for k in write.indices}
         self.views = [o.view for o in kernel.operands] + [w.view for w in kernel.writes]
+        self.views += [o.columns for o in kernel.operands if o.columns is not None]
+        # The view through which each operand is read now: its own, or that of its columns.
+        self.through = [*range(len(kernel.operands))]
         self.vector_bytes = vector_bytes
         self.whole_width = lanes_of(kernel, self.views, vector_bytes)
         self.bases = [place(view.array) for view in self.views]
         self.indices: dict[int, str] = {}
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
-        self.sums: dict[int, Sums] = {}
+        self.sums: dict[int, Sums | Extremes] = {}
         self.elements = Elements(writer)
         self.is_small = is_small(kernel)
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
@@ -155,10 +159,12 @@ class KernelWriter:
         else:
             start, end = self.ends(depth, axes[depth])
             if depth == len(axes) - 2:
-                flat, short = self.flat_rows(axes), self.short_rows(axes)
+                flat, across, short = self.flat_rows(axes), self.rows_across(axes), self.short_rows(axes)
                 if flat is not None:
-                    start = self.end_to_end(flat, axes, offsets, start, end)
-                elif short is not None:
+                    start = take_end_to_end(self, flat, axes, offsets, start, end)
+                if across is not None:
+                    start = reduce_across(self, across, axes, offsets, start, end)
+                if short is not None:
                     start = reduce_rows(self, short, axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
@@ -174,9 +180,19 @@ class KernelWriter:
         found = {(o, stride): self.w.add(o, steps[stride]) for o, stride in dict.fromkeys(pairs)}
         return [found[pair] for pair in pairs]
 
+    def reduces_rows(self, axes: Sequence[Axis]) -> bool:
+        """Whether all that a kernel does is to reduce the rows of the innermost axis, of which each has a result."""
+        return not self.is_small and all(self.still.get(k) == len(axes) - 1 for k in range(len(self.kernel.writes)))
+
+    def rows_across(self, axes: Sequence[Axis]) -> RowsAcross | None:
+        """How rows are reduced side by side; None where they are not."""
+        if not self.reduces_rows(axes):
+            return None
+        return rows_across(self.kernel, axes, self.width(axes[-1]), self.whole_width, self.uniform)
+
     def short_rows(self, axes: Sequence[Axis]) -> ShortRows | None:
         """How rows are reduced several at a time; None where they are not."""
-        if self.is_small or any(self.still.get(k) != len(axes) - 1 for k in range(len(self.kernel.writes))):
+        if not self.reduces_rows(axes):
             return None
         outer, inner = axes[-2:]
         return short_rows(self.kernel, outer, inner, self.width(inner), self.vector_bytes, self.can_mask)
@@ -184,25 +200,6 @@ class KernelWriter:
     def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
         """How short rows are taken end to end; None where they are not."""
         return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width)
-
-    def end_to_end(self, form: FlatRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
-        """Several short rows at a time, end to end, as long as there are so many; where they end."""
-        w, (outer, inner) = self.w, axes[-2:]
-
-        def load(place: int, at: Sequence[str], row: int, column: int, width: int) -> str:
-            further = w.add(self.times(str(row), outer.strides[place]), self.times(str(column), inner.strides[place]))
-            return self.elements.load(self.bases[place], w.add(at[place], further), self.views[place].dtype, 0, width)
-
-        stop = self.whole(start, end, form.rows)
-        lanes = Lanes(w, self.kernel, form, outer, inner, load)
-        lanes.begin(offsets)
-        for i in self.each(start, stop, form.rows):
-            with self.elements.turn():
-                at = self.moved(outer, offsets, i)
-                lanes.begin_rows()
-                for k in range(form.vectors):
-                    self.point(at, form.width, further=k * form.width, known=partial(lanes.value, k, at))
-        return stop
 
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
@@ -323,9 +320,9 @@ class KernelWriter:
             found = known and known(place)
             if found:
                 return found
+            operand, place = kernel.operands[place], self.through[place]
             moved = width > 1 and (axis is None or axis.strides[place] == ONE)
             at = offsets[place]
-            operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
             if not moved:
@@ -344,11 +341,13 @@ class KernelWriter:
             for output, stride in zip(write.indices, write.scattered, strict=True):
                 at = self.w.add(at, self.times(outputs[output], stride))
             dtype, parts = element_parts(write.view.dtype)
-            for part, output in enumerate(write.outputs):
-                value = outputs[output]
+            values = [outputs[output] for output in write.outputs]
+            for part in range(parts):
+                value = values[part]
                 if write.how != "store":
                     before = self.elements.load(base, at, write.view.dtype, part, width, further, first)
-                    value = combine(w, write.how, dtype, before, value, width)
+                    given = values if write.how == "dot" else [value]
+                    value = advance(w, write.how, dtype, before, given, width)
                 self.elements.store(base, at, dtype, parts, part, value, width, further, first)
 
     # Reductions in registers.
@@ -362,7 +361,15 @@ class KernelWriter:
         if width > 1:
             lanes = rows if rows > 1 else self.unroll(axes[-1], width)
             forms += [(width, lane) for lane in range(lanes)]
-        self.sums[k] = Sums(self.w, self.kernel.writes[k], forms)
+        self.sums[k] = self.gathered(k, forms)
+
+    def gathered(self, k: int, forms: Iterable[tuple[int, int]]) -> Sums | Extremes:
+        """What a reduction has come to before the first element, in variables of these forms."""
+        write, expression = self.kernel.writes[k], self.kernel.expression
+        if write.how in EXTREMES:
+            dtype = expression.instructions[expression.outputs[write.outputs[0]]].dtype
+            return Extremes(self.w, EXTREMES[write.how], dtype, forms)
+        return Sums(self.w, write, forms)
 
     def finish(self, k: int, offsets: list[str], row: int | None = None) -> None:
         """Write what a reduction has come to, all of it or that of one row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -29,8 +29,8 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
     kind = type_of(dtype, width)
     if dtype_kind(dtype) == "b":
         return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")
-    if how in ("sum", "product"):
-        op = {"sum": "add", "product": "mul"}[how]
+    if how in ("sum", "dot", "product"):
+        op = "mul" if how == "product" else "add"
         return w.op(f"{'f' if dtype_kind(dtype) == 'f' else ''}{op} {kind} {a}, {b}")
     condition = f"<{width} x i1>" if width > 1 else "i1"
     if dtype_kind(dtype) == "f":
@@ -43,6 +43,50 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
     sign = "s" if dtype_kind(dtype) == "i" else "u"
     replaces = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
     return w.op(f"select {condition} {replaces}, {kind} {b}, {kind} {a}")
+
+
+def advance(w: Writer, how: str, dtype: np.dtype, before: str, values: Sequence[str], width: int) -> str:
+    """A reduction after another element: of one number, or of the two whose product is added."""
+    if how != "dot":
+        return combine(w, how, dtype, before, values[0], width)
+    kind, suffix = type_of(dtype, width), f"f{8 * dtype.itemsize}"
+    name = f"llvm.fmuladd.{suffix}" if width == 1 else f"llvm.fmuladd.v{width}{suffix}"
+    w.declare(f"{kind} @{name}({kind}, {kind}, {kind})")
+    return w.op(f"call {kind} @{name}({kind} {values[0]}, {kind} {values[1]}, {kind} {before})")
+
+
+Join = Callable[[str, str, int], str]
+"""Writes one step of a reduction on two vectors of a width, or two numbers."""
+
+
+def in_halves(w: Writer, dtype: np.dtype, vectors: Sequence[str], width: int, join: Join) -> str:
+    """A vector with one number for each vector: the first half of its lanes is joined with the second one, until
+    there is one left. While there are several vectors, two become one, whose lanes are those of both in turn."""
+    order = [0]
+    while len(order) < len(vectors):
+        order = [*(2 * k for k in order), *(2 * k + 1 for k in order)]
+    found, lanes = [vectors[k] for k in order], width
+    while lanes > 1:
+        kind, half = type_of(dtype, width), lanes // 2
+        # Where the halves of each vector's parts begin.
+        parts = range(0, width, lanes)
+        if len(found) == 1:
+            starts, others, width = list(parts), ["poison"], width // 2
+        else:
+            starts = [start + other for start in parts for other in (0, width)]
+            others, found = found[1::2], found[::2]
+        if width == 1:
+            low, high = (w.op(f"extractelement {kind} {found[0]}, i64 {k}") for k in (0, 1))
+            return join(low, high, 1)
+        paired = []
+        for vector, other in zip(found, others, strict=True):
+            low, high = (
+                w.op(f"shufflevector {kind} {vector}, {kind} {other}, {_lanes(starts, first, half)}")
+                for first in (0, half)
+            )
+            paired.append(join(low, high, width))
+        found, lanes = paired, half
+    return found[0]
 
 
 class Sums:
@@ -74,18 +118,29 @@ class Sums:
     def add(self, values: Sequence[str], width: int, which: int, first: int | str | None = None) -> None:
         """One step, for an element's parts or a vector of them, of which all lanes count, or so many, or a mask's."""
         kind = type_of(self.dtype, width)
-        for variable, value in zip(self.variables[width, which], values, strict=True):
-            if first is not None:
-                mask = first
-                if isinstance(first, int):
-                    mask = f"<{', '.join(f'i1 {int(k < first)}' for k in range(width))}>"
-                value = self.w.op(f"select <{width} x i1> {mask}, {kind} {value}, {kind} {self.start(width)}")
-            if variable in self.unled:
-                self.unled.remove(variable)
-            else:
+        each = [values] if self.how == "dot" else [[value] for value in values]
+        for variable, given in zip(self.variables[width, which], each, strict=True):
+            start = self.start(width)
+            if variable not in self.unled:
                 before = self.w.op(f"load {kind}, ptr {variable}")
-                value = combine(self.w, self.how, self.dtype, before, value, width)
+            elif self.how == "dot":
+                before = start
+            else:
+                before = ""
+            self.unled.discard(variable)
+            if first is not None:
+                mask = mask_of(first, width)
+                given = [self.w.op(f"select <{width} x i1> {mask}, {kind} {value}, {kind} {start}") for value in given]
+            value = advance(self.w, self.how, self.dtype, before, given, width) if before else given[0]
             self.w.line(f"store {kind} {value}, ptr {variable}")
+
+    def join(self, a: str, b: str, width: int) -> str:
+        return combine(self.w, self.how, self.dtype, a, b, width)
+
+    def lanes(self, width: int, which: int) -> str:
+        """What each lane of a vector has come to."""
+        kind = type_of(self.dtype, width)
+        return self.w.op(f"load {kind}, ptr {self.variables[width, which][0]}")
 
     def total(self, part: int, row: int | None = None) -> str:
         """All variables in one number, or those of one row."""
@@ -102,7 +157,7 @@ class Sums:
         width, vector = vectors[0]
         for _, other in vectors[1:]:
             vector = combine(w, self.how, self.dtype, vector, other, width)
-        vector = self.in_halves([vector], width)
+        vector = in_halves(w, self.dtype, [vector], width, self.join)
         return combine(w, self.how, self.dtype, single, vector, 1) if single else vector
 
     def totals(self, part: int, rows: int) -> list[str]:
@@ -111,37 +166,12 @@ class Sums:
         width = next(width for width, _ in self.variables)
         kind = type_of(self.dtype, width)
         loaded = [self.w.op(f"load {kind}, ptr {self.variables[width, row][part]}") for row in range(rows)]
-        return [self.in_halves(loaded[k : k + width], width) for k in range(0, rows, width)]
+        return [in_halves(self.w, self.dtype, loaded[k : k + width], width, self.join) for k in range(0, rows, width)]
 
-    def in_halves(self, vectors: Sequence[str], width: int) -> str:
-        """A vector with one number for each vector: the first half of its lanes is combined with the second one, until
-        there is one left. While there are several vectors, two become one, whose lanes are those of both in turn."""
-        w = self.w
-        order = [0]
-        while len(order) < len(vectors):
-            order = [*(2 * k for k in order), *(2 * k + 1 for k in order)]
-        found, lanes = [vectors[k] for k in order], width
-        while lanes > 1:
-            kind, half = type_of(self.dtype, width), lanes // 2
-            # Where the halves of each vector's parts begin.
-            parts = range(0, width, lanes)
-            if len(found) == 1:
-                starts, others, width = list(parts), ["poison"], width // 2
-            else:
-                starts = [start + other for start in parts for other in (0, width)]
-                others, found = found[1::2], found[::2]
-            if width == 1:
-                low, high = (w.op(f"extractelement {kind} {found[0]}, i64 {k}") for k in (0, 1))
-                return combine(w, self.how, self.dtype, low, high, 1)
-            paired = []
-            for vector, other in zip(found, others, strict=True):
-                low, high = (
-                    w.op(f"shufflevector {kind} {vector}, {kind} {other}, {_lanes(starts, first, half)}")
-                    for first in (0, half)
-                )
-                paired.append(combine(w, self.how, self.dtype, low, high, width))
-            found, lanes = paired, half
-        return found[0]
+
+def mask_of(first: int | str, width: int) -> str:
+    """A mask of a vector's first lanes: so many, or the mask itself."""
+    return first if isinstance(first, str) else f"<{', '.join(f'i1 {int(k < first)}' for k in range(width))}>"
 
 
 def _lanes(starts: Sequence[int], first: int, count: int) -> str:
@@ -150,4 +180,4 @@ def _lanes(starts: Sequence[int], first: int, count: int) -> str:
     return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
 
 
-__all__ = ["Sums", "combine", "element_parts"]
+__all__ = ["Join", "Sums", "advance", "combine", "element_parts", "in_halves", "mask_of"]

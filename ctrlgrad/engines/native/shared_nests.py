@@ -15,6 +15,7 @@ from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.model import Array, Kernel, Register
+from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sizes import ZERO, Size, product
 
 # In instructions for one element, an elementary function being some tens of them: what a nest must have to be shared
@@ -104,7 +105,7 @@ class SharedKernel:
         for k in reduced:
             write = self.kernel.writes[k]
             is_one_number = all(axis.strides[count + k] == ZERO for axis in axes)
-            if not (is_one_number and part.is_reduction(write) and write.base is None):
+            if not (is_one_number and part.is_reduction(write) and write.base is None) or write.how in EXTREMES:
                 return None
         unit = math.ceil(length / parts)
         if len(axes) == 1:

@@ -16,9 +16,11 @@ from typing import Protocol
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.elements import Elements, First
+from ctrlgrad.engines.native.extremes import Extremes
 from ctrlgrad.engines.native.reductions import Sums, element_parts
 from ctrlgrad.engines.native.text import Writer, is_number, type_of
 from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
 
@@ -56,7 +58,7 @@ def short_rows(
     if outer.size.is_known:
         most = min(most, outer.size.factor)
     rows = 1 << max(most, 1).bit_length() - 1
-    has_numbers = all(dtype_kind(write.view.dtype) != "b" for write in kernel.writes)
+    has_numbers = all(dtype_kind(w.view.dtype) != "b" and w.how not in EXTREMES for w in kernel.writes)
     is_led = width > 1 and has_numbers and (inner.size.is_known or has_masks)
     return ShortRows(rows, width, MOST_VECTORS if is_led else MOST_VECTORS // 2, is_led)
 
@@ -67,7 +69,7 @@ class Nest(Protocol):
     w: Writer
     kernel: Kernel
     elements: Elements
-    sums: dict[int, Sums]
+    sums: dict[int, Sums | Extremes]
     size: Callable[[Size], str]
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
@@ -159,8 +161,10 @@ class _Group:
         dtype, parts = element_parts(write.view.dtype)
         stride = self.axes[-2].strides[len(nest.kernel.operands) + k]
         lanes = min(self.form.width, len(rows))
+        sums = nest.sums[k]
+        assert isinstance(sums, Sums)
         for part in range(parts):
-            for number, totals in enumerate(nest.sums[k].totals(part, len(rows))):
+            for number, totals in enumerate(sums.totals(part, len(rows))):
                 base, at = nest.target(k, rows[number * lanes])
                 if stride == ONE:
                     nest.elements.store(base, at, dtype, parts, part, totals, lanes)

@@ -15,9 +15,10 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
+from ctrlgrad.plan.columns import is_laid_out, matrix_of
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.model import Array, Kernel, Write
-from ctrlgrad.plan.reductions import neutral_of
+from ctrlgrad.plan.model import Array, Kernel, View, Write
+from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sharing import shared_axes
 
 _REDUCTIONS = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -98,17 +99,27 @@ class _KernelRun:
 
     def loaded(self, instruction: Instruction, args: list[Any], part: Part | None, beyond: list[Array]) -> np.ndarray:
         data, (number, which) = self.data, instruction.value
-        operand = self.step.operands[number]
-        addresses = data.addresses(operand.view, part)
+        operand, cell = self.step.operands[number], self.reads[number]
+        view = operand.view
+        if operand.columns is not None and self.has_columns(operand.columns):
+            # Beside the operands' cells are those of the columns.
+            before = sum(other.columns is not None for other in self.step.operands[:number])
+            view, cell = operand.columns, self.reads[len(self.step.operands) + before]
+        addresses = data.addresses(view, part)
         for at, stride in zip(args, operand.gathered, strict=True):
             addresses = addresses + np.asarray(at, np.int64) * data.size(stride)
-        elements = data.elements(self.reads[number], operand.view.array)
+        elements = data.elements(cell, view.array)
         if addresses.size and (addresses.min() < 0 or addresses.max() >= elements.size):
-            beyond.append(operand.view.array)
+            beyond.append(view.array)
             elements, addresses = np.zeros(1, elements.dtype), np.zeros_like(addresses)
-        self.touched[-1][0].append((self.reads[number], addresses))
+        self.touched[-1][0].append((cell, addresses))
         found: np.ndarray = elements[addresses]
         return (found.real, found.imag)[which] if dtype_kind(found.dtype) == "c" else found
+
+    def has_columns(self, view: View) -> bool:
+        """Whether a run has laid out the columns that a view shows."""
+        rows, terms = (self.data.size(n) for n in matrix_of(view))
+        return is_laid_out(terms, rows, view.array.count.factor)
 
     def begin(self, part: Part | None) -> None:
         """Before the first element is written: what was never written is told by its value."""
@@ -134,15 +145,22 @@ class _KernelRun:
         at = data.inside(np.broadcast_to(addresses, shape), array).ravel()
         self.touched[-1][1].append((cell, at))
         parts = [np.broadcast_to(outputs[o], shape).ravel() for o in write.outputs]
+        how = write.how
+        with np.errstate(all="ignore"):
+            if how == "dot":
+                how, parts = "sum", [parts[0] * parts[1]]
+            elif how in EXTREMES:
+                at, position = _first_extremes(EXTREMES[how], at, *parts)
+                how, parts = "store", [position]
         targets = [elements.real, elements.imag] if dtype_kind(array.dtype) == "c" else [elements]
         for target, values in zip(targets, parts, strict=True):
             if values.dtype != target.dtype:
                 data.fail(f"{values.dtype} is written to {array}, of {array.dtype}")
-            if write.how == "store":
+            if how == "store":
                 target[at] = values
             else:
                 with np.errstate(all="ignore"):
-                    _REDUCTIONS[write.how].at(target, at, values)
+                    _REDUCTIONS[how].at(target, at, values)
 
     def compare(self) -> None:
         """No part touches what another one writes."""
@@ -154,6 +172,21 @@ class _KernelRun:
                     for whose, its in (*read, *also_written):
                         if whose is cell and np.isin(its, elements).any():
                             self.data.fail("two parts that may run at the same time touch one element")
+
+
+def _first_extremes(
+    how: str, at: np.ndarray, values: np.ndarray, positions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where positions go, and which: for each place that of the first extreme, a NaN being beyond all numbers."""
+    found: dict[int, tuple[np.generic, np.generic]] = {}
+    for place, value, position in zip(at.tolist(), values, positions, strict=True):
+        if place in found:
+            best = found[place][0]
+            is_beyond = value > best if how == "max" else value < best
+            if not (is_beyond or (value != value and best == best)):
+                continue
+        found[place] = value, position
+    return np.array([*found], np.intp), np.array([position for _, position in found.values()], np.int64)
 
 
 __all__ = ["RunEndedError", "drawn_parts", "run_kernel"]

@@ -20,10 +20,12 @@ from ctrlgrad.plan.checking.factors import factorised
 from ctrlgrad.plan.checking.kernels import RunEndedError, drawn_parts, run_kernel
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.checking.repeating import Repeating
+from ctrlgrad.plan.columns import is_laid_out
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
     Branch,
+    Columns,
     Compute,
     Factorise,
     FromStack,
@@ -143,6 +145,11 @@ class _Machine(Data):
         elif isinstance(step, Pack):
             packed = self.gathered(step.view, reads[0]).ravel()
             self.elements(writes[0], step.result)[: packed.size] = packed
+        elif isinstance(step, Columns):
+            columns = self.gathered(step.view, reads[0]).T
+            terms, rows = columns.shape
+            if is_laid_out(terms, rows, step.result.count.factor):
+                self.elements(writes[0], step.result)[: columns.size] = columns.ravel()
         elif isinstance(step, Factorise):
             self.factorise(step, reads, writes[0])
         elif isinstance(step, ToStack):

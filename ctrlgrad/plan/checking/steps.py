@@ -13,6 +13,7 @@ from ctrlgrad.plan.effects import defines, numbers_of
 from ctrlgrad.plan.model import (
     Array,
     Branch,
+    Columns,
     CopyStack,
     Factorise,
     FromStack,
@@ -64,7 +65,7 @@ class Steps(State):
             self.kernel(step)
         elif isinstance(step, Product):
             self.product(step)
-        elif isinstance(step, Pack):
+        elif isinstance(step, Pack | Columns):
             self.one_result(step, step.result, [self.read(step.view.array)])
         elif isinstance(step, Factorise):
             self.one_result(step, step.result, [self.read(v.array) for v in (step.a, step.b) if v is not None])
@@ -132,8 +133,11 @@ class Steps(State):
                 cell.content = base.content
             targets.append(cell)
         reads = [self.read(operand.view.array) for operand in step.operands]
+        columns = [self.read(operand.columns.array) for operand in step.operands if operand.columns is not None]
         for k, (write, cell) in enumerate(zip(step.writes, targets, strict=True)):
             place = self.place_of(write.view.array)
+            if any(cell is other for other in columns):
+                self.fail(f"{write.view.array} is written over columns in {place}, which are still read")
             if any(cell is other for other in targets[:k]):
                 self.fail(f"{write.view.array} and another result are both written to {place}")
             for operand, other in zip(step.operands, reads, strict=True):
@@ -144,7 +148,7 @@ class Steps(State):
         for k, (write, cell) in enumerate(zip(step.writes, targets, strict=True)):
             if write.base is not None and cell.content is not self.wanted(write.base):
                 self.fail(f"{write.base}, of which {write.view.array} is an update, is overwritten in {targets[k]}")
-        self.computed(step, reads, targets)
+        self.computed(step, [*reads, *columns], targets)
         for write, cell in zip(step.writes, targets, strict=True):
             cell.content = self.define(write.view.array)
 

@@ -14,7 +14,7 @@ from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
 from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
-from ctrlgrad.plan.model import Array, Kernel, View, Write
+from ctrlgrad.plan.model import Array, How, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Sizes, row_major
 
 _GROWS = {"cumsum": "add", "cumprod": "multiply"}
@@ -29,6 +29,9 @@ def extreme_index(state: State, node: Node) -> None:
     if dtype_kind(tensor.dtype) == "b":
         _first(state, node, tensor, axis, kept)
         return
+    if all(size == ONE for size in tensor.shape[axis + 1 :]):
+        _position(state, node, tensor, axis, kept)
+        return
     extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
 
     def make(builder: ExpressionBuilder, x: tuple[Number, ...], extreme: tuple[Number, ...]) -> Sequence[Number]:
@@ -41,17 +44,36 @@ def extreme_index(state: State, node: Node) -> None:
     state.items[node.result] = array.view if array.shape else state.load(array.view)
 
 
+def _position(state: State, node: Node, tensor: Tensor, axis: int, kept: Sizes) -> None:
+    """Along the innermost axis the extreme and its position are found in one pass."""
+    how: How = "argmax" if node.op.name == "argmax" else "argmin"
+
+    def make(builder: ExpressionBuilder, x: tuple[Number, ...]) -> Sequence[Number]:
+        dtype = computed_dtype(x[0].dtype)
+        number = x[0] if dtype == x[0].dtype else x[0].convert(dtype)
+        return [number, builder.emit("index", (), INDEX, axis)]
+
+    array = _least(state, node, [tensor], axis, kept, make, how)
+    state.items[node.result] = array.view if array.shape else state.load(array.view)
+
+
 def _least(
-    state: State, node: Node, tensors: Sequence[Tensor], axis: int, kept: Sizes, make: Callable[..., Sequence[Number]]
+    state: State,
+    node: Node,
+    tensors: Sequence[Tensor],
+    axis: int,
+    kept: Sizes,
+    make: Callable[..., Sequence[Number]],
+    how: How = "min",
 ) -> Array:
-    """The least of numbers along an axis."""
+    """The least of numbers along an axis, or of an extreme's positions."""
     expression, operands, numbers = expression_of(tensors, make)
     space = tensors[0].shape
     array = state.array(
         INDEX, kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(kept) if a != axis)
     )
     strides = tuple(ZERO if a == axis else stride for a, stride in enumerate(row_major(kept)))
-    write = Write(View(array, (), space, strides), (0,), "min")
+    write = Write(View(array, (), space, strides), tuple(range(len(expression.outputs))), how)
     state.emit(Kernel(space, operands, numbers, expression, (write,), nodes=(node,)))
     return array
 
