@@ -93,9 +93,9 @@ def expect(engine: str) -> None:
 
 @functools.cache
 def _begin_loading() -> None:
-    from ctrlgrad.engines.native import llvm
+    from ctrlgrad.engines.native import target
 
-    llvm.begin()
+    target.begin()
 
 
 @functools.cache

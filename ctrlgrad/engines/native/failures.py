@@ -13,7 +13,6 @@ from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_t
 from ctrlgrad.ir import Trait
 from ctrlgrad.plan.model import Assumption, Site
 
-
 _ASSUMPTIONS: dict[Status, Assumption] = {Status.EQUAL: "equal", Status.ROWS: "rows"}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,15 +17,17 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, axes_of, is_small, lanes_of
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
-from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
-from ctrlgrad.engines.native.short_rows import ShortRows, reduce_rows, short_rows
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.flat_rows import FlatRows, Known
+    from ctrlgrad.engines.native.short_rows import ShortRows
 
 INDEX = np.dtype(np.int64)
 
@@ -159,6 +162,8 @@ class KernelWriter:
                 if flat is not None:
                     start = self.end_to_end(flat, axes, offsets, start, end)
                 elif short is not None:
+                    from ctrlgrad.engines.native.short_rows import reduce_rows
+
                     start = reduce_rows(self, short, axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
@@ -178,15 +183,24 @@ class KernelWriter:
         """How rows are reduced several at a time; None where they are not."""
         if self.is_small or any(self.still.get(k) != len(axes) - 1 for k in range(len(self.kernel.writes))):
             return None
+        # Kernels over vectors are written without knowing how rows are.
+        from ctrlgrad.engines.native.short_rows import short_rows
+
         outer, inner = axes[-2:]
         return short_rows(self.kernel, outer, inner, self.width(inner), self.vector_bytes, self.can_mask)
 
     def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
         """How short rows are taken end to end; None where they are not."""
-        return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width)
+        if self.is_small:
+            return None
+        from ctrlgrad.engines.native.flat_rows import flat_rows
+
+        return flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width)
 
     def end_to_end(self, form: FlatRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
         """Several short rows at a time, end to end, as long as there are so many; where they end."""
+        from ctrlgrad.engines.native.flat_rows import Lanes
+
         w, (outer, inner) = self.w, axes[-2:]
 
         def load(place: int, at: Sequence[str], row: int, column: int, width: int) -> str:
