@@ -1,6 +1,6 @@
 """Right sides of products that loops leave as they are, laid out once before the outermost of these loops.
 
-How many columns a panel has is a fact of the machine, so it is given, and asked for where there is a product. Only float
+How many columns a panel has is a fact of the machine: it is given, and asked for where there is a product. Only float
 matrices of known sizes are packed, from a size on that is worth it.
 """
 
