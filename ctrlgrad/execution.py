@@ -93,9 +93,9 @@ def expect(engine: str) -> None:
 
 @functools.cache
 def _begin_loading() -> None:
-    from ctrlgrad.engines.native import target
+    from ctrlgrad.engines.native import llvm
 
-    target.begin()
+    llvm.begin()
 
 
 @functools.cache

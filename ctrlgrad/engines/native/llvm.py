@@ -89,18 +89,12 @@ _KEY = "LLVM"
 _is_begun = False
 
 
-def begin(then: Callable[[], object]) -> None:
-    """Have another thread load the library, and do something then, if the process has a processor for one."""
+def begin() -> None:
+    """Have another thread load the library, if the process has a processor for one."""
     global _is_begun
-
-    def load() -> Any:
-        found = _load()
-        ahead.prepare("after LLVM", then)
-        return found
-
     _is_begun = True
     if not _loaded.cache_info().currsize:
-        ahead.prepare(_KEY, load)
+        ahead.prepare(_KEY, _load)
 
 
 def functions() -> Any:

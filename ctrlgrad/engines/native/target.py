@@ -78,61 +78,6 @@ def compiled(text: str, passes: tuple[str, ...] = USUAL, level: int = GOOD) -> b
     return code
 
 
-def begin() -> None:
-    """Have another thread load LLVM and compile a few lines: its first text takes twice as long as the others."""
-    llvm.begin(lambda: compiled(_FIRST))
-
-
-_FIRST = """
-declare i64 @ask(ptr) nounwind
-define internal <4 x double> @half(<4 x double> %x) noinline nounwind {
-entry:
-  %0 = fmul <4 x double> %x, splat (double 0x3FE0000000000000)
-  ret <4 x double> %0
-}
-define void @first(ptr %frame, ptr %x, i64 %n) nounwind {
-entry:
-  %i = alloca i64
-  %sum = alloca <4 x double>
-  store i64 0, ptr %i
-  store <4 x double> zeroinitializer, ptr %sum
-  br label %head
-head:
-  %0 = load i64, ptr %i
-  %1 = icmp slt i64 %0, %n
-  br i1 %1, label %body, label %exit
-body:
-  %2 = getelementptr double, ptr %x, i64 %0
-  %3 = load <4 x double>, ptr %2, align 8
-  %4 = call <4 x double> @half(<4 x double> %3)
-  %5 = fcmp ogt <4 x double> %4, %3
-  %6 = select <4 x i1> %5, <4 x double> %4, <4 x double> %3
-  %7 = load <4 x double>, ptr %sum
-  %8 = fadd <4 x double> %6, %7
-  store <4 x double> %8, ptr %sum
-  store <4 x double> %6, ptr %2, align 8
-  %9 = add nsw i64 %0, 4
-  store i64 %9, ptr %i
-  br label %head
-exit:
-  %10 = load <4 x double>, ptr %sum
-  %11 = shufflevector <4 x double> %10, <4 x double> poison, <2 x i32> <i32 2, i32 3>
-  %12 = extractelement <2 x double> %11, i64 0
-  %13 = fptosi double %12 to i64
-  %14 = getelementptr i64, ptr %frame, i64 2
-  store i64 %13, ptr %14
-  %15 = call i64 @ask(ptr %frame)
-  %16 = icmp ne i64 %15, 0
-  br i1 %16, label %stop, label %on
-stop:
-  ret void
-on:
-  store i64 0, ptr %14
-  ret void
-}
-"""
-
-
 class _Compiler:
     """What makes objects of texts, for one thread at a time."""
 
