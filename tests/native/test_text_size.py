@@ -87,6 +87,30 @@ def test_loops_leave_nothing_to_strength_reduction() -> None:
     assert before.count(" phi ") > 9 and str(module) == before
 
 
+def test_bools_and_integers_are_reduced_by_no_shuffles() -> None:
+    n, x = RNG.integers(0, 9, 64), RNG.random(64) < 0.5
+    text = text_of(plan_of(lambda n, x: (cnp.any(x), cnp.all(x), cnp.sum(n), cnp.max(n), cnp.min(n)), n, x))
+    assert "shufflevector" not in text and text.count("bitcast") == 2
+    assert len(re.findall(r"= call i64 @llvm.vector.reduce.(add|smax|smin)", text)) == 3
+
+
+def test_words_of_stacks_are_near_only_where_loops_use_them() -> None:
+    """Near, they are brought back after each request that a run may make."""
+
+    def branch(xs: Any) -> Any:
+        return cnp.sum(cg.vmap(lambda x: cg.cond(x > 0.5, cnp.sin, lambda x: 0.5 * x * x, x))(xs))
+
+    def loop(xs: Any) -> Any:
+        return cg.while_loop(lambda x: x < 100.0, lambda x: x * x + 1.0, xs[0])
+
+    kept = {}
+    for name, fn in (("branch", branch), ("loop", loop)):
+        plan = plan_of(cg.grad(fn), np.linspace(0.0, 1.0, 16))
+        assert () in plan.rows.values()
+        kept[name] = len(PlanWriter(plan, 32).words_of_numbers())
+    assert kept["branch"] == 0 < kept["loop"]
+
+
 @pytest.mark.parametrize("n", [16, 32, 48, 64, 40, 33])
 def test_a_loop_without_iterations_is_not_written(n: int) -> None:
     x = RNG.standard_normal((9, n))
