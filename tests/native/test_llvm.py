@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,3 +45,29 @@ def test_a_difference_in_a_declaration_is_seen() -> None:
     found = [repr(kind_of(x)) for x in kinds]
     assert len(set(found)) == len(kinds)
     assert all(kind_of(ctypes.POINTER(a)) == kind_of(ctypes.POINTER(b)) for a, b in STRUCTURES.items())
+
+
+FORKS = """
+import os
+import ctrlgrad as cg
+from ctrlgrad.engines.native import llvm
+
+loaded = []
+
+def twice(x):
+    child = os.fork()
+    if child == 0:
+        loaded.append(llvm._loaded.cache_info().currsize)
+        os._exit(0 if loaded == [1] and float(cg.function(lambda x: x + x)(1.5)) == 3.0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return x + x
+
+print(float(cg.function(twice)(2.0)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_process_that_is_forked_while_a_function_is_traced_has_the_whole_library(tmp_path: Path) -> None:
+    environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path), "CTRLGRAD_QUICK_CODE": "1"}
+    found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, env=environment)
+    assert found.stdout.strip() == "4.0", found.stderr

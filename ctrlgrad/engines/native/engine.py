@@ -178,7 +178,8 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
 
     again = lambda loop: compiled(_judged(_making().place(loop)))
     function = _FUNCTIONS.get(code.name, load)
-    return _running().Program(plan, function, again)
+    program: Program = _running().Program(plan, function, again)
+    return program
 
 
 def _program(

@@ -160,7 +160,8 @@ _NUMBERS = itertools.count()
 def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
     """An object's functions, linked with `uses` and the C library. Raises `CannotLoad`."""
     _unload(MOST_UNUSED)
-    elements = (llvm.LinkElement * 2)((llvm.OBJECT, given.code, len(given.code)), (llvm.PROCESS, b"", 0))
+    parts = [llvm.LinkElement(llvm.OBJECT, given.code, len(given.code)), llvm.LinkElement(llvm.PROCESS, b"", 0)]
+    elements = (llvm.LinkElement * len(parts))(*parts)
     imports = _table(uses or {})
     exports = _table(dict.fromkeys(given.symbols, 0))
     calls, problem = llvm.functions(), ctypes.c_char_p()
@@ -174,7 +175,8 @@ def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
 
 
 def _table(addresses: Mapping[str, int]) -> Any:
-    return (llvm.SymbolAddress * len(addresses))(*((name.encode(), at) for name, at in addresses.items()))
+    found = [llvm.SymbolAddress(name.encode(), at) for name, at in addresses.items()]
+    return (llvm.SymbolAddress * len(found))(*found)
 
 
 def _unload(most: int) -> None:
