@@ -85,10 +85,24 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
     return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
 
 
+def expect(engine: str) -> None:
+    """Have loaded meanwhile what an engine will need that is no Python, since a graph for it will come."""
+    if engine in ("auto", "native"):
+        _begin_loading()
+
+
+@functools.cache
+def _begin_loading() -> None:
+    from ctrlgrad.engines.native import llvm
+
+    llvm.begin()
+
+
 @functools.cache
 def _load_native() -> None:
     """Load the native engine and llvmlite, once."""
     with kept_objects():
+        _begin_loading()
         import ctrlgrad.engines.native.engine  # noqa: F401
 
 
@@ -191,4 +205,4 @@ def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
     return format_plan(plan_of(optimised, shapes_of(optimised, arguments), current_without()))
 
 
-__all__ = ["after_failure", "explain_on", "plan_text", "program_of", "run_on"]
+__all__ = ["after_failure", "expect", "explain_on", "plan_text", "program_of", "run_on"]

@@ -16,7 +16,7 @@ from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
 from ctrlgrad.engines.device_array import lies_on_card, type_on_card
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
-from ctrlgrad.execution import after_failure, explain_on, program_of, run_on
+from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
@@ -126,9 +126,11 @@ class Function:
         if bound is not None:
             return bound([x for x in leaves if type(x) is not Static])
         require_numbers(leaves)
+        engine = self._engine_now()
+        expect(engine)
         concrete, arrays = self._specialize(args, kwargs)
         results = run_on(
-            self._engine_now(),
+            engine,
             concrete.simplified,
             arrays,
             current_options().check_nans,

@@ -1,12 +1,12 @@
 """Right sides of products that loops leave as they are, laid out once before the outermost of these loops.
 
-How many columns a panel has is a fact of the machine, so it is given. Only float matrices of known sizes are packed,
-from a size on that is worth it.
+How many columns a panel has is a fact of the machine: it is given, and asked for where there is a product. Only float
+matrices of known sizes are packed, from a size on that is worth it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 
 import numpy as np
@@ -31,14 +31,14 @@ class Panels:
         return k * -(-n // self.columns) * self.columns + self.slack
 
 
-def pack_constants(plan: Plan, panels: Mapping[np.dtype, Panels]) -> Plan:
+def pack_constants(plan: Plan, panels: Callable[[], Mapping[np.dtype, Panels]]) -> Plan:
     """The plan with packed right sides."""
     return replace(plan, body=_Packing(panels).block(plan.body))
 
 
 @record(frozen=False)
 class _Packing:
-    panels: Mapping[np.dtype, Panels]
+    panels: Callable[[], Mapping[np.dtype, Panels]]
     count: int = 0
     packs: dict[View, Pack] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class _Packing:
         return replace(block, steps=tuple(steps))
 
     def product(self, step: Product, defined: set[object], packs: dict[View, Pack]) -> Product:
-        b, panels = step.b, self.panels.get(step.b.dtype)
+        b, panels = step.b, self.panels().get(step.b.dtype)
         names = names_of((*b.offset, *b.strides))
         if panels is None or b.array in defined or names & defined or any(s != ONE for s in b.shape[:-2]):
             return step

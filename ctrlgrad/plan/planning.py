@@ -25,7 +25,7 @@ from ctrlgrad.plan.store_forwarding import forward_stores
 def plan_of(
     graph: Graph,
     shapes: Sequence[ArgumentShape],
-    panels: Mapping[np.dtype, Panels],
+    panels: Callable[[], Mapping[np.dtype, Panels]],
     without: Collection[str] = (),
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
@@ -36,7 +36,7 @@ def plan_of(
 def unplaced(
     graph: Graph,
     shapes: Sequence[ArgumentShape],
-    panels: Mapping[np.dtype, Panels],
+    panels: Callable[[], Mapping[np.dtype, Panels]],
     without: Collection[str] = (),
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:

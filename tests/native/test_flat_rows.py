@@ -11,7 +11,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import shared_nests
-from ctrlgrad.engines.native.flat_rows import FlatRows
+from ctrlgrad.engines.native.flat_rows import FlatRows, flat_rows
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.effects import walk
@@ -42,8 +42,8 @@ def forms(fn: Callable[..., Any], *args: Any, vector_bytes: int = 32) -> list[Fl
         if isinstance(step, Kernel):
             nothing: Sequence[Any] = [lambda _: "%0"] * 3
             writer = KernelWriter(Writer(), step, *nothing, lambda *_: None, vector_bytes)
-            if len(writer.axes()) > 1:
-                found.append(writer.flat_rows(writer.axes()))
+            if len(axes := writer.axes()) > 1:
+                found.append(None if writer.is_small else flat_rows(step, *axes[-2:], writer.whole_width))
     return found
 
 

@@ -14,7 +14,8 @@ from programs import BY_NAME, Program
 
 import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph, without_passes
-from ctrlgrad.engines.native import kept_graphs, kept_records
+from ctrlgrad.engines.native import ahead, kept_graphs, kept_records
+from ctrlgrad.engines.native.kept_plans import version
 from ctrlgrad.engines.native.objects import DiskCache, ObjectCode
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, attributes, verify, walk
@@ -89,6 +90,7 @@ def test_lines_of_code_are_those_of_the_graph_at_hand(kept_plans: Path, optimise
     for lines in (0, 40):
         graph = cg.function(cg.grad(moved(lines))).graph(np.arange(3.0))
         found = optimised_graph(graph, kept_graphs.optimised)
+        ahead.catch_up()
         lines_found = {node.source.line for node in walk(found) if node.source is not None}
         assert lines_found == {lines + 2}
     assert len(optimised) == 1
@@ -99,7 +101,7 @@ def test_an_entry_that_holds_no_graph_is_made_anew(data: bytes, kept_plans: Path
     program = BY_NAME["lstm"]
     first = run_on("native", program.traced_again(1), program.leaves)
     (entry,) = graphs_in(kept_plans)
-    DiskCache(kept_plans).write(entry.stem, ObjectCode((), data))
+    DiskCache(kept_plans).write(entry.stem, ObjectCode((), (version() or b"") + b"\n" + data))
     assert_same_bits(first, run_on("native", program.traced_again(1), program.leaves))
     assert len(optimised) == 2 and graphs_in(kept_plans) == [entry]
 

@@ -18,8 +18,9 @@ from programs import BY_NAME, PROGRAMS, Program
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import without_passes
-from ctrlgrad.engines.native import engine, kept_plans, kept_records, target
+from ctrlgrad.engines.native import ahead, engine, kept_plans, kept_records, objects, target
 from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native.kept_plans import version
 from ctrlgrad.engines.native.objects import DiskCache, ObjectCode
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.execution import run_on
@@ -125,6 +126,7 @@ def test_a_plan_comes_back_as_it_was(kept_plans: Path, program: Program, order: 
     plan = engine.plan_of(graph, engine.shapes_of(graph, program.leaves))
     kept = engine.KeptPlan(plan, engine.Code("name", ("cg_exp_float64",)))
     engine.kept_plans.write("0" * 64, graph, kept)
+    ahead.catch_up()
     found = engine.kept_plans.read("0" * 64, graph)
     if program.name in NOT_KEPT:
         assert found is None
@@ -185,10 +187,33 @@ def test_an_entry_that_holds_no_plan_is_made_anew(
     program = BY_NAME["lstm"]
     first = run_on("native", program.traced_again(0), program.leaves)
     (plan_entry,) = [path for path in kept_plans.iterdir() if b'"kept_plans.KeptPlan"' in path.read_bytes()]
-    DiskCache(kept_plans).write(plan_entry.stem, ObjectCode((), bytes_))
+    DiskCache(kept_plans).write(plan_entry.stem, ObjectCode((), (version() or b"") + b"\n" + bytes_))
     forget(monkeypatch)
     assert_same_bits(first, run_on("native", program.traced_again(0), program.leaves))
     assert len(planned) == 2 and b'"kept_plans.KeptPlan"' in plan_entry.read_bytes()
+
+
+def test_a_plan_that_other_modules_made_is_made_anew(
+    kept_plans: Path, planned: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, found = BY_NAME["lstm"], []
+    for made_by in (b"one", b"one", b"another", b"another", None, None, b"another"):
+        forget(monkeypatch)
+        monkeypatch.setattr(engine.kept_plans, "version", lambda made_by=made_by: made_by)
+        run_on("native", program.traced_again(0), program.leaves)
+        found.append(len(planned))
+    assert found == [1, 1, 2, 2, 3, 4, 4]
+
+
+def test_for_a_graph_that_was_never_met_no_module_is_read_before_its_code_is_being_made(
+    kept_plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    for place, name in ((engine.kept_plans, "version"), (objects, "prepare")):
+        call = getattr(place, name)
+        monkeypatch.setattr(place, name, lambda *given, n=name, f=call: (happened.append(n), f(*given))[1])
+    run_on("native", BY_NAME["lstm"].traced_again(1), BY_NAME["lstm"].leaves)
+    assert happened[0] == "prepare" and "version" in happened
 
 
 def test_a_plan_whose_code_is_gone_is_compiled_again(

@@ -71,8 +71,13 @@ def test_loops_leave_nothing_to_strength_reduction() -> None:
     x, w = RNG.standard_normal((5, 9, 33)), RNG.standard_normal((9, 33))
     fn = lambda x, w: cnp.sum(cg.fori_loop(0, 5, lambda t, c: cnp.tanh(c + x[t]) * w, w) + x[:, 3, 0][:, None, None])
     module = binding.parse_assembly(text_of(plan_of(cg.grad(fn), x, w)))
-    compiler = target._Compiler(target.USUAL, target.GOOD)
-    builder, prepare, reduce = compiler._builder, compiler._passes, binding.create_new_module_pass_manager()
+    target.host()
+    machine = binding.Target.from_default_triple().create_target_machine()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options())
+    prepare, reduce = binding.create_new_module_pass_manager(), binding.create_new_module_pass_manager()
+    prepare.add_sroa_pass()
+    prepare.add_instruction_combine_pass()
+    prepare.add_simplify_cfg_pass()
     prepare.add_loop_simplify_pass()
     prepare.add_lcssa_pass()
     prepare.run(module, builder)
@@ -80,6 +85,30 @@ def test_loops_leave_nothing_to_strength_reduction() -> None:
     reduce.add_loop_strength_reduce_pass()
     reduce.run(module, builder)
     assert before.count(" phi ") > 9 and str(module) == before
+
+
+def test_bools_and_integers_are_reduced_by_no_shuffles() -> None:
+    n, x = RNG.integers(0, 9, 64), RNG.random(64) < 0.5
+    text = text_of(plan_of(lambda n, x: (cnp.any(x), cnp.all(x), cnp.sum(n), cnp.max(n), cnp.min(n)), n, x))
+    assert "shufflevector" not in text and text.count("bitcast") == 2
+    assert len(re.findall(r"= call i64 @llvm.vector.reduce.(add|smax|smin)", text)) == 3
+
+
+def test_words_of_stacks_are_near_only_where_loops_use_them() -> None:
+    """Near, they are brought back after each request that a run may make."""
+
+    def branch(xs: Any) -> Any:
+        return cnp.sum(cg.vmap(lambda x: cg.cond(x > 0.5, cnp.sin, lambda x: 0.5 * x * x, x))(xs))
+
+    def loop(xs: Any) -> Any:
+        return cg.while_loop(lambda x: x < 100.0, lambda x: x * x + 1.0, xs[0])
+
+    kept = {}
+    for name, fn in (("branch", branch), ("loop", loop)):
+        plan = plan_of(cg.grad(fn), np.linspace(0.0, 1.0, 16))
+        assert () in plan.rows.values()
+        kept[name] = len(PlanWriter(plan, 32).words_of_numbers())
+    assert kept["branch"] == 0 < kept["loop"]
 
 
 @pytest.mark.parametrize("n", [16, 32, 48, 64, 40, 33])

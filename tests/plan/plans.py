@@ -22,7 +22,7 @@ PANELS = {np.dtype(d): Panels(16, 32) for d in ("float32", "float64")}
 
 
 def unplaced(graph: Graph, arguments: Sequence[Any], without: Collection[str] = ()) -> Plan:
-    return planning.unplaced(graph, shapes_of(graph, arguments), PANELS, without)
+    return planning.unplaced(graph, shapes_of(graph, arguments), lambda: PANELS, without)
 
 
 def placed(
@@ -32,7 +32,7 @@ def placed(
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph, for any machine."""
-    return planning.plan_of(graph, shapes_of(graph, arguments), PANELS, without, dropped)
+    return planning.plan_of(graph, shapes_of(graph, arguments), lambda: PANELS, without, dropped)
 
 
 def executed(graph: Graph, arguments: Sequence[Any], **settings: Any) -> list[Any]:

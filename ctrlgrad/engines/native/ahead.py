@@ -4,6 +4,8 @@
 is still at it, this thread makes others that wait meanwhile; and where nobody has begun, it does so itself. So nothing
 is made twice, and nobody waits while there is something to do. What is prepared must need no lock that a caller of
 `made` may hold.
+
+What needs Python, and is not needed yet, is `put_off` until others are at work: `catch_up` does it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +48,7 @@ class _Job:
 _lock = threading.Lock()
 _jobs: dict[str, _Job] = {}
 _threads = 0
+_put_off: deque[Callable[[], None]] = deque()
 
 
 def prepare(key: str, make: Make) -> None:
@@ -87,6 +91,21 @@ def made(key: str, make: Make) -> Any:
     return make() if job.result is None else job.result
 
 
+def put_off(work: Callable[[], None]) -> None:
+    """Have something done at the next `catch_up`."""
+    _put_off.append(work)
+
+
+def catch_up() -> None:
+    """Do what was put off."""
+    while True:
+        try:
+            work = _put_off.popleft()
+        except IndexError:
+            return
+        work()
+
+
 def _begun(*first: _Job) -> _Job | None:
     """A job for this thread, which has the lock: the first one if it waits, else the last that does, if any."""
     for job in (*first, *reversed(_jobs.values())):
@@ -119,6 +138,7 @@ def _begin_anew() -> None:
     global _lock, _threads
     _lock, _threads = threading.Lock(), 0
     _jobs.clear()
+    _put_off.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,13 +10,11 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
-from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted
 from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outside_text import OutsideText
-from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.rows_across import write_columns
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
@@ -150,7 +148,7 @@ class PlanWriter(OutsideText):
         elif isinstance(step, Columns):
             write_columns(self, step)
         elif isinstance(step, Factorise):
-            FactorsWriter(self, step).write()
+            self.factorise(step)
         elif isinstance(step, Outside):
             self.outside(step)
         elif isinstance(step, Loop):
@@ -234,11 +232,22 @@ class PlanWriter(OutsideText):
 
         return kind(self.w, kernel, self.place_of, self.number, self.size, fail, self.vector_bytes)
 
+    # What a plan without products does without is no part of its first call.
+
     def product(self, step: Product) -> None:
+        from ctrlgrad.engines.native.product_calls import ProductWriter
+
         ProductWriter(self, step).write()
 
     def pack(self, step: Pack) -> None:
+        from ctrlgrad.engines.native.product_calls import write_pack
+
         write_pack(self, step)
+
+    def factorise(self, step: Factorise) -> None:
+        from ctrlgrad.engines.native.factor_calls import FactorsWriter
+
+        FactorsWriter(self, step).write()
 
     def loop(self, step: Loop) -> None:
         self.moves(step.entry)

@@ -11,22 +11,24 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
-from ctrlgrad.engines.native import kept_plans, objects, target
-from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
+from ctrlgrad.engines.native import ahead, kept_plans, objects, target
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
-from ctrlgrad.engines.native.runtime import Program
+from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.stacks.blocks import BlockStack
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.runtime import Program
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
 PATTERNS, FUNCTIONS = 16, 1024
@@ -64,6 +66,15 @@ def _making() -> Any:
         from ctrlgrad.engines.native import making  # who finds them on disk does without
 
     return making
+
+
+@functools.cache
+def _running() -> Any:
+    """How programs run: loaded while they are compiled."""
+    with kept_objects():
+        from ctrlgrad.engines.native import runtime
+
+    return runtime
 
 
 def _judged(plan: Plan) -> Plan:
@@ -153,18 +164,22 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
     def load() -> objects.Loaded:
         key = objects.key_of([code.name], [])
         make = lambda: objects.ObjectCode(("plan",), target.compiled(text(), level=_level()))
+        # What takes longest is begun first.
+        objects.prepare(key, make)
         routines = _routines(code.calls)
         for provider, names in routines:
             provider.prepare(names)
-        if routines:
-            objects.prepare(key, make)
+        ahead.catch_up()
+        _running()
         uses: dict[str, int] = {}
         for provider, names in routines:
             uses |= provider.addresses(names)
         return objects.library(key, make, uses)
 
     again = lambda loop: compiled(_judged(_making().place(loop)))
-    return Program(plan, _FUNCTIONS.get(code.name, load), again)
+    function = _FUNCTIONS.get(code.name, load)
+    program: Program = _running().Program(plan, function, again)
+    return program
 
 
 def _program(
@@ -180,10 +195,9 @@ def _program(
         return _linked(_judged(kept.plan), kept.code, lambda: _printed(kept.plan)[0])
     plan = plan_of(graph, shapes, without, dropped)
     text, code = _printed(plan)
-    program = _linked(plan, code, lambda: text)
     if key is not None:
         kept_plans.write(key, graph, KeptPlan(plan, code))
-    return program
+    return _linked(plan, code, lambda: text)
 
 
 class Patterns:
@@ -207,7 +221,9 @@ class Patterns:
 
         def make() -> Program:
             with compiling(self.graph.name), only_new_objects():
-                return _program(self.graph, shapes, self.without, dropped)
+                found = _program(self.graph, shapes, self.without, dropped)
+                ahead.catch_up()
+                return found
 
         found = self.programs.get((shapes, dropped), make)
         if self.is_static:

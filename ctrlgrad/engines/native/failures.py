@@ -5,30 +5,13 @@ from __future__ import annotations
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.frame import Status
 from ctrlgrad.engines.native.positions import noted
+from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
 from ctrlgrad.ir import Trait
 from ctrlgrad.plan.model import Assumption, Site
-
-
-class SizesDoNotFit(Exception):
-    """Some op is not defined for the sizes that it meets; the reference kernels say what is wrong."""
-
-    def __init__(self, text: str, callbacks: int) -> None:
-        super().__init__(text)
-        # So many calls of the user's callbacks have been made by then.
-        self.callbacks = callbacks
-
-
-class NeedsAnotherPlan(Exception):
-    """What a plan takes for granted turned out not to be so."""
-
-    def __init__(self, assumption: Assumption, callbacks: int) -> None:
-        super().__init__(assumption)
-        self.assumption, self.callbacks = assumption, callbacks
-
 
 _ASSUMPTIONS: dict[Status, Assumption] = {Status.EQUAL: "equal", Status.ROWS: "rows"}
 

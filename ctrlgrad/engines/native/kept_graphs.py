@@ -8,39 +8,30 @@ there, so that errors name the code as it is now.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.engines.native import kept_plans, kept_records, objects
-from ctrlgrad.engines.native.kept_plans import MOST_BYTES, constants_of
+from ctrlgrad.engines.native import kept_plans, kept_records
+from ctrlgrad.engines.native.kept_plans import constants_of
 from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary
-from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.ir import OPS, Graph, Node, Value, walk
 from ctrlgrad.ir.fingerprint import fingerprint, is_known
 from ctrlgrad.passes import optimise
 from ctrlgrad.source import Source
 
-_LOG = logging.getLogger("ctrlgrad")
-
 
 def optimised(graph: Graph, without: frozenset[str], chunk_bytes: int) -> Graph:
     """As `passes.optimise`; from disk where it is kept."""
     key = kept_plans.key_of(graph, ("optimised", sorted(without), chunk_bytes))
-    disk = None if key is None else objects.open_cache()
-    if key is None or disk is None:
-        return optimise(graph, without, chunk_bytes)
-    entry = disk.read(key)
-    if entry is not None:
+    data = None if key is None else kept_plans.found(key)
+    if key is not None and data is not None:
         try:
-            return unpacked(entry.code, graph)
+            return unpacked(data, graph)
         except CannotRead:
-            _LOG.info("the graph %s does not load: making it again", disk.file(key))
-            disk.remove(key)
+            kept_plans.refuse(key, "graph")
     made = optimise(graph, without, chunk_bytes)
-    found = packed(made, graph)
-    if found is not None and len(found) <= MOST_BYTES:
-        disk.write(key, ObjectCode((), found))
+    if key is not None:
+        kept_plans.keep(key, lambda: packed(made, graph))
     return made
 
 

@@ -1,8 +1,10 @@
 """Plans on disk: a new process that meets a graph again takes its plan, and the code for it, without making them.
 
 An entry belongs to what the plan follows from: the fingerprint of the graph, what is known of the arguments' sizes, the
-passes that are left out, the modules that make plans and code of them, by their content, and the processor. It holds
-the plan, and by what its machine code is found, which lies beside it (`objects`). The nodes of the graph that a plan
+passes that are left out, the processor, and the modules that make plans and code of them. It begins with a digest of
+those modules' content, and one that they made before they were changed is made anew; so who meets a graph for the first
+time need not read two hundred files before it has its plan. Then comes the plan, and by what its machine code is found,
+which lies beside it (`objects`). The nodes of the graph that a plan
 tells of are kept by their position, so that errors name the user's code as it is now. Not kept are the plan of a graph
 with something that has no fingerprint, as a callback, and one with nodes that only the plan has (sorting is lowered by
 a graph of its own).
@@ -15,13 +17,13 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import dtypes, ir, stacks
-from ctrlgrad.engines.native import kept_records, objects
+from ctrlgrad.engines.native import ahead, kept_records, objects
 from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary, of_record, tell_array
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.ir import Graph, Node, attributes, walk
@@ -30,7 +32,7 @@ from ctrlgrad.plan.model import Plan
 from ctrlgrad.records import record
 
 MOST_BYTES = 4 << 20
-"""A plan that takes more, for constants that the graph does not have, is not kept."""
+"""What takes more, as a plan may for constants that the graph does not have, is not kept."""
 
 _LOG = logging.getLogger("ctrlgrad")
 # Where the modules lie that an optimised graph, a plan and its code follow from, besides the package of stacks and
@@ -59,10 +61,7 @@ def key_of(graph: Graph, told: Sequence[Any]) -> str | None:
     found = fingerprint(graph)
     if found is None:
         return None
-    version = _version()
-    if version is None:
-        return None
-    return objects.key_of(["plan", found, *map(repr, told), version, sys.version, np.__version__], [])
+    return objects.key_of(["plan", found, *map(repr, told), ir.__file__, sys.version, np.__version__], [])
 
 
 def modules() -> list[str]:
@@ -81,7 +80,7 @@ def modules() -> list[str]:
 
 
 @functools.cache
-def _version() -> str | None:
+def version() -> bytes | None:
     """A digest of those modules' text; None where it cannot be read. Some two hundred files: each costs its reading."""
     digest = hashlib.sha256()
     try:
@@ -92,37 +91,63 @@ def _version() -> str | None:
             digest.update(text)
     except OSError:
         return None
-    return digest.hexdigest()
+    return digest.hexdigest().encode()
+
+
+def found(key: str) -> bytes | None:
+    """What is kept under a key, and was made by the modules as they are."""
+    disk = objects.open_cache()
+    entry = None if disk is None else disk.read(key)
+    if entry is None:
+        return None
+    made_by, _, data = entry.code.partition(b"\n")
+    return data if made_by == version() else None
+
+
+def keep(key: str, pack: Callable[[], bytes | None]) -> None:
+    """Keep what `pack` gives, if it is small enough; `ahead.catch_up` does it."""
+
+    def write() -> None:
+        disk, data = objects.open_cache(), pack()
+        if disk is not None and data is not None and len(data) <= MOST_BYTES and (made_by := version()):
+            disk.write(key, ObjectCode((), made_by + b"\n" + data))
+
+    ahead.put_off(write)
+
+
+def refuse(key: str, what: str) -> None:
+    """Remove what does not load, and say so."""
+    disk = objects.open_cache()
+    if disk is not None:
+        _LOG.info("the %s %s does not load: making it again", what, disk.file(key))
+        disk.remove(key)
 
 
 def read(key: str, graph: Graph) -> KeptPlan | None:
     """The plan of a key, of this graph; None where it is not kept."""
-    disk = objects.open_cache()
-    entry = None if disk is None else disk.read(key)
-    if disk is None or entry is None:
+    data = found(key)
+    if data is None:
         return None
     try:
-        found = kept_records.read(entry.code, _of_plans(graph))
-        if isinstance(found, KeptPlan):
-            return found
+        kept = kept_records.read(data, _of_plans(graph))
+        if isinstance(kept, KeptPlan):
+            return kept
     except CannotRead:
         pass
-    _LOG.info("the plan %s does not load: making it again", disk.file(key))
-    disk.remove(key)
+    refuse(key, "plan")
     return None
 
 
 def write(key: str, graph: Graph, kept: KeptPlan) -> None:
     """Keep a plan of a graph, if it is one that can be kept."""
-    disk = objects.open_cache()
-    if disk is None:
-        return
-    try:
-        data = kept_records.written(kept, _of_plans(graph))
-    except CannotWrite:
-        return
-    if len(data) <= MOST_BYTES:
-        disk.write(key, ObjectCode((), data))
+
+    def pack() -> bytes | None:
+        try:
+            return kept_records.written(kept, _of_plans(graph))
+        except CannotWrite:
+            return None
+
+    keep(key, pack)
 
 
 def _of_plans(graph: Graph) -> Vocabulary:
@@ -152,4 +177,4 @@ def constants_of(graph: Graph) -> Vocabulary:
 
 _KEPT = of_record(Code) | of_record(KeptPlan)
 
-__all__ = ["MOST_BYTES", "Code", "KeptPlan", "constants_of", "key_of", "read", "write"]
+__all__ = ["Code", "KeptPlan", "constants_of", "found", "keep", "key_of", "read", "refuse", "version", "write"]

@@ -9,7 +9,6 @@ import numpy as np
 
 from ctrlgrad.engines.native import library, target
 from ctrlgrad.engines.native.emit import PlanWriter
-from ctrlgrad.engines.native.products import pack, real
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import planning
 from ctrlgrad.plan.arguments import ArgumentShape
@@ -22,7 +21,7 @@ def plan_of(
     graph: Graph, shapes: Sequence[ArgumentShape], without: Collection[str], dropped: frozenset[Assumption]
 ) -> Plan:
     """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
-    return planning.plan_of(graph, shapes, _panels(), without, dropped)
+    return planning.plan_of(graph, shapes, _panels, without, dropped)
 
 
 def text_of(plan: Plan) -> tuple[str, list[str]]:
@@ -33,7 +32,9 @@ def text_of(plan: Plan) -> tuple[str, list[str]]:
 
 @functools.cache
 def _panels() -> dict[np.dtype, Panels]:
-    """How this machine's products lay out right sides."""
+    """How this machine's products lay out right sides; no part of the first call of a plan without any."""
+    from ctrlgrad.engines.native.products import pack, real
+
     found = {}
     for kind in real.reals(target.host()):
         dtype = np.dtype(f"f{kind.bytes}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,17 +16,17 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, axes_of, is_small, lanes_of
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
-from ctrlgrad.engines.native.extremes import Extremes
-from ctrlgrad.engines.native.flat_rows import FlatRows, Known, flat_rows, take_end_to_end
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, advance, element_parts
-from ctrlgrad.engines.native.rows_across import RowsAcross, reduce_across, rows_across
-from ctrlgrad.engines.native.short_rows import ShortRows, reduce_rows, short_rows
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.extremes import Extremes
+    from ctrlgrad.engines.native.flat_rows import Known
 
 INDEX = np.dtype(np.int64)
 
@@ -158,14 +159,11 @@ class KernelWriter:
             self.innermost(axis, [offsets], *self.ends(depth, axis))
         else:
             start, end = self.ends(depth, axes[depth])
-            if depth == len(axes) - 2:
-                flat, across, short = self.flat_rows(axes), self.rows_across(axes), self.short_rows(axes)
-                if flat is not None:
-                    start = take_end_to_end(self, flat, axes, offsets, start, end)
-                if across is not None:
-                    start = reduce_across(self, across, axes, offsets, start, end)
-                if short is not None:
-                    start = reduce_rows(self, short, axes, offsets, start, end)
+            if depth == len(axes) - 2 and not self.is_small:
+                # Kernels over vectors are written without knowing how rows are.
+                from ctrlgrad.engines.native.several_rows import take_several
+
+                start = take_several(self, axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
         for k in starting:
@@ -179,27 +177,6 @@ class KernelWriter:
         pairs = list(zip(offsets, axis.strides, strict=True))
         found = {(o, stride): self.w.add(o, steps[stride]) for o, stride in dict.fromkeys(pairs)}
         return [found[pair] for pair in pairs]
-
-    def reduces_rows(self, axes: Sequence[Axis]) -> bool:
-        """Whether all that a kernel does is to reduce the rows of the innermost axis, of which each has a result."""
-        return not self.is_small and all(self.still.get(k) == len(axes) - 1 for k in range(len(self.kernel.writes)))
-
-    def rows_across(self, axes: Sequence[Axis]) -> RowsAcross | None:
-        """How rows are reduced side by side; None where they are not."""
-        if not self.reduces_rows(axes):
-            return None
-        return rows_across(self.kernel, axes, self.width(axes[-1]), self.whole_width, self.uniform)
-
-    def short_rows(self, axes: Sequence[Axis]) -> ShortRows | None:
-        """How rows are reduced several at a time; None where they are not."""
-        if not self.reduces_rows(axes):
-            return None
-        outer, inner = axes[-2:]
-        return short_rows(self.kernel, outer, inner, self.width(inner), self.vector_bytes, self.can_mask)
-
-    def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
-        """How short rows are taken end to end; None where they are not."""
-        return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width)
 
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
@@ -368,6 +345,8 @@ class KernelWriter:
         write, expression = self.kernel.writes[k], self.kernel.expression
         if write.how in EXTREMES:
             dtype = expression.instructions[expression.outputs[write.outputs[0]]].dtype
+            from ctrlgrad.engines.native.extremes import Extremes
+
             return Extremes(self.w, EXTREMES[write.how], dtype, forms)
         return Sums(self.w, write, forms)
 

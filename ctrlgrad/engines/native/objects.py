@@ -19,6 +19,7 @@ entries then.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import itertools
@@ -32,13 +33,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llvmlite import binding
-
-from ctrlgrad.engines.native import ahead, target
+from ctrlgrad.engines.native import ahead, llvm, target
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.records import record
 
@@ -75,10 +74,10 @@ class Loaded(Mapping[str, int]):
 
     __hash__ = object.__hash__
 
-    def __init__(self, symbols: Sequence[str], tracker: Any) -> None:
-        self._addresses: dict[str, int] = {name: tracker[name] for name in symbols}
-        # What takes the code out of memory, where nobody holds this any more. llvmlite leaves that out while the
-        # interpreter ends: a thread may still be in the code then.
+    def __init__(self, addresses: dict[str, int], tracker: int) -> None:
+        self._addresses = addresses
+        # What takes the code out of memory, where nobody holds this any more; not while the interpreter ends: a thread
+        # may still be in the code then.
         self._dropped = weakref.finalize(self, _UNUSED.append, tracker)
         self._dropped.atexit = False
 
@@ -93,10 +92,7 @@ class Loaded(Mapping[str, int]):
 
     def kept(self) -> Loaded:
         """The same; the code stays in memory as long as the process."""
-        found = self._dropped.detach()
-        if found is not None:
-            _, _, (tracker,), _ = found
-            tracker.detach()
+        self._dropped.detach()
         return self
 
 
@@ -156,39 +152,50 @@ def _digest(path: str) -> str | None:
 _LINK = threading.Lock()
 MOST_UNUSED = 4096
 """How many objects that nobody holds stay in memory: each takes a few of the mappings that a process may have."""
-# What took them there.
-_UNUSED: deque[Any] = deque()
+# LLVM's handles of them.
+_UNUSED: deque[int] = deque()
 _NUMBERS = itertools.count()
 
 
 def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
     """An object's functions, linked with `uses` and the C library. Raises `CannotLoad`."""
     _unload(MOST_UNUSED)
-    builder = binding.JITLibraryBuilder().add_object_img(given.code).add_current_process()
-    for name, address in (uses or {}).items():
-        builder.import_symbol(name, address)
-    for name in given.symbols:
-        builder.export_symbol(name)
+    parts = [llvm.LinkElement(llvm.OBJECT, given.code, len(given.code)), llvm.LinkElement(llvm.PROCESS, b"", 0)]
+    elements = (llvm.LinkElement * len(parts))(*parts)
+    imports = _table(uses or {})
+    exports = _table(dict.fromkeys(given.symbols, 0))
+    calls, problem = llvm.functions(), ctypes.c_char_p()
     with _LINK:
-        try:
-            return Loaded(given.symbols, builder.link(_linker(), f"ctrlgrad.objects.{next(_NUMBERS)}"))
-        except RuntimeError as error:
-            raise CannotLoad(str(error)) from error
+        name = f"ctrlgrad.objects.{next(_NUMBERS)}".encode()
+        tables = (elements, len(elements), imports, len(imports), exports, len(exports))
+        tracker = calls.LLJIT_Link(_linker(), name, *tables, ctypes.byref(problem))
+    if not tracker:
+        raise CannotLoad(llvm.text_of(problem))
+    return Loaded({symbol.name.decode(): symbol.address for symbol in exports}, tracker)
+
+
+def _table(addresses: Mapping[str, int]) -> Any:
+    found = [llvm.SymbolAddress(name.encode(), at) for name, at in addresses.items()]
+    return (llvm.SymbolAddress * len(found))(*found)
 
 
 def _unload(most: int) -> None:
     """Take code that nobody holds out of memory, what was dropped first before the rest, until so many are left."""
     with _LINK:
         while len(_UNUSED) > most:
-            _UNUSED.popleft().close()
+            problem = ctypes.c_char_p()
+            if llvm.functions().LLJIT_Dylib_Tracker_Dispose(_UNUSED.popleft(), ctypes.byref(problem)):
+                raise RuntimeError(llvm.text_of(problem))
 
 
 @functools.cache
-def _linker() -> Any:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
+def _linker() -> int:
+    problem = ctypes.c_char_p()
     # JITLink lays an object out in one piece of memory: parts of it that lie far apart would not reach each other.
-    return binding.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    linker = llvm.functions().CreateLLJITCompiler(None, True, True, ctypes.byref(problem))
+    if not linker:
+        raise RuntimeError(llvm.text_of(problem))
+    return int(linker)
 
 
 def _renew_lock() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from ctrlgrad.engines.block_kernels import Control, with_blocks
 from ctrlgrad.engines.native import engine
-from ctrlgrad.engines.native.failures import SizesDoNotFit
 from ctrlgrad.engines.native.parts import PART, parted
+from ctrlgrad.engines.native.refusals import SizesDoNotFit
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.interpreter import compile_graph

@@ -45,6 +45,10 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
     return w.op(f"select {condition} {replaces}, {kind} {b}, {kind} {a}")
 
 
+# Of integers, with the letter of their sign.
+_BY_LLVM = {"sum": "add", "product": "mul", "max": "{}max", "min": "{}min"}
+
+
 def advance(w: Writer, how: str, dtype: np.dtype, before: str, values: Sequence[str], width: int) -> str:
     """A reduction after another element: of one number, or of the two whose product is added."""
     if how != "dot":
@@ -157,7 +161,10 @@ class Sums:
         width, vector = vectors[0]
         for _, other in vectors[1:]:
             vector = combine(w, self.how, self.dtype, vector, other, width)
-        vector = in_halves(w, self.dtype, [vector], width, self.join)
+        if dtype_kind(self.dtype) == "f":
+            vector = in_halves(w, self.dtype, [vector], width, self.join)
+        else:
+            vector = self.at_once(vector, width)
         return combine(w, self.how, self.dtype, single, vector, 1) if single else vector
 
     def totals(self, part: int, rows: int) -> list[str]:
@@ -167,6 +174,17 @@ class Sums:
         kind = type_of(self.dtype, width)
         loaded = [self.w.op(f"load {kind}, ptr {self.variables[width, row][part]}") for row in range(rows)]
         return [in_halves(self.w, self.dtype, loaded[k : k + width], width, self.join) for k in range(0, rows, width)]
+
+    def at_once(self, vector: str, width: int) -> str:
+        """The lanes of a vector in one number, where their order is of no matter: LLVM has a word for it."""
+        w, kind, one = self.w, type_of(self.dtype, width), type_of(self.dtype)
+        if dtype_kind(self.dtype) == "b":
+            bits = w.op(f"bitcast {kind} {vector} to i{width}")
+            return w.op(f"icmp ne i{width} {bits}, 0" if self.how in ("max", "sum") else f"icmp eq i{width} {bits}, -1")
+        how = _BY_LLVM[self.how].format("s" if dtype_kind(self.dtype) == "i" else "u")
+        reduce = f"{one} @llvm.vector.reduce.{how}.v{width}{one}"
+        w.declare(f"{reduce}({kind})")
+        return w.op(f"call {reduce}({kind} {vector})")
 
 
 def mask_of(first: int | str, width: int) -> str:

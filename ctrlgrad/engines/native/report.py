@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.native.engine import patterns_of
-from ctrlgrad.engines.native.failures import NeedsAnotherPlan
+from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Frame, Program
 from ctrlgrad.engines.pushes import Pushed, describe
 from ctrlgrad.engines.reference.control_kernels import loop_name

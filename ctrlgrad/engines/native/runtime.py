@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from ctrlgrad.dtypes import REAL_NAMES, computed_dtype
 from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
-from ctrlgrad.engines.native.failures import failure
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.positions import Positions, noted
-from ctrlgrad.engines.native.sessions import Session
 from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
@@ -30,6 +28,9 @@ from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.stacks.blocks import BlockStack
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.sessions import Session
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -64,7 +65,7 @@ class Program:
             # Its memory counts, and is given back at once.
             counted = Frame(self)
             counted.silent_callbacks = silent_callbacks
-            return Session(counted).run(arguments)
+            return _in_session(counted).run(arguments)
         try:
             found = self.idle.pop()
         except IndexError:
@@ -95,7 +96,7 @@ class Program:
         found = Frame(self)
         if scratch is not None:
             found.memory.take_scratch(scratch)
-        return Session(found, (chunk, capacity)).run(arguments)
+        return _in_session(found, (chunk, capacity)).run(arguments)
 
 
 class Frame:
@@ -157,6 +158,8 @@ class Frame:
             if self.error is not None:
                 raise self.error
             if self.integers[frame.STATUS]:
+                from ctrlgrad.engines.native.failures import failure  # no part of a first call that fares well
+
                 raise failure(self, Status(self.integers[frame.STATUS]))
             return self.results()
         finally:
@@ -370,6 +373,13 @@ class Frame:
             for s, stack in zip(free, replaced.values(), strict=False):
                 self.stacks[s].hold(stack)
             self.moved.clear()
+
+
+def _in_session(frame: Frame, again: tuple[Chunk, int] | None = None) -> Session:
+    """A run that a memory manager looks after; those without one do not need to know how that goes."""
+    from ctrlgrad.engines.native.sessions import Session
+
+    return Session(frame, again)
 
 
 def _row_size(stack: Any, axis: int) -> int:

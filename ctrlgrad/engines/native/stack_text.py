@@ -16,6 +16,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     FromStack,
+    Loop,
     NewStack,
     Pop,
     Push,
@@ -32,6 +33,8 @@ from ctrlgrad.records import record
 
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
+# What goes to a stack's last block by itself.
+_ROWS = (Push, Pop, ReadRow, WriteRow)
 
 
 @record
@@ -67,8 +70,12 @@ class StackText(PlanText):
         return self.address(place)
 
     def words_of_numbers(self) -> list[int]:
-        """The words of stacks of numbers, if there are few: a push or a pop of a number costs little beside them."""
-        handles = {handle for stack, handle in self.plan.handles.items() if self.plan.rows[stack] == ()}
+        """The words of stacks of numbers that loops use, if there are few: a push or a pop of a number costs little
+        beside them. Outside of loops they would be no gain, and every request in the plan is longer by them."""
+        loops = [step for step in walk(self.plan.body) if isinstance(step, Loop)]
+        inside = (step for loop in loops for block in (loop.condition, loop.body) for step in walk(block))
+        used = {step.stack for step in inside if isinstance(step, _ROWS)}
+        handles = {self.plan.handles[stack] for stack in used if self.plan.rows[stack] == ()}
         if len(handles) > MOST_NEAR:
             return []
         parts = (frame.BASE, frame.COUNT, frame.CAPACITY)

@@ -115,7 +115,7 @@ def compiled(machine: Target, part: Part) -> bytes:
     if part.name == "pool":
         return target.compiled(source(machine, part), (), target.QUICK)
     is_quick = part.name == "products" or part.name in {pack.pack_name(k, side) for k in part.kinds for side in "ab"}
-    passes = ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg")
+    passes = ("SROA", "SimplifyCFG", "InstCombine", "LoopRotate", "SimplifyCFG")
     return target.compiled(source(machine, part), passes, target.QUICK if is_quick else target.GOOD)
 
 

@@ -1,0 +1,163 @@
+"""LLVM in this process: llvmlite's library, and those of its functions that are called here.
+
+llvmlite's Python is not imported. It declares all functions of the library, and has classes that write LLVM's text:
+that takes longer than all else that the first call of a short program does beside compiling. What is called here is
+declared here; a test compares it with what llvmlite declares. Neither is llvmlite's lock used, which lets one thread at
+a time into LLVM.
+
+To load the library takes long too, but needs no Python: `begin` has another thread do it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+import types
+from collections.abc import Callable
+from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint64, c_void_p
+from typing import Any
+
+import llvmlite
+from llvmlite.utils import get_library_name
+
+from ctrlgrad.engines.native import ahead
+
+
+class LinkElement(ctypes.Structure):
+    """What is linked: an object (kind 2, with its bytes), or what the process has (kind 3, without a name)."""
+
+    _fields_ = [("element_kind", c_uint8), ("value", c_char_p), ("value_len", c_size_t)]
+
+
+class SymbolAddress(ctypes.Structure):
+    """A function by its name, and where it lies."""
+
+    _fields_ = [("name", c_char_p), ("address", c_uint64)]
+
+
+VERSION = llvmlite.__version__
+OBJECT, PROCESS = 2, 3
+TEXT = POINTER(c_char_p)
+"""Where LLVM puts a text (see `text_of`)."""
+
+# By their names without "LLVMPY_": the type of the result, and those of the arguments.
+LONG: dict[str, tuple[Any, ...]] = {
+    "CreateLLJITCompiler": (c_void_p, c_void_p, c_bool, c_bool, TEXT),
+    "LLJIT_Link": (
+        *(c_void_p, c_void_p, c_char_p, POINTER(LinkElement), c_size_t),
+        *(POINTER(SymbolAddress), c_size_t, POINTER(SymbolAddress), c_size_t, TEXT),
+    ),
+    "ParseAssembly": (c_void_p, c_void_p, c_char_p, TEXT),
+    "RunNewModulePassManager": (None, c_void_p, c_void_p, c_void_p),
+    "TargetMachineEmitToMemory": (c_void_p, c_void_p, c_void_p, c_int, TEXT),
+}
+"""Calls in which LLVM works: Python's other threads go on meanwhile."""
+SHORT: dict[str, tuple[Any, ...]] = {
+    "ContextCreate": (c_void_p,),
+    "ContextDispose": (None, c_void_p),
+    "CreateNewModulePassManager": (c_void_p,),
+    "CreatePassBuilder": (c_void_p, c_void_p, c_void_p),
+    "CreatePipelineTuningOptions": (c_void_p,),
+    "CreateTargetMachine": (
+        *(c_void_p, c_void_p, c_char_p, c_char_p, c_char_p, c_int, c_char_p, c_char_p),
+        *(c_int, c_int, c_char_p),
+    ),
+    "DisposeMemoryBuffer": (None, c_void_p),
+    "DisposeModule": (None, c_void_p),
+    "DisposeString": (None, c_void_p),
+    "GetBufferSize": (c_size_t, c_void_p),
+    "GetBufferStart": (c_void_p, c_void_p),
+    "GetHostCPUFeatures": (c_int, TEXT),
+    "GetHostCPUName": (None, TEXT),
+    "GetProcessTriple": (None, TEXT),
+    "GetTargetFromTriple": (c_void_p, c_char_p, TEXT),
+    "InitializeNativeAsmPrinter": (None,),
+    "InitializeNativeTarget": (None,),
+    "LLJIT_Dylib_Tracker_Dispose": (c_bool, c_void_p, TEXT),
+    "VerifyModule": (c_bool, c_void_p, TEXT),
+    "module_AddInstCombinePass": (None, c_void_p),
+    "module_AddLoopRotatePass": (None, c_void_p),
+    "module_AddSROAPass": (None, c_void_p),
+    "module_AddSimplifyCFGPass": (None, c_void_p),
+}
+"""Calls that are over at once. A thread that let others go on in each of them would wait as often for its next turn."""
+
+_LOCK = threading.Lock()
+_KEY = "LLVM"
+_is_begun = False
+
+
+def begin() -> None:
+    """Have another thread load the library, if the process has a processor for one."""
+    global _is_begun
+    _is_begun = True
+    if not _loaded.cache_info().currsize:
+        ahead.prepare(_KEY, _load)
+
+
+def functions() -> Any:
+    """The functions, as attributes, with what makes code for this machine's processor ready to be asked for."""
+    with _LOCK:
+        return _loaded()
+
+
+def told(call: Callable[[Any], Any]) -> str:
+    """The text that a call gives by its argument."""
+    text = c_char_p()
+    call(ctypes.byref(text))
+    return text_of(text)
+
+
+def text_of(given: c_char_p) -> str:
+    """A text that LLVM gave, with its memory given back."""
+    text = (given.value or b"").decode()
+    if given:
+        functions().DisposeString(given)
+    return text
+
+
+@functools.cache
+def _loaded() -> Any:
+    return ahead.made(_KEY, _load)
+
+
+def _load() -> Any:
+    path = os.path.join(llvmlite.__path__[0], "binding", get_library_name())
+    handle, found = _opened(path), {}
+    for kind, declared in ((ctypes.CDLL, LONG), (ctypes.PyDLL, SHORT)):
+        library = kind(path, handle=handle)
+        for name, (result, *arguments) in declared.items():
+            function = found[name] = getattr(library, f"LLVMPY_{name}")
+            function.restype, function.argtypes = result, arguments
+    functions = types.SimpleNamespace(**found)
+    functions.InitializeNativeTarget()
+    functions.InitializeNativeAsmPrinter()
+    return functions
+
+
+def _opened(path: str) -> int:
+    """The handle of the library, loaded while Python's other threads go on: `ctypes.CDLL` would have them wait."""
+    if os.name == "posix":
+        load = ctypes.CDLL(None).dlopen
+        load.restype, load.argtypes = c_void_p, [c_char_p, c_int]
+        load(os.fsencode(path), os.RTLD_NOW)
+    # What is loaded is found at once; of what cannot be, this says why.
+    return int(ctypes.CDLL(path)._handle)
+
+
+def _end_loading() -> None:
+    """Before a fork: of a library that another thread has loaded in part, the child could not load the rest."""
+    if _is_begun:
+        functions()
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_end_loading, after_in_child=_renew_lock)

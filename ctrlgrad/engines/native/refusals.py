@@ -1,0 +1,22 @@
+"""What a run of a plan may end with besides the user's errors: the graph is to be run in another way."""
+
+from __future__ import annotations
+
+from ctrlgrad.plan.model import Assumption
+
+
+class SizesDoNotFit(Exception):
+    """Some op is not defined for the sizes that it meets; the reference kernels say what is wrong."""
+
+    def __init__(self, text: str, callbacks: int) -> None:
+        super().__init__(text)
+        # So many calls of the user's callbacks have been made by then.
+        self.callbacks = callbacks
+
+
+class NeedsAnotherPlan(Exception):
+    """What a plan takes for granted turned out not to be so."""
+
+    def __init__(self, assumption: Assumption, callbacks: int) -> None:
+        super().__init__(assumption)
+        self.assumption, self.callbacks = assumption, callbacks

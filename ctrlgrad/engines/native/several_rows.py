@@ -1,0 +1,58 @@
+"""Short rows of a kernel taken several at a time: end to end, side by side, or a few together.
+
+Where there are too few rows for it, or they turn out to be long, they are left for the nest to take one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ctrlgrad.engines.native import flat_rows, rows_across, short_rows
+from ctrlgrad.engines.native.axes import Axis
+from ctrlgrad.engines.native.elements import First
+
+
+class Nest(flat_rows.Nest, rows_across.Nest, short_rows.Nest, Protocol):
+    """What is asked of the writer of the kernel."""
+
+    # From which depth of the nest on a write's value is gathered in registers.
+    still: dict[int, int]
+    whole_width: int
+    vector_bytes: int
+    uniform: set[int]
+    can_mask: bool
+
+    def width(self, axis: Axis) -> int: ...
+    def point(
+        self,
+        offsets: list[str],
+        width: int,
+        lane: int = 0,
+        axis: Axis | None = None,
+        further: int = 0,
+        known: flat_rows.Known | None = None,
+        first: First | None = None,
+    ) -> None: ...
+
+
+def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
+    """Write what the rows from start to end do, as far as they are taken several at a time; where these end."""
+    kernel, (outer, inner) = nest.kernel, axes[-2:]
+    flat = flat_rows.flat_rows(kernel, outer, inner, nest.whole_width)
+    if flat is not None:
+        return flat_rows.take_end_to_end(nest, flat, axes, offsets, start, end)
+    # Whether all that it does is to reduce the rows, of which each has a result.
+    if any(nest.still.get(k) != len(axes) - 1 for k in range(len(kernel.writes))):
+        return start
+    width = nest.width(inner)
+    across = rows_across.rows_across(kernel, axes, width, nest.whole_width, nest.uniform)
+    if across is not None:
+        start = rows_across.reduce_across(nest, across, axes, offsets, start, end)
+    short = short_rows.short_rows(kernel, outer, inner, width, nest.vector_bytes, nest.can_mask)
+    if short is not None:
+        start = short_rows.reduce_rows(nest, short, axes, offsets, start, end)
+    return start
+
+
+__all__ = ["take_several"]

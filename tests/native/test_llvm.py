@@ -1,0 +1,73 @@
+"""LLVM's functions as they are declared here are those that llvmlite declares."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llvmlite import binding
+from llvmlite.binding import orcjit
+
+from ctrlgrad.engines.native import llvm
+
+DECLARED = llvm.LONG | llvm.SHORT
+STRUCTURES = {llvm.LinkElement: orcjit._LinkElement, llvm.SymbolAddress: orcjit._SymbolAddress}
+
+
+def kind_of(declared: Any) -> Any:
+    """What is passed: a number of so many bytes and its sign, a text, where one is put, a table, or an address."""
+    if declared in (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p)):
+        return declared
+    target = getattr(declared, "_type_", None)
+    if isinstance(target, type) and issubclass(target, ctypes.Structure) and getattr(target, "_fields_", None):
+        return [(name, kind_of(kind)) for name, kind in target._fields_]
+    return "address" if declared is ctypes.c_void_p or isinstance(target, type) else declared
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_function_is_declared_as_llvmlite_declares_it(name: str) -> None:
+    result, *arguments = DECLARED[name]
+    theirs = getattr(binding.ffi.lib, f"LLVMPY_{name}")
+    # Where llvmlite says nothing of arguments, there are none, or it gives objects that say themselves what they are.
+    assert theirs.argtypes is None or [kind_of(x) for x in arguments] == [kind_of(x) for x in theirs.argtypes]
+    # Where it says nothing of a result, ctypes takes it for a number, and there is none.
+    assert kind_of(result or ctypes.c_int) == kind_of(theirs.restype)
+
+
+def test_a_difference_in_a_declaration_is_seen() -> None:
+    kinds = [ctypes.c_int, ctypes.c_size_t, ctypes.c_bool, ctypes.c_char_p, ctypes.c_void_p, llvm.TEXT]
+    kinds += [ctypes.POINTER(x) for x in STRUCTURES]
+    found = [repr(kind_of(x)) for x in kinds]
+    assert len(set(found)) == len(kinds)
+    assert all(kind_of(ctypes.POINTER(a)) == kind_of(ctypes.POINTER(b)) for a, b in STRUCTURES.items())
+
+
+FORKS = """
+import os
+import ctrlgrad as cg
+from ctrlgrad.engines.native import llvm
+
+loaded = []
+
+def twice(x):
+    child = os.fork()
+    if child == 0:
+        loaded.append(llvm._loaded.cache_info().currsize)
+        os._exit(0 if loaded == [1] and float(cg.function(lambda x: x + x)(1.5)) == 3.0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return x + x
+
+print(float(cg.function(twice)(2.0)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_process_that_is_forked_while_a_function_is_traced_has_the_whole_library(tmp_path: Path) -> None:
+    environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path), "CTRLGRAD_QUICK_CODE": "1"}
+    found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, env=environment)
+    assert found.stdout.strip() == "4.0", found.stderr
