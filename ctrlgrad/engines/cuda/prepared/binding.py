@@ -239,8 +239,8 @@ class Binding:
             self._workspace = self.library.empty((self._called.workspace_bytes,), _BYTE)
         return self.library.address(self._workspace)
 
-    def capture(self, predicate: int | None) -> None:
-        """Have a graph of the list, which asks the predicate that is carried at this position, if there is one.
+    def capture(self) -> None:
+        """Have a graph of the list, which ends where the loop does.
 
         Raises `graphs.Refused`, and `MemoryBudgetError` where a budget has no memory for the products' workspace.
         """
@@ -249,7 +249,7 @@ class Binding:
             raise graphs.Refused(addresses)
         driver = graphs.GraphDriver(addresses)
         # A capture may neither compile nor load them.
-        specs = [self._condition(predicate), *map(functools.partial(graphs.choice, 0), _choices(self.body.items))]
+        specs = [self._condition(), *map(functools.partial(graphs.choice, 0), _choices(self.body.items))]
         if not self.body.is_known:
             specs.append(graphs.choice(1, 1))
         asking = [self.library.function(spec, self.precision != "ieee") for spec in specs]
@@ -258,16 +258,16 @@ class Binding:
             for function in asking:
                 driver.call("cuFuncLoad", function)
             with self._called.capturing(self._workspace) as stream:
-                self.graph = graphs.LoopGraph(driver, stream, self._turn(), functools.partial(self._end, predicate))
+                self.graph = graphs.LoopGraph(driver, stream, self._turn(), self._end)
             self._captured, self._captured_at = self.list.version, place
         except graphs.GraphFailed as failed:
             raise self._called.error(walker.KERNEL, failed.status) from None
         except walker.Failed as failed:
             raise self._called.error(failed.kind, failed.status) from None
 
-    def _condition(self, predicate: int | None) -> KernelSpec:
-        """The kernel behind a turn."""
-        return graphs.condition(predicate is not None) if self.body.is_known else graphs.choice(1, 1)
+    def _condition(self) -> KernelSpec:
+        """The kernel behind a turn: masked iterations past the loop's end are harmless, so it asks once a turn."""
+        return graphs.condition(self.body.ending is not None) if self.body.is_known else graphs.choice(1, 1)
 
     def _turn(self) -> list[graphs.Part]:
         """The body of the while node."""
@@ -302,13 +302,13 @@ class Binding:
         address = self.list.now(self._writer.place(number, side))
         self._set_conditions(graphs.choice(first, len(handles)), [address], stream, handles)
 
-    def _end(self, predicate: int | None, stream: int, handle: int) -> None:
+    def _end(self, stream: int, handle: int) -> None:
         """Set the condition of another turn."""
         words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
         given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
-        if predicate is not None:
-            given.append(self.library.address(self.carried[predicate][0]))
-        self._set_conditions(self._condition(predicate), given, stream, [handle])
+        if self.body.is_known and self.body.ending is not None:
+            given.append(self.library.address(self.carried[self.body.ending.position][0]))
+        self._set_conditions(self._condition(), given, stream, [handle])
 
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         words = Words()

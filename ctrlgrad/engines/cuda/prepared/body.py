@@ -14,6 +14,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedNumber,
     CarriedRows,
     Carry,
+    Ending,
     PreparedBody,
     Transfer,
     Unchanged,
@@ -29,6 +30,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Operand,
     Shape,
     View,
+    contiguous,
 )
 from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed
 from ctrlgrad.engines.cuda.prepared.placement import placed
@@ -50,7 +52,7 @@ from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.ir import Branch, Node, attributes, view
 
 
-def prepared(program: Program, inputs: Sequence[Input], captures: int) -> PreparedBody:
+def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: Ending | None = None) -> PreparedBody:
     """An iteration of a body, of whose inputs so many are captures and the others are carried.
 
     Raises `CannotPrepare`.
@@ -58,7 +60,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
     rates = Rates()
     shapes = {slot - captures: x.shape for slot, x in enumerate(inputs) if isinstance(x, ArrayInput)}
     while True:
-        listing = Listing(rates, program, shapes)
+        listing = Listing(rates, program, shapes, ending is not None and ending.is_masked)
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
         carries = _leave(reading, captures)
@@ -71,8 +73,10 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
     _require(bool(launches.items), "nothing is computed on the device")
     launches.advance(0)
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
-    if not all(its.is_known for its in stacks.values()):
-        launches.check({position: its for position, its in stacks.items() if not its.is_known})
+    unknown = {position: its for position, its in stacks.items() if not its.is_known}
+    asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
+    if unknown or asked is not None:
+        launches.check(unknown, asked)
     launches.word(Limit())
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
@@ -84,7 +88,15 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
         tuple(listing.programs),
         tuple(listing.bounds),
         tuple(listing.transfers),
+        ending,
     )
+
+
+def _after(carries: Sequence[Carry], position: int) -> View:
+    """What an iteration leaves."""
+    its = carries[position]
+    assert isinstance(its, CarriedArray)
+    return View(Carried(position, its.is_double), its.dtype, its.shape, contiguous(its.shape, its.dtype))
 
 
 def _require(holds: bool, reason: str) -> None:

@@ -161,8 +161,12 @@ class Launches:
         counter = word_view(self.word(Counter(number)))
         self.kernel(ADVANCE, (), [counter], [counter])
 
-    def check(self, stacks: Mapping[int, CarriedRows]) -> None:
-        """Behind an iteration: whether there is another one, for which there is memory on these stacks."""
+    def check(self, stacks: Mapping[int, CarriedRows], asked: View | None = None) -> None:
+        """Behind an iteration: whether there is another one, for which there is memory on these stacks.
+
+        Args:
+            asked: where the loop's end depends on data, its predicate.
+        """
         counted, limit = Counter(0), Limit()
         words: dict[Word, int] = {counted: 0, limit: 1}
         conditions = ["(a0 < a1)"]
@@ -173,10 +177,15 @@ class Launches:
             )
             capacity = words.setdefault(Capacity(position), len(words))
             conditions.append(f"({rows} + int64({its.most}) <= a{capacity})")
-        inputs = tuple(Parameter("int64", f"a{k}") for k in range(len(words)))
+        inputs = [Parameter("int64", f"a{k}") for k in range(len(words))]
+        given = [word_view(self.word(x)) for x in words]
+        if asked is not None:
+            conditions.append(f"a{len(words)}")
+            inputs.append(Parameter(asked.dtype.name, f"a{len(words)}"))
+            given.append(asked)
         operation = f"o0 = np_select({' & '.join(conditions)}, int64(1), int64(0));"
-        text = KernelText(inputs, (Parameter("int64", "o0"),), operation)
-        self.kernel(text, (), [word_view(self.word(x)) for x in words], [word_view(self.word(GoesOn()))])
+        text = KernelText(tuple(inputs), (Parameter("int64", "o0"),), operation)
+        self.kernel(text, (), given, [word_view(self.word(GoesOn()))])
 
     def renamed(self, before: Source, after: Source) -> None:
         """Write and read elsewhere, in the region that is read now."""

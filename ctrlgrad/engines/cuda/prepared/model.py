@@ -142,6 +142,17 @@ Carry = CarriedArray | CarriedNumber | CarriedRows | Unchanged
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Of a loop whose end depends on data, the carry that says whether another iteration counts.
+
+    Iterations that do not leave everything as it is, where the body is masked; else there are none.
+    """
+
+    position: int
+    is_masked: bool
+
+
+@dataclass(frozen=True)
 class Placement:
     """Where each buffer lies: in which carried array's buffer, or in the loop's own memory (buffer 0), and how many
     bytes from its beginning; None where nothing names it. And the bytes of the loop's own memory."""
@@ -180,6 +191,7 @@ class PreparedBody:
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    ending: Ending | None = None
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -192,8 +204,13 @@ class PreparedBody:
 
     @property
     def is_known(self) -> bool:
-        """Whether each iteration pushes and pops as many rows as the others."""
+        """Whether a run is as long as the host says: neither rows that the card alone knows of end it, nor data."""
         return GoesOn() not in self.words
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the loop's end is asked for behind each iteration."""
+        return self.ending is not None and not self.ending.is_masked
 
     def word(self, its: Word) -> View:
         """A word as an array on the card."""

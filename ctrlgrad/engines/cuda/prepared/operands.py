@@ -155,7 +155,8 @@ class Limit:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Whether there is memory for the rows of another iteration, where only the card knows how many rows each has."""
+    """Whether there is another iteration: where the loop's end depends on data, and where only the card knows how many
+    rows each has, for which there must be memory."""
 
 
 @dataclass(frozen=True)

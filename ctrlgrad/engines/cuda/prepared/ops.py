@@ -14,6 +14,7 @@ from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
 from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.steps import stepped
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.reductions.ops import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
@@ -31,38 +32,22 @@ Op = Callable[[Reading, NodeStep], tuple[object, ...]]
 def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     """An op on numbers of the host: one that goes by steps again, or a number that the card computes."""
     operands = [reading.value(slot) for slot in step.operands]
-    if all(isinstance(x, Affine) for x in operands) and step.node.op.name in _AFFINE:
-        found = _AFFINE[step.node.op.name](step.node, *operands)
-        if found is not None:
-            return (found,)
+    found = stepped(step.node, operands) or _converted(step.node, operands)
+    if found is not None:
+        return (found,)
     if not is_fusible(step.node):
         raise CannotPrepare(f"{step.node.op.name} on the host")
     return (Computed(step.node, tuple(operands)),)
 
 
-def _product(node: Node, a: Affine, b: Affine) -> Affine | None:
-    for x, y in ((a, b), (b, a)):
-        if y == Affine(y.constant):
-            return x.times(y.constant)
-    return None
-
-
-def _cast(node: Node, number: Affine) -> Affine | Converted | Fixed | None:
-    dtype = node.result.tensor.dtype
-    if dtype == INT64:
-        return number
+def _converted(node: Node, operands: Sequence[object]) -> Converted | Fixed | None:
+    """One that goes by steps, in another dtype."""
+    if node.op.name != "cast" or not isinstance(operands[0], Affine):
+        return None
+    number, dtype = operands[0], node.result.tensor.dtype
     if dtype.name not in C_TYPES:
         return None
     return Converted(number, dtype) if number.is_moving else Fixed(dtype, dtype.type(number.constant))
-
-
-_AFFINE: dict[str, Callable[..., object]] = {
-    "add": lambda node, a, b: a.plus(b),
-    "subtract": lambda node, a, b: a.plus(b, -1),
-    "multiply": _product,
-    "negative": lambda node, a: a.times(-1),
-    "cast": _cast,
-}
 
 
 def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -89,14 +74,35 @@ def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (reading.launches.reshaped(view, known_shape(step.node)),)
 
 
+def _indices(reading: Reading, slots: Sequence[int]) -> list[Affine | View]:
+    """Those that go by steps as they are, all others as the card has them: it looks at their bounds.
+
+    A masked iteration past the loop's end may have any: nobody may look at these.
+    """
+    found: list[Affine | View] = []
+    for slot in slots:
+        index = reading.value(slot)
+        if not isinstance(index, Affine | View) and reading.listing.is_masked:
+            raise CannotPrepare("an index of the host does not go by whole steps")
+        found.append(index if isinstance(index, Affine) else reading.view(slot))
+    return found
+
+
 def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    indices = [reading.value(slot) for slot in step.operands[1:]]
+    indices = _indices(reading, step.operands[1:])
     if any(isinstance(index, View) for index in indices):
         return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
-    found, bounds = part(reading.view(step.operands[0]), attributes.Index.of(step.node).key, indices)
-    reading.bounds += bounds
+    found = _part(reading, step.node, reading.view(step.operands[0]), indices)
     # What is about to be overwritten is read first.
     return (reading.launches.copy(found) if reading.is_updated(found) else found,)
+
+
+def _part(reading: Reading, node: Node, x: View, indices: Sequence[Affine | View]) -> View:
+    """What a key names in which all indices go by steps."""
+    steps = [index for index in indices if isinstance(index, Affine)]
+    found, bounds = part(x, attributes.Index.of(node).key, steps)
+    reading.bounds += bounds
+    return found
 
 
 def _gathered(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> View:
@@ -115,7 +121,7 @@ def _chosen(reading: Reading, node: Node, x: View, indices: Sequence[object]) ->
     def whole(key: tuple[object, ...]) -> View:
         is_static = [item is None or isinstance(item, slice | int) for item in key]
         basic = [item if known else DYNAMIC for item, known in zip(key, is_static, strict=True)]
-        found, bounds = part(x, basic, [item for item, known in zip(key, is_static, strict=True) if not known])
+        found, bounds = part(x, basic, [item for item in key if isinstance(item, Affine)])
         reading.bounds += bounds
         return found
 
@@ -132,7 +138,7 @@ def _update(name: str | None) -> Op:
 
     def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         first, value_slot, *rest = step.operands
-        indices = [reading.value(slot) for slot in rest]
+        indices = _indices(reading, rest)
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")
@@ -144,8 +150,7 @@ def _update(name: str | None) -> Op:
             text = None if name is None else binary_text(name, whole.dtype)
             reading.launches.scatter(its, reading.view(value_slot), text, step.node)
             return (whole,)
-        place, bounds = part(whole, attributes.Index.of(step.node).key, indices)
-        reading.bounds += bounds
+        place = _part(reading, step.node, whole, indices)
         if name is None:
             reading.launches.copied(value, place)
         else:

@@ -101,9 +101,11 @@ class Rates:
 class Listing:
     """What the readings of a body and of the regions in it write."""
 
-    def __init__(self, rates: Rates, program: Program, carried: Mapping[int, Shape]) -> None:
+    def __init__(self, rates: Rates, program: Program, carried: Mapping[int, Shape], is_masked: bool) -> None:
         # What the reading before has found, and the shapes of carried arrays.
         self.rates, self.carried = rates, carried
+        # Whether iterations may run past the loop's end.
+        self.is_masked = is_masked
         self.launches = Launches()
         self.programs = [program]
         self.bounds: list[tuple[Affine, int]] = []

@@ -19,6 +19,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedArray,
     CarriedNumber,
     CarriedRows,
+    Ending,
     PreparedBody,
 )
 from ctrlgrad.engines.cuda.prepared.operands import Given
@@ -70,9 +71,10 @@ class Form:
 
 @dataclass(eq=False)
 class Body:
-    """The body of a loop and its prepared forms, by what they run on."""
+    """The body of a loop and its prepared forms, by what they run on; and how its end shows, if by data."""
 
     program: Program
+    ending: Ending | None = None
     forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
     # Why a prepared form was not run.
     refused: str = ""
@@ -88,7 +90,7 @@ class Body:
 
     def _made(self, inputs: list[Input], captures: int) -> Form | str:
         try:
-            return Form(prepared(self.program, inputs, captures))
+            return Form(prepared(self.program, inputs, captures, self.ending))
         except CannotPrepare as error:
             return str(error)
 
@@ -111,8 +113,9 @@ def _said(form: Form | str) -> str:
     branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
     # A graph does not wait for them.
     waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
-    waits += ["how many rows there are"] * (not body.is_known)
-    asked = f", which waits for {' and '.join(waits)}" if waits else ""
+    waits += ["how many rows there are"] * any(isinstance(x, CarriedRows) and not x.is_known for x in body.carries)
+    waits += ["the loop's end"] * body.is_asked
+    asked = f", which waits for {', '.join([*waits[:-2], ' and '.join(waits[-2:])])}" if waits else ""
     return f"from a list of {len(body.launches)} an iteration{asked}"
 
 
@@ -128,13 +131,12 @@ def _input(library: ArrayLibrary, x: Any, is_carried: bool = False) -> Input:
 class Iterations:
     """Those of one run of a loop, in a block of code that lets go of the buffers at its end.
 
-    Args:
-        predicate: where iterations past the loop's end leave everything as it is, the carry that says whether the next
-            one counts. A graph leaves them out.
+    Past the loop's end a masked body leaves everything as it is: a graph leaves such iterations out. No other body runs
+    past it.
     """
 
-    def __init__(self, body: Body, context: Context, state: LoopState, predicate: int | None = None) -> None:
-        self.body, self.context, self.state, self.predicate = body, context, state, predicate
+    def __init__(self, body: Body, context: Context, state: LoopState) -> None:
+        self.body, self.context, self.state = body, context, state
         found = body.form(context.library, state)
         self._form: Form | None = found if isinstance(found, Form) else None
         # Whether there was no memory for it.
@@ -161,6 +163,7 @@ class Iterations:
                 # Step by step a loop needs less: a carry is gone when it has been read.
                 self._refuse("the budget has no memory for its buffers")
             else:
+                count = self._worth(binding, count)
                 # What is called for the first time may be loaded then, which no capture allows.
                 first = 0 if binding.is_warm else TURN
                 is_long = count >= LEAST_IN_GRAPH + first
@@ -249,6 +252,14 @@ class Iterations:
         }
         return binding, rows
 
+    def _worth(self, binding: Binding, count: int) -> int:
+        """How many of so many iterations are put on the stream at once: of a loop that may end soon not so many that a
+        graph is made for them."""
+        unknown = LEAST_IN_GRAPH - TURN - self.state.trips
+        if not binding.body.is_asked or unknown <= 0 or binding.graph is not None:
+            return count
+        return min(count, unknown)
+
     @property
     def _is_refused(self) -> bool:
         return self._has_no_graph or self.body.has_no_graph
@@ -258,7 +269,7 @@ class Iterations:
         if not self._is_refused:
             try:
                 if not binding.has_graph() and binding.is_warm:
-                    binding.capture(self.predicate)
+                    binding.capture()
             except Refused as reason:
                 self._refused_graph(reason)
             except MemoryBudgetError:
