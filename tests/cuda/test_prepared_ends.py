@@ -15,7 +15,7 @@ from instruments.order import Judge
 from instruments.python_calls import calls_of_the_engine
 from instruments.recorded import recorded_run
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import Ran, on_reference, on_stand_in
+from instruments.stand_in_runs import on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
 
 import ctrlgrad as cg
@@ -27,7 +27,6 @@ from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import body, entries, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import View
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError, MemoryBudgetError
@@ -103,15 +102,6 @@ def launching_of(graph: Graph, x: np.ndarray, library: StandIn) -> list[tuple[st
     return [(loop.reason, loop.launching) for loop in report.all_loops()]
 
 
-def step_by_step(monkeypatch: pytest.MonkeyPatch, graph: Graph, x: np.ndarray) -> Ran:
-    def refused(*_: object) -> None:
-        raise CannotPrepare("not asked for")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(runner, "prepared", refused)
-        return on_stand_in(graph, [x], library=StandIn())
-
-
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("in_graphs", [True, False], ids=["graphs", "lists"])
 @pytest.mark.parametrize("fn", FUNCTIONS)
@@ -124,7 +114,7 @@ def test_values_and_gradients(
     graph, x, library = graph_of(fn, order), argument(41), StandIn()
     ran = on_stand_in(graph, [x], library=library)
     assert_same(ran.results, on_reference(graph, [x]), 1e-9)
-    assert_same_bits(ran.results, step_by_step(monkeypatch, graph, x).results)
+    assert_same_bits(ran.results, step_by_step(graph, [x]).results)
     assert bool(ran.counts.graphs) == in_graphs
     first, *others = launching_of(graph, x, library)
     assert first[0] in ("cond inside", "an index is on the device", "a carried array is updated in place")

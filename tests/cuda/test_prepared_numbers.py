@@ -11,14 +11,12 @@ import pytest
 from instruments.comparing import assert_same, assert_same_bits
 from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import Ran, on_reference, on_stand_in
+from instruments.stand_in_runs import on_reference, on_stand_in, step_by_step
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import numbers, placement
-from ctrlgrad.engines.cuda.prepared import runner
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.ir import Graph, Loop, is_loop
@@ -120,27 +118,18 @@ def graph_of(fn: Callable[[Any], Any], order: int) -> Graph:
     return cg.function(programs[order]).graph(X)
 
 
-def step_by_step(monkeypatch: pytest.MonkeyPatch, graph: Graph) -> Ran:
-    def refused(*_: object) -> None:
-        raise CannotPrepare("not asked for")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(runner, "prepared", refused)
-        return on_stand_in(graph, [X])
-
-
 def launching_of(graph: Graph) -> list[str]:
     return [loop.launching for loop in explain_on(StandIn(), optimised_graph(graph), [X]).all_loops()]
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("fn", CARRIED + INDEXED)
-def test_values_and_gradients(fn: Callable[[Any], Any], order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients(fn: Callable[[Any], Any], order: int) -> None:
     """Step by step they have the same bits."""
     graph = graph_of(fn, order)
     ran = on_stand_in(graph, [X])
     assert_same(ran.results, on_reference(graph, [X]), 1e-9)
-    assert_same_bits(ran.results, step_by_step(monkeypatch, graph).results)
+    assert_same_bits(ran.results, step_by_step(graph, [X]).results)
     assert all(text.startswith("from a list") for text in launching_of(graph)), launching_of(graph)
 
 

@@ -22,11 +22,12 @@ from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.masking import Masked, asked_graph, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of
+from ctrlgrad.engines.cuda.prepared.forms import Body
 from ctrlgrad.engines.cuda.prepared.model import Ending
-from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Body, Iterations, LoopState
+from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Iterations, LoopState
 from ctrlgrad.engines.cuda.program import to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
-from ctrlgrad.engines.cuda.roles import roles_of
+from ctrlgrad.engines.cuda.roles import roles_of, tables_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
@@ -69,7 +70,7 @@ class Loop:
                 body, besides = found.graph, (DEVICE, DEVICE)
             self.ending = Ending(len(self.places), self.masked is not None)
         wanted = (*self.places, *besides)
-        self.body = Body(compile_region(body, (*inputs, *besides), kernels, wanted), self.ending)
+        self.body = Body(compile_region(body, (*inputs, *besides), kernels, wanted), tables_of(self.parts), self.ending)
         # How it counts, where how often it goes on is known beforehand.
         self.counting = Counting.each(self.parts, lambda value: None) if self.mode == "counted" else ()
         self.roles = roles_of(node)

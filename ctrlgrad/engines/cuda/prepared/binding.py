@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
+from ctrlgrad.engines.cuda.prepared.buffers import array_buffers, table_buffers
 from ctrlgrad.engines.cuda.prepared.entries import (
     GOING,
     MEMORY,
@@ -25,8 +27,17 @@ from ctrlgrad.engines.cuda.prepared.entries import (
     entries_of,
     parameters_of,
 )
+from ctrlgrad.engines.cuda.prepared.inputs import Input
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
-from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedArray, CarriedRows, Item, KernelSpec, PreparedBody
+from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
+    CarriedArray,
+    CarriedRows,
+    CarriedTable,
+    Item,
+    KernelSpec,
+    PreparedBody,
+)
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
     Capacity,
@@ -40,10 +51,9 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Rows,
     View,
     Word,
-    contiguous,
 )
+from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD, Words
-from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Node
 
@@ -53,9 +63,12 @@ _BYTE = np.dtype(np.uint8)
 class Binding:
     """The list of a loop's launches. One run of the loop has it at a time, between `begin` and `end`."""
 
-    def __init__(self, body: PreparedBody, context: Context) -> None:
+    def __init__(self, body: PreparedBody, inputs: Sequence[Input], context: Context) -> None:
         self.body, self.library, self.precision = body, context.library, context.precision
-        self.carried: dict[int, list[Any]] = {}
+        # Of what is carried, what the body is told of it.
+        self._inputs = inputs[len(inputs) - len(body.carries) :]
+        # The two buffers of each array that is carried; twice the same where there is one.
+        self.carried: dict[Carried, list[Any]] = {}
         # Whether the next iteration reads the second buffers.
         self.odd = 0
         self._given: Mapping[Given, Any] = {}
@@ -92,10 +105,14 @@ class Binding:
                 context.index_flag()
             for position, its in enumerate(self.body.carries):
                 if isinstance(its, CarriedArray):
-                    self.carried[position] = _buffers(context, its, carry, position)
+                    self.carried[Carried(position)] = array_buffers(context, its, carry, position)
+                elif isinstance(its, CarriedTable):
+                    rows, marks = table_buffers(context, its, self._inputs[position], carry, position)
+                    self.carried |= {Carried(position): rows, Carried(position, is_marks=True): marks}
         except MemoryBudgetError:
-            for position, (array, _) in self.carried.items():
-                carry[position] = array
+            for position in self.positions:
+                if Carried(position) in self.carried:
+                    carry[position] = self.carry(position)
             self.end()
             raise
         self._launcher = self.library.launcher(self.body.products > 0)
@@ -103,6 +120,11 @@ class Binding:
             self.list.set(named, self._word(named, context))
         if self.list.version != self._captured:
             self.graph = None
+
+    @property
+    def positions(self) -> list[int]:
+        """Of what lies in buffers."""
+        return [n for n, its in enumerate(self.body.carries) if isinstance(its, CarriedArray | CarriedTable)]
 
     def end(self) -> None:
         """Let go of all memory."""
@@ -114,8 +136,18 @@ class Binding:
         return self._launcher
 
     def carry(self, position: int) -> Any:
-        """The array that is carried at a position now."""
-        return self.carried[position][self.odd]
+        """The array, or the table, that is carried at a position now."""
+        array = self.carried[Carried(position)][self.odd]
+        if isinstance(self.body.carries[position], CarriedArray):
+            return array
+        return Table(array, self.carried[Carried(position, is_marks=True)][self.odd])
+
+    def has(self, position: int, value: Any) -> bool:
+        """Whether this is what is carried at a position now."""
+        found = self.carry(position)
+        if isinstance(found, Table) and isinstance(value, Table):
+            return found.rows is value.rows and found.marks is value.marks
+        return found is value
 
     def run(
         self,
@@ -307,7 +339,7 @@ class Binding:
         words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
         given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
         if self.body.is_known and self.body.ending is not None:
-            given.append(self.library.address(self.carried[self.body.ending.position][0]))
+            given.append(self.library.address(self.carried[Carried(self.body.ending.position)][0]))
         self._set_conditions(self._condition(), given, stream, [handle])
 
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
@@ -327,8 +359,8 @@ class Binding:
         match named:
             case Given():
                 return self.library.address(self._given[named])
-            case Carried(position, is_second):
-                return self.library.address(self.carried[position][is_second])
+            case Carried():
+                return self.library.address(self.carried[replace(named, is_next=False)][named.is_next])
             case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
                 return bits_of(dtype, self._given[Given(slot)])[position]
@@ -345,27 +377,6 @@ def _choices(items: Sequence[Item]) -> set[int]:
     """How many sides branches have."""
     inside = [item for item in items if isinstance(item, Branching)]
     return {len(x.sides) for x in inside}.union(*(_choices(side) for x in inside for side in x.sides))
-
-
-def _buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:
-    """The two buffers of a carried array, the first with what it is; twice the same where there is one."""
-    library, holder = context.library, [carry[position]]
-    carry[position] = None
-    try:
-        array, was_copied = own_array(holder, library)
-    except MemoryBudgetError:
-        carry[position] = holder[0]
-        raise
-    context.counts.calls += was_copied
-    carry[position] = array  # until all of it is had
-    if tuple(array.strides) != contiguous(its.shape, its.dtype):
-        ordered = library.empty(its.shape, its.dtype)
-        ordered[...] = array
-        context.counts.calls += 1
-        array = ordered
-    other = library.empty(its.shape, its.dtype) if its.is_double else array
-    carry[position] = None
-    return [array, other]
 
 
 __all__ = ["Binding"]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.branches import branches, called
+from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, TableInput
 from ctrlgrad.engines.cuda.prepared.model import (
     CannotPrepare,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
+    CarriedTable,
     Carry,
     Ending,
     PreparedBody,
@@ -36,16 +38,16 @@ from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed
 from ctrlgrad.engines.cuda.prepared.placement import placed
 from ctrlgrad.engines.cuda.prepared.products import product_sum
 from ctrlgrad.engines.cuda.prepared.reading import (
-    ArrayInput,
     Computed,
-    Input,
     Listing,
     Rates,
     Reading,
     StackValue,
+    TableValue,
     Unusable,
     body_inputs,
 )
+from ctrlgrad.engines.cuda.prepared.tables import TABLES
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
@@ -58,7 +60,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     Raises `CannotPrepare`.
     """
     rates = Rates()
-    shapes = {slot - captures: x.shape for slot, x in enumerate(inputs) if isinstance(x, ArrayInput)}
+    shapes = dict(_shapes(inputs, captures))
     while True:
         listing = Listing(rates, program, shapes, ending is not None and ending.is_masked)
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
@@ -90,6 +92,15 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         tuple(listing.transfers),
         ending,
     )
+
+
+def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:
+    """Of the arrays that are carried."""
+    for position, x in enumerate(inputs, -captures):
+        if isinstance(x, ArrayInput | TableInput):
+            yield Carried(position), x.shape
+        if isinstance(x, TableInput):
+            yield Carried(position, is_marks=True), x.shape[:1]
 
 
 def _after(carries: Sequence[Carry], position: int) -> View:
@@ -141,7 +152,7 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
     _require(not step.node.regions, f"{name} inside")
     op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
     if op is None and step.where != "through the host":
-        op = computed if step.where == "host" else DEVICE.get(name)
+        op = TABLES.get(name) or (computed if step.where == "host" else DEVICE.get(name))
     if op is None:
         raise CannotPrepare(
             f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
@@ -214,6 +225,14 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         rows = tuple(sorted(listing.rows[position].items()))
         most = abs(after.rows) + reading.most.get(position, 0)
         return CarriedRows(rows, most, *listing.row_types[position])
+    if isinstance(after, TableValue):
+        _require(isinstance(before, TableValue), "stacks change places")
+        assert isinstance(before, TableValue) and before.marks is not None
+        if after.marks is None:
+            raise CannotPrepare("a stack of another loop is carried on")
+        return CarriedTable(
+            _left_array(reading, before.rows, after.rows, kept), _left_array(reading, before.marks, after.marks, kept)
+        )
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):
@@ -222,16 +241,16 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if isinstance(after, Computed):
             after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
-        return _left_array(reading, position, before, after, kept)
+        return _left_array(reading, before, after, kept)
     its = before.terms if isinstance(before, Affine) else None
     if not isinstance(after, Affine) or after.terms != its:
         raise CannotPrepare("a number of the host does not go by whole steps")
     return CarriedNumber(after.constant)
 
 
-def _left_array(
-    reading: Reading, position: int, before: View, after: Operand, kept: dict[Buffer, Carried]
-) -> CarriedArray:
+def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffer, Carried]) -> CarriedArray:
+    assert isinstance(before.source, Carried)
+    target = replace(before.source, is_next=True)
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")
         if after.source == before.source and after.is_contiguous and not after.offset and not after.is_moving:
@@ -241,10 +260,10 @@ def _left_array(
             # It is another carry's buffer by now.
             after = replace(after, source=kept[source])
         elif isinstance(source, Buffer) and reading.is_whole(after):
-            kept[source] = Carried(position, True)
+            kept[source] = target
             reading.launches.renamed(source, kept[source])
             return CarriedArray(before.dtype, before.shape, True)
-    reading.launches.copied(after, replace(before, source=Carried(position, True)))
+    reading.launches.copied(after, replace(before, source=target))
     return CarriedArray(before.dtype, before.shape, True)
 
 

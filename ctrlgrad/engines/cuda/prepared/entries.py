@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     ProductLaunch,
 )
 from ctrlgrad.engines.cuda.prepared.movement import movement
-from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, View
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, Site, View
 from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
 from ctrlgrad.engines.cuda.reductions import tree
@@ -172,6 +172,8 @@ class ListWriter:
             return self.place(argument, side)
         if isinstance(argument, Affine):
             return argument.constant
+        if isinstance(argument, Site):
+            return Known(argument.node)
         assert isinstance(argument, Fixed)
         if argument.slot is None:
             return tuple(bits_of(argument.dtype, argument.value))
@@ -185,7 +187,7 @@ class ListWriter:
             assert place is not None
             source, offset = place[0], place[1] + offset
         if isinstance(source, Carried):
-            source = Carried(source.position, bool(side) != source.is_next)
+            source = replace(source, is_next=bool(side) != source.is_next)
         return Known(source, offset)
 
 

@@ -12,7 +12,17 @@ import numpy as np
 from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.prepared.operands import Affine, GoesOn, Operand, Shape, Source, View, Word, word_view
+from ctrlgrad.engines.cuda.prepared.operands import (
+    Affine,
+    Carried,
+    GoesOn,
+    Operand,
+    Shape,
+    Source,
+    View,
+    Word,
+    word_view,
+)
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.ir import Node
 
@@ -100,6 +110,14 @@ class CarriedArray:
 
 
 @dataclass(frozen=True)
+class CarriedTable:
+    """A table: the rows, and which of them were written."""
+
+    rows: CarriedArray
+    marks: CarriedArray
+
+
+@dataclass(frozen=True)
 class CarriedNumber:
     """A number of the host and what an iteration adds to it."""
 
@@ -138,7 +156,17 @@ class Unchanged:
     """Anything that goes through an iteration as it is."""
 
 
-Carry = CarriedArray | CarriedNumber | CarriedRows | Unchanged
+Carry = CarriedArray | CarriedTable | CarriedNumber | CarriedRows | Unchanged
+
+
+def carried_arrays(carries: Sequence[Carry]) -> Iterator[tuple[Carried, CarriedArray]]:
+    """What lies in buffers, by what it is called as an iteration is given it."""
+    for position, its in enumerate(carries):
+        if isinstance(its, CarriedArray):
+            yield Carried(position), its
+        elif isinstance(its, CarriedTable):
+            yield Carried(position), its.rows
+            yield Carried(position, is_marks=True), its.marks
 
 
 @dataclass(frozen=True)

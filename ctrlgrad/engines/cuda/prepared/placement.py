@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedArray, Carry, Item, Launch, Placement, ProductLaunch
-from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Source, View
+from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
+    Carry,
+    Item,
+    Launch,
+    Placement,
+    ProductLaunch,
+    carried_arrays,
+)
+from ctrlgrad.engines.cuda.prepared.operands import Buffer, Shape, Source, View
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.
@@ -51,11 +59,11 @@ def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], car
             spans[view.source] = first, max(spans[view.source][1], position)
     # Memory that temporaries may have, how much of it, and who has what of it when.
     memories: list[tuple[Source, int | None, list[_Room]]] = []
-    for position, its in enumerate(carries):
-        if isinstance(its, CarriedArray) and its.is_double:
+    for before, its in carried_arrays(carries):
+        if its.is_double:
             nbytes = math.prod(its.shape) * its.dtype.itemsize
             # The array before is there until it is read last, the one after from when it is written.
-            before, after = Carried(position), Carried(position, True)
+            after = replace(before, is_next=True)
             last, first = spans.get(before, (-1, -1))[1], spans.get(after, (whole[1], whole[1]))[0]
             memories.append((before, nbytes, [_Room((-1, last), 0, nbytes)]))
             memories.append((after, nbytes, [_Room((first, whole[1]), 0, nbytes)]))

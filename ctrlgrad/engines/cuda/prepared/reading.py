@@ -12,6 +12,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
+from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, StackInput, TableInput
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -25,6 +26,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Operand,
     Rows,
     Shape,
+    Source,
     View,
     contiguous,
 )
@@ -32,32 +34,6 @@ from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.elementwise import Operand as Element
-
-
-@dataclass(frozen=True)
-class ArrayInput:
-    """An array on the device that the body is given."""
-
-    dtype: np.dtype
-    shape: Shape
-    strides: Shape
-
-
-@dataclass(frozen=True)
-class NumberInput:
-    """A number on the host."""
-
-    dtype: np.dtype
-
-
-@dataclass(frozen=True)
-class StackInput:
-    """A stack, in blocks on the device or as a list."""
-
-    is_blocks: bool
-
-
-Input = ArrayInput | NumberInput | StackInput
 
 
 @dataclass(frozen=True)
@@ -69,6 +45,17 @@ class StackValue:
 
     position: int
     rows: int = 0
+
+
+@dataclass(frozen=True)
+class TableValue:
+    """A table: its rows, and a mark for each that says whether it was written; None where all were."""
+
+    rows: View
+    marks: View | None
+
+    def __len__(self) -> int:
+        return self.rows.shape[0]
 
 
 @dataclass(frozen=True)
@@ -101,7 +88,7 @@ class Rates:
 class Listing:
     """What the readings of a body and of the regions in it write."""
 
-    def __init__(self, rates: Rates, program: Program, carried: Mapping[int, Shape], is_masked: bool) -> None:
+    def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
         # What the reading before has found, and the shapes of carried arrays.
         self.rates, self.carried = rates, carried
         # Whether iterations may run past the loop's end.
@@ -224,11 +211,26 @@ class Reading:
         number = stack.rows if pushes else stack.rows - 1
         return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
 
+    def table(self, slot: int) -> TableValue:
+        found = self.value(slot)
+        if not isinstance(found, TableValue):
+            raise CannotPrepare("a stack that grows or shrinks is read by index")
+        return found
+
     # Updates in place.
 
     def own(self, slot: int, operands: Sequence[int]) -> View:
         """The array in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
-        view = self.view(slot)
+        return self._own(self.view(slot), operands)
+
+    def own_table(self, slot: int, operands: Sequence[int]) -> TableValue:
+        """As `own`, for a table."""
+        table = self.table(slot)
+        if table.marks is None:
+            raise CannotPrepare("rows of a stack of another loop are written")
+        return TableValue(self._own(table.rows, operands), self._own(table.marks, operands))
+
+    def _own(self, view: View, operands: Sequence[int]) -> View:
         if self.is_whole(view) and not self._is_read_later(view, operands):
             return view
         return self.launches.copy(view)
@@ -238,7 +240,7 @@ class Reading:
         if isinstance(view.source, Buffer):
             shape, _ = self.launches.buffers[view.source.number]
         elif isinstance(view.source, Carried):
-            shape = self.listing.carried[view.source.position]
+            shape = self.listing.carried[replace(view.source, is_next=False)]
         else:
             return False
         return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
@@ -250,7 +252,7 @@ class Reading:
         return self.outside is not None and self.outside._is_read_later(view, ())
 
     def _sharing(self, view: View) -> set[int]:
-        return {n for n, x in self.values.items() if isinstance(x, View) and x.source == view.source}
+        return {n for n, x in self.values.items() if view.source in _sources(x)}
 
     def is_updated(self, view: View) -> bool:
         """Whether some step from here on may overwrite a view's memory in place."""
@@ -266,6 +268,13 @@ class Reading:
                     yield from step.operands
                 elif step.kernel is add_product or step.node.op.updates:
                     yield step.operands[0]
+
+
+def _sources(x: object) -> tuple[Source, ...]:
+    """The memory in which a value lies."""
+    if isinstance(x, TableValue):
+        return x.rows.source, *_sources(x.marks)
+    return (x.source,) if isinstance(x, View) else ()
 
 
 def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates: Rates) -> Iterator[Any]:
@@ -284,10 +293,25 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
                 yield Fixed(dtype, slot=slot)
             case NumberInput(dtype):
                 yield Unusable(f"a number of {dtype} changes on the host")
+            case TableInput():
+                yield _table(slot, position, given)
             case StackInput(False):
                 yield Unusable("a stack is a list of rows")
             case _:
                 yield StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
+
+
+def _table(slot: int, position: int, its: TableInput) -> TableValue:
+    sources: list[Source] = [
+        Given(slot, is_marks=is_marks) if position < 0 else Carried(position, is_marks=is_marks)
+        for is_marks in (False, True)
+    ]
+    marks = np.dtype(np.bool_), its.shape[:1]
+    views = [
+        View(source, dtype, shape, contiguous(shape, dtype))
+        for source, (dtype, shape) in zip(sources, ((its.dtype, its.shape), marks), strict=True)
+    ]
+    return TableValue(views[0], None if position < 0 and its.is_full else views[1])
 
 
 def _constant(given: Given, x: np.ndarray) -> Any:
@@ -327,15 +351,12 @@ def slots_read(step: Step) -> tuple[int, ...]:
 
 
 __all__ = [
-    "ArrayInput",
     "Computed",
-    "Input",
     "Listing",
-    "NumberInput",
     "Rates",
     "Reading",
-    "StackInput",
     "StackValue",
+    "TableValue",
     "Unusable",
     "body_inputs",
     "slots_read",

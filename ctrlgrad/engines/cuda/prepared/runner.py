@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.body import prepared
+from ctrlgrad.engines.cuda.prepared.forms import Body, Form
 from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
+from ctrlgrad.engines.cuda.prepared.inputs import TableInput
 from ctrlgrad.engines.cuda.prepared.model import (
-    Branching,
-    CannotPrepare,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
-    Ending,
+    CarriedTable,
     PreparedBody,
 )
 from ctrlgrad.engines.cuda.prepared.operands import Given
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order
-from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack, as_table
+from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
-from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.ir.caching import Recent
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
 # A run of fewer iterations is no graph: to make one costs about as much as to go through the list so often.
 LEAST_IN_GRAPH = 16
-# Prepared forms of a body that are kept: one for each set of shapes. And lists of a form, for runs at the same time.
-FORMS, LISTS = 16, 2
 
 
 @dataclass
@@ -48,86 +40,6 @@ class LoopState:
     trips: int = 0
 
 
-@dataclass(eq=False)
-class Form:
-    """A prepared body and its lists that no run has now, by how products and sums are rounded.
-
-    They have no memory on the card, but for code. Threads take lists and give them back.
-    """
-
-    body: PreparedBody
-    idle: dict[Precision, deque[Binding]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LISTS)))
-
-    def take(self, context: Context) -> Binding:
-        try:
-            return self.idle[context.precision].pop()
-        except IndexError:
-            return Binding(self.body, context)
-
-    def give_back(self, binding: Binding) -> None:
-        binding.end()
-        self.idle[binding.precision].append(binding)
-
-
-@dataclass(eq=False)
-class Body:
-    """The body of a loop and its prepared forms, by what they run on; and how its end shows, if by data."""
-
-    program: Program
-    ending: Ending | None = None
-    forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
-    # Why a prepared form was not run.
-    refused: str = ""
-    # Whether some runs were by a graph; why others were not, though long enough; and whether that is so for good.
-    is_in_graph: bool = False
-    without_graph: str = ""
-    has_no_graph: bool = False
-
-    def form(self, library: ArrayLibrary, state: LoopState) -> Form | str:
-        """The prepared form for what a loop runs on now, or why there is none."""
-        given = [*(_input(library, x) for x in state.shared), *(_input(library, x, True) for x in state.carry)]
-        return self.forms.get(tuple(given), lambda: self._made(given, len(state.shared)))
-
-    def _made(self, inputs: list[Input], captures: int) -> Form | str:
-        try:
-            return Form(prepared(self.program, inputs, captures, self.ending))
-        except CannotPrepare as error:
-            return str(error)
-
-    @property
-    def launching(self) -> str:
-        """How its launches were put on the stream so far, for people."""
-        forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
-        found = ["; ".join(sorted(set(map(_said, forms))))]
-        if self.is_in_graph:
-            found.append(f"in a graph, {TURN} iterations a turn")
-        if self.without_graph:
-            found.append(f"not in a graph ({self.without_graph})")
-        return ", ".join(found)
-
-
-def _said(form: Form | str) -> str:
-    if isinstance(form, str):
-        return f"one by one ({form})"
-    body = form.body
-    branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
-    # A graph does not wait for them.
-    waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
-    waits += ["how many rows there are"] * any(isinstance(x, CarriedRows) and not x.is_known for x in body.carries)
-    waits += ["the loop's end"] * body.is_asked
-    asked = f", which waits for {', '.join([*waits[:-2], ' and '.join(waits[-2:])])}" if waits else ""
-    return f"from a list of {len(body.launches)} an iteration{asked}"
-
-
-def _input(library: ArrayLibrary, x: Any, is_carried: bool = False) -> Input:
-    if library.is_array(x):
-        # What is carried lies in buffers.
-        return ArrayInput(x.dtype, tuple(x.shape), () if is_carried else tuple(x.strides))
-    if isinstance(x, np.generic):
-        return NumberInput(x.dtype)
-    return StackInput(isinstance(x, DeviceStack))
-
-
 class Iterations:
     """Those of one run of a loop, in a block of code that lets go of the buffers at its end.
 
@@ -137,7 +49,7 @@ class Iterations:
 
     def __init__(self, body: Body, context: Context, state: LoopState) -> None:
         self.body, self.context, self.state = body, context, state
-        found = body.form(context.library, state)
+        found = body.form(context.library, state.shared, state.carry)
         self._form: Form | None = found if isinstance(found, Form) else None
         # Whether there was no memory for it.
         self._is_step_by_step = False
@@ -173,6 +85,7 @@ class Iterations:
                 return self._run(form.body, binding, rows, count, in_graph)
         self._unbind()
         state = self.state
+        state.carry = [as_stack(self.context, x) if isinstance(x, Table) else x for x in state.carry]
         arguments = state.shared + state.carry
         state.carry = []
         state.carry = self.body.program(arguments, self.context)
@@ -181,8 +94,13 @@ class Iterations:
     def __enter__(self) -> Iterations:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         self._unbind()
+        carry = self.state.carry
+        for position, x in enumerate(carry):
+            # What has failed leaves nothing.
+            if isinstance(x, Table) and failure is None:
+                carry[position] = as_stack(self.context, x)
 
     def steps(self) -> dict[int, int]:
         """What each iteration of a run adds to integers on the host, by their position in the carry."""
@@ -285,7 +203,7 @@ class Iterations:
         binding, self._binding = self._binding, None
         if binding is not None and self._form is not None:
             carry = self.state.carry
-            for position in binding.carried:
+            for position in binding.positions:
                 # It has been taken into a buffer, and nothing was run yet.
                 if carry[position] is None:
                     carry[position] = binding.carry(position)
@@ -319,7 +237,7 @@ class Iterations:
         # How often regions were gone through; iterations are one of them.
         counted = {0: count} if form.is_known else binding.counted(self.context)
         for position, its in enumerate(form.carries):
-            if isinstance(its, CarriedArray):
+            if isinstance(its, CarriedArray | CarriedTable):
                 carry[position] = binding.carry(position)
             elif isinstance(its, CarriedNumber):
                 carry[position] = np.int64(carry[position] + counted[0] * its.step)
@@ -361,13 +279,13 @@ class Iterations:
         """The list, with what is carried in its buffers."""
         state = self.state
         binding, self._binding = self._binding, None
-        if binding is not None and any(binding.carry(n) is not state.carry[n] for n in binding.carried):
+        if binding is not None and not all(binding.has(n, state.carry[n]) for n in binding.positions):
             # What is carried lies elsewhere by now.
             form.give_back(binding)
             binding = None
         if binding is None:
             # No name is left of what is carried: what nobody else holds becomes a buffer.
-            given = {Given(slot): x for slot, x in enumerate(state.shared)}
+            given = self._captured(form)
             first = len(state.shared)
             given |= {Given(first + n): x for n, x in enumerate(state.carry) if isinstance(x, np.generic)}
             for region, program in enumerate(form.body.programs):
@@ -381,6 +299,18 @@ class Iterations:
         self._binding = binding
         return binding
 
+    def _captured(self, form: Form) -> dict[Given, Any]:
+        """What a loop captures, tables as arrays."""
+        given: dict[Given, Any] = {}
+        for slot, (x, its) in enumerate(zip(self.state.shared, form.inputs, strict=False)):
+            if not isinstance(its, TableInput):
+                given[Given(slot)] = x
+                continue
+            table = as_table(self.context, x, its)
+            given[Given(slot)] = self.context.xp.ascontiguousarray(table.rows)
+            given[Given(slot, is_marks=True)] = table.marks
+        return given
+
     def _note(self, form: PreparedBody, counted: dict[int, int]) -> None:
         counters = self.context.run.counters
         for transfer in form.transfers:
@@ -390,4 +320,4 @@ class Iterations:
                 counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
 
 
-__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Body", "Iterations", "LoopState"]
+__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Iterations", "LoopState"]
