@@ -74,7 +74,17 @@ def narrow(x: Any) -> Any:
     return cg.while_loop(lambda c: c[3] > 0.1, step, (x, np.int32(0), np.True_, 1.0))[0]
 
 
-CARRIED = [decaying, timed, halved, chosen, narrow]
+def turned(x: Any) -> Any:
+    """A number as an array of rank 0, in another order of its axes, of which there are none."""
+
+    def step(i: Any, c: Any) -> Any:
+        x, rate = c
+        return x - cnp.flip(rate) * cnp.sin(x) + cnp.transpose(rate) * cnp.reshape(rate, (1, 1)), rate * 0.9
+
+    return cg.fori_loop(0, STEPS, step, (x, 0.2))[0]
+
+
+CARRIED = [turned, decaying, timed, halved, chosen, narrow]
 
 
 def by_remainder(x: Any) -> Any:

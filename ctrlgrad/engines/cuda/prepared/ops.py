@@ -67,6 +67,12 @@ def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Op:
     return op
 
 
+def _flipped(node: Node, x: np.ndarray) -> np.ndarray:
+    axes = attributes.Axes.of(node).axes
+    # Of an array of rank 0 NumPy's is a number, which lies elsewhere.
+    return np.flip(x, axes) if axes else x
+
+
 def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     view = reading.view(step.operands[0])
     if not view.size:
@@ -218,7 +224,7 @@ DEVICE: dict[str, Op] = {
     "transpose": _viewing(lambda node, x: np.transpose(x, attributes.Axes.of(node).axes)),
     "expand_dims": _viewing(lambda node, x: np.expand_dims(x, attributes.Axes.of(node).axes)),
     "squeeze": _viewing(lambda node, x: np.squeeze(x, attributes.Axes.of(node).axes)),
-    "flip": _viewing(lambda node, x: np.flip(x, attributes.Axes.of(node).axes)),
+    "flip": _viewing(_flipped),
     "broadcast_to": _viewing(lambda node, x: np.broadcast_to(x, known_shape(node))),
     "reshape": _reshape,
     "getitem": _getitem,

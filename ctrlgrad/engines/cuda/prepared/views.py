@@ -23,6 +23,7 @@ def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
     shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape
     whole = as_strided(memory, shape, view.strides)
     part = of(whole)
+    assert isinstance(part, np.ndarray)
     offset = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return replace(view, shape=part.shape, strides=part.strides, offset=view.offset + offset)
 
