@@ -32,7 +32,11 @@ an index would leave its axis (`runner`). What is in between, and loops with bod
 by step; `explain` says which, and why. Which iterations are prepared depends on nothing but blocks and numbers of the
 host, so a chunk that is run again launches the same.
 
-Where a loop's end depends on data the masked iterations of a chunk are a run, and the predicate is read behind it.
+Where a loop's end depends on data the masked iterations of a chunk are a run, and the predicate is read behind it. A
+body that is not masked says behind each iteration whether there is another one (`Ending`).
+
+A stack whose rows are read and written by index (`tables`) is two carried arrays while a loop runs: its rows, and marks
+that say which of them were written. It becomes them before the first run, and a stack again at the loop's end.
 
 A long run is a graph (`graphs`): pairs of iterations in a while node, launched once, which also ends where the
 predicate says so. It is captured from the list, and stays with the binding.
