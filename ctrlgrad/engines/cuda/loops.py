@@ -9,6 +9,7 @@ the memory manager too (see `chunks`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of
 from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Body, Iterations, LoopState
-from ctrlgrad.engines.cuda.program import to_device
+from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
 from ctrlgrad.engines.cuda.roles import roles_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
@@ -62,12 +63,21 @@ class Loop:
                 self.mode, self.masked = "masked", found
                 body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
         self.body = Body(compile_region(body, inputs, kernels, wanted))
+        self._given, self._kernels = given, kernels
         # How it counts, where how often it goes on is known beforehand.
         self.counting = Counting.each(self.parts, lambda value: None) if self.mode == "counted" else ()
         self.roles = roles_of(node)
         # On the host a stack has no blocks, which a chunk could be run again for.
         self.can_replay = self.roles.can_replay and any(self.places[i] is DEVICE for i in self.roles.pushed)
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
+
+    @functools.cached_property
+    def iteration(self) -> Program:
+        """The body as it is where none of its iterations are past the end: in the list of another loop's body."""
+        if self.masked is None:
+            return self.body.program
+        inputs = (*self.parts.split(self._given)[0], *self.places)
+        return compile_region(self.parts.body, inputs, self._kernels, self.places)
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
         state = self._begun(context, operands)

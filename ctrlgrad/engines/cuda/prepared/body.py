@@ -8,6 +8,7 @@ from dataclasses import replace
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.branches import branches, called
+from ctrlgrad.engines.cuda.prepared.loops import repeated
 from ctrlgrad.engines.cuda.prepared.model import (
     CannotPrepare,
     CarriedArray,
@@ -48,6 +49,7 @@ from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.ir import Branch, Node, attributes, view
+from ctrlgrad.ir.control import is_loop
 
 
 def prepared(program: Program, inputs: Sequence[Input], captures: int) -> PreparedBody:
@@ -62,17 +64,21 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
         carries = _leave(reading, captures)
-        found = _rates(carries)
+        found = _rates(carries, listing)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
         rates = found
     launches = listing.launches
+    for index, _ in listing.bounds:
+        _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
     _require(bool(launches.items), "nothing is computed on the device")
     launches.advance(0)
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     if not all(its.is_known for its in stacks.values()):
-        launches.check({position: its for position, its in stacks.items() if not its.is_known})
+        waiting = {position: its for position, its in stacks.items() if not its.is_known}
+        _require(all(its.most is not None for its in waiting.values()), _ENDLESS)
+        launches.check(waiting)
     launches.word(Limit())
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
@@ -84,7 +90,11 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
         tuple(listing.programs),
         tuple(listing.bounds),
         tuple(listing.transfers),
+        listing.times,
     )
+
+
+_ENDLESS = "a loop inside pushes or pops, and how often it goes on follows from data"
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -92,11 +102,11 @@ def _require(holds: bool, reason: str) -> None:
         raise CannotPrepare(reason)
 
 
-def _rates(carries: Sequence[Carry]) -> Rates:
-    rates = Rates()
+def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
+    rates = Rates(dict(listing.numbers))
     for position, carry in enumerate(carries):
         if isinstance(carry, CarriedNumber) and carry.step:
-            rates.numbers[position] = carry.step
+            rates.numbers[0, position] = carry.step
         elif isinstance(carry, CarriedRows):
             rates.rows[position] = dict(carry.rows)
     return rates
@@ -125,6 +135,9 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
         else:
             results = called(reading, step, programs[0], _read)
         reading.values.update(zip(step.results, results, strict=True))
+        return
+    if is_loop(step.node):
+        reading.values.update(zip(step.results, repeated(reading, step, _read), strict=True))
         return
     _require(not step.node.regions, f"{name} inside")
     op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
@@ -200,8 +213,9 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if position not in listing.rows:
             return Unchanged()
         rows = tuple(sorted(listing.rows[position].items()))
-        most = abs(after.rows) + reading.most.get(position, 0)
-        return CarriedRows(rows, most, *listing.row_types[position])
+        reading.add_most(position, abs(after.rows))
+        times = tuple(listing.times[counter] for counter, _ in rows if counter in listing.times)
+        return CarriedRows(rows, reading.most[position], *listing.row_types[position], times)
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):
@@ -211,10 +225,10 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
             after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
         return _left_array(reading, position, before, after, kept)
-    its = before.terms if isinstance(before, Affine) else None
-    if not isinstance(after, Affine) or after.terms != its:
+    step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
+    if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
-    return CarriedNumber(after.constant)
+    return CarriedNumber(step.constant)
 
 
 def _left_array(

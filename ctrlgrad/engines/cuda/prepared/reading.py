@@ -25,12 +25,14 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Operand,
     Rows,
     Shape,
+    Source,
     View,
     contiguous,
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.engines.cuda.texts import TextBuilder
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.control import is_loop
 from ctrlgrad.plan.elementwise import Operand as Element
 
 
@@ -88,13 +90,13 @@ class Computed:
 
 @dataclass
 class Rates:
-    """What an iteration adds to each integer on the host, by the carry's position, and how many rows each region adds
-    to a stack, by its position and the region's counter.
+    """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
+    carry's position, and how many rows each region adds to a stack, by its position and the region's counter.
 
     Found in one reading, used in the next.
     """
 
-    numbers: dict[int, int] = field(default_factory=dict)
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     rows: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
@@ -109,10 +111,22 @@ class Listing:
         self.bounds: list[tuple[Affine, int]] = []
         self.transfers: list[Transfer] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
-        # By position and counter.
+        # As in `Rates`; the numbers are those of loops inside.
         self.rows: dict[int, dict[int, int]] = {}
+        self.numbers: dict[tuple[int, int], int] = {}
         self.counters = 0
+        # How often an iteration goes through a region, by its counter: the product of these, where the host knows them.
+        self.times: dict[int, tuple[Affine, ...]] = {0: ()}
         self._pushes: dict[int, bool] = {}
+
+    def new_counter(self) -> int:
+        self.counters += 1
+        return self.counters
+
+    def repeats(self, counter: int, outside: int, trips: Affine | None) -> None:
+        """A loop goes on so often each time that the region around it is gone through."""
+        if trips is not None and outside in self.times:
+            self.times[counter] = (*self.times[outside], trips)
 
     def added(self, position: int, counter: int, rows: int) -> None:
         """A region adds rows to a stack."""
@@ -133,6 +147,7 @@ class Reading:
     Args:
         values: those of the inputs.
         outside: the reading of the region that this one is in, at the step of which it is a part.
+        read_again: what is read as it is each time that the region is gone through.
     """
 
     def __init__(
@@ -143,11 +158,13 @@ class Reading:
         region: int = 0,
         counter: int = 0,
         outside: Reading | None = None,
+        read_again: frozenset[Source] = frozenset(),
     ) -> None:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
+        self.read_again = read_again
         self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
-        # The most rows that the regions inside add to a stack in one go.
-        self.most: dict[int, int] = {}
+        # The most rows that the regions inside add to a stack in one go; None where nobody knows.
+        self.most: dict[int, int | None] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
         self.values: dict[int, Any] = dict(enumerate(values))
         self.values.update((slot, _constant(Given(slot, region), x)) for slot, x in program.constants.items())
@@ -160,14 +177,18 @@ class Reading:
 
     def inside(self, program: Program, values: Sequence[Any], is_counted: bool = True) -> Reading:
         """The reading of a region of the step that is read now, with a counter of its own if it has one."""
-        self.listing.programs.append(program)
-        self.listing.counters += is_counted
-        region, counter = len(self.listing.programs) - 1, self.listing.counters if is_counted else self.counter
-        return Reading(program, values, self.listing, region, counter, self)
+        return self.repeated(program, values, self.listing.new_counter() if is_counted else self.counter, frozenset())
 
-    def add_most(self, position: int, rows: int) -> None:
+    def repeated(self, program: Program, values: Sequence[Any], counter: int, read_again: frozenset[Source]) -> Reading:
+        """That of one that is gone through again and again, with this counter."""
+        self.listing.programs.append(program)
+        region = len(self.listing.programs) - 1
+        return Reading(program, values, self.listing, region, counter, self, read_again)
+
+    def add_most(self, position: int, rows: int | None) -> None:
         """What is inside adds at most so many rows more to a stack, or takes them off it."""
-        self.most[position] = self.most.get(position, 0) + rows
+        before = self.most.get(position, 0)
+        self.most[position] = None if rows is None or before is None else before + rows
 
     @property
     def results(self) -> list[Any]:
@@ -227,7 +248,9 @@ class Reading:
     def own(self, slot: int, operands: Sequence[int]) -> View:
         """The array in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
         view = self.view(slot)
-        if self.is_whole(view) and not self._is_read_later(view, operands):
+        # One that a number was computed to may be read as that number.
+        is_array = isinstance(self.value(slot), View)
+        if is_array and self.is_whole(view) and not self._is_read_later(view, operands):
             return view
         return self.launches.copy(view)
 
@@ -243,7 +266,11 @@ class Reading:
 
     def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
         sharing = self._sharing(view)
-        if sharing & set(operands) or any(self.last.get(n, -1) > self.position for n in sharing):
+        if (
+            view.source in self.read_again
+            or sharing & set(operands)
+            or any(self.last.get(n, -1) > self.position for n in sharing)
+        ):
             return True
         return self.outside is not None and self.outside._is_read_later(view, ())
 
@@ -261,7 +288,9 @@ class Reading:
         for step in self.program.steps[position:]:
             if isinstance(step, NodeStep):
                 if step.node.regions:
-                    yield from step.operands
+                    # A loop updates only what it carries.
+                    is_inner = is_loop(step.node)
+                    yield from attributes.Loop.of(step.node).split(step.operands)[1] if is_inner else step.operands
                 elif step.kernel is add_product or step.node.op.updates:
                     yield step.operands[0]
 
@@ -276,7 +305,7 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
             case ArrayInput(dtype, shape):
                 yield View(Carried(position), dtype, shape, contiguous(shape, dtype))
             case NumberInput(dtype) if dtype == INT64:
-                step = rates.numbers.get(position, 0)
+                step = rates.numbers.get((0, position), 0)
                 yield Affine(0, ((slot, 1),), ((0, step),) if step else ())
             case NumberInput(dtype) if position < 0 or program.outputs[position] == slot:
                 yield Fixed(dtype, slot=slot)

@@ -20,10 +20,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedNumber,
     CarriedRows,
     PreparedBody,
+    Repeating,
 )
 from ctrlgrad.engines.cuda.prepared.operands import Given
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
+from ctrlgrad.engines.cuda.prepared.totals import fitting, total
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
 from ctrlgrad.engines.precision import Precision
@@ -93,6 +95,11 @@ class Body:
             return str(error)
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether there is a list of an iteration."""
+        return any(isinstance(form, Form) for form in self.forms.values())
+
+    @property
     def launching(self) -> str:
         """How its launches were put on the stream so far, for people."""
         forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
@@ -108,12 +115,17 @@ def _said(form: Form | str) -> str:
     if isinstance(form, str):
         return f"one by one ({form})"
     body = form.body
-    branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
+    items = list(items_in_order(body.items))
+    branches = sum(isinstance(item, Branching) for item in items)
+    loops = [item for item in items if isinstance(item, Repeating)]
+    asked_for = sum(loop.trips is None for loop in loops)
     # A graph does not wait for them.
     waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
+    waits += [f"{asked_for} {'loop' if asked_for == 1 else 'loops'}"] * bool(asked_for)
     waits += ["how many rows there are"] * (not body.is_known)
     asked = f", which waits for {' and '.join(waits)}" if waits else ""
-    return f"from a list of {len(body.launches)} an iteration{asked}"
+    inside = f" with {len(loops)} {'loop' if len(loops) == 1 else 'loops'} inside" if loops else ""
+    return f"from a list of {len(body.launches)} an iteration{inside}{asked}"
 
 
 def _input(library: ArrayLibrary, x: Any, is_carried: bool = False) -> Input:
@@ -209,9 +221,13 @@ class Iterations:
                 count = min(count, ahead // abs(index.step) + 1)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedRows):
-                there = self._rows(position, its) // its.most
-                # Where only the card knows how many rows it is, it ends the run when there are no more.
-                count = min(count, there) if its.is_known or not there else count
+                there = self._rows(position, its)
+                if its.is_known:
+                    needed = [(abs(rows), times) for (_, rows), times in zip(its.rows, its.times, strict=True)]
+                    count = fitting(needed, there, count, integers)
+                elif there < its.at_most:
+                    # Else the card, which alone knows how many rows it is, ends the run when there are no more.
+                    count = 0
         return count
 
     def _rows(self, position: int, its: CarriedRows) -> int:
@@ -225,7 +241,7 @@ class Iterations:
         if its.is_known:
             return stack.free_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
         if self._has_spare(stack, its):
-            return its.most
+            return its.at_most
         return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
 
     def _has_spare(self, stack: DeviceStack, its: CarriedRows) -> bool:
@@ -233,7 +249,7 @@ class Iterations:
         long as nothing is pushed, and those that no iteration pops, of a stack without rows."""
         if its.is_known:
             return False
-        return stack.open_rows(its.shape) < its.most if its.pushes else not len(stack)
+        return stack.open_rows(its.shape) < its.at_most if its.pushes else not len(stack)
 
     def _integers(self) -> dict[int, int]:
         values = (*self.state.shared, *self.state.carry)
@@ -293,7 +309,8 @@ class Iterations:
             for position, its in enumerate(form.carries)
             if isinstance(its, CarriedRows) and not its.is_known
         }
-        launched = binding.run(count, rows, capacities, self._integers(), in_graph)
+        integers = self._integers()
+        launched = binding.run(count, rows, capacities, integers, in_graph)
         refused, binding.refused = binding.refused, None
         if refused is not None:
             self._refused_graph(refused)
@@ -306,7 +323,10 @@ class Iterations:
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
         # How often regions were gone through; iterations are one of them.
-        counted = {0: count} if form.is_known else binding.counted(self.context)
+        if form.is_known:
+            counted = {counter: total(times, count, integers) for counter, times in form.times.items()}
+        else:
+            counted = binding.counted(self.context)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray):
                 carry[position] = binding.carry(position)
@@ -336,7 +356,7 @@ class Iterations:
     def _place(self, binding: Binding, position: int, stack: DeviceStack, its: CarriedRows) -> int:
         """The address behind the last row of a stack."""
         if self._has_spare(stack, its):
-            array, count = binding.spare(position), 0 if its.pushes else its.most
+            array, count = binding.spare(position), 0 if its.pushes else its.at_most
         else:
             array, count = stack.top()
         return self.context.library.address(array) + count * its.row_bytes
