@@ -16,7 +16,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedRows,
     Carry,
     PreparedBody,
-    Transfer,
     Unchanged,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -39,12 +38,14 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     Input,
     Listing,
+    LocalStack,
     Rates,
     Reading,
     StackValue,
     Unusable,
     body_inputs,
 )
+from ctrlgrad.engines.cuda.prepared.rows import pushed
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
@@ -72,6 +73,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
     launches = listing.launches
     for index, _ in listing.bounds:
         _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
+    _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
     _require(bool(launches.items), "nothing is computed on the device")
     launches.advance(0)
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
@@ -103,7 +105,7 @@ def _require(holds: bool, reason: str) -> None:
 
 
 def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
-    rates = Rates(dict(listing.numbers))
+    rates = Rates(dict(listing.numbers), lengths=dict(listing.lengths))
     for position, carry in enumerate(carries):
         if isinstance(carry, CarriedNumber) and carry.step:
             rates.numbers[0, position] = carry.step
@@ -160,10 +162,7 @@ def _read_group(reading: Reading, step: GroupStep) -> None:
         push, concat = write.target.push, write.target.concat
         if push is not None:
             assert write.stack is not None
-            stack = reading.stack(write.stack)
-            output = reading.row(stack, step.shape, write.dtype, pushes=True)
-            reading.values[write.result] = replace(stack, rows=stack.rows + 1)
-            reading.transfers.append(Transfer(push, output.size * write.dtype.itemsize, reading.counter))
+            output, reading.values[write.result] = pushed(reading, push, write.stack, step.shape, write.dtype)
         elif concat is not None:
             axis = attributes.Axis.of(concat).axis
             if concat not in wholes:
@@ -216,6 +215,7 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         reading.add_most(position, abs(after.rows))
         times = tuple(listing.times[counter] for counter, _ in rows if counter in listing.times)
         return CarriedRows(rows, reading.most[position], *listing.row_types[position], times)
+    _require(not isinstance(after, LocalStack), "a stack that is made inside is carried")
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):

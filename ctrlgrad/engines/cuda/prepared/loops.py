@@ -39,7 +39,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     word_view,
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
-from ctrlgrad.engines.cuda.prepared.reading import Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, StackValue, Unusable
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.engines.cuda.texts import cast_text
 from ctrlgrad.ir import StackType, Value
@@ -89,7 +89,7 @@ class _Listed:
         if loop.maximum is not None and not _is_at_most(self.trips, loop.maximum):
             raise CannotPrepare("a loop inside may go on too often, which is an error")
         self.goes_on = self.launches.buffer((), INT64)
-        self.given = [reading.values[slot] for slot in step.operands[: self.captures]]
+        self.given = [_captured(reading.values[slot]) for slot in step.operands[: self.captures]]
         self.given += [self._carried(step, position) for position in range(len(loop.parts.carries))]
         self.first = len(self.launches.buffers)
 
@@ -116,6 +116,10 @@ class _Listed:
         """What a carry is in the iterations."""
         slot, program = step.operands[self.captures + position], self.loop.iteration
         value = self.reading.value(slot)
+        adds = self.listing.rates.numbers.get((self.since, position), 0)
+        moved = Affine(0, (), ((self.since, adds),) if adds else ())
+        if isinstance(value, LocalStack):
+            return replace(value, length=value.length.plus(moved))
         if isinstance(value, StackValue) or program.outputs[position] == self.captures + position:
             return value
         if isinstance(self.loop.parts.carries[position].result.type, StackType):
@@ -123,8 +127,7 @@ class _Listed:
         if self.loop.places[position] is HOST:
             if not isinstance(value, Affine):
                 raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
-            adds = self.listing.rates.numbers.get((self.since, position), 0)
-            return value.plus(Affine(0, (), ((self.since, adds),))) if adds else value
+            return value.plus(moved)
         others = [*step.operands[: self.captures + position], *step.operands[self.captures + position + 1 :]]
         return self.reading.own(slot, others)
 
@@ -218,14 +221,22 @@ class _Listed:
             rows = after.rows - before.rows
             self.listing.added(before.position, self.counter, rows)
             inside.add_most(before.position, abs(rows))
-        elif isinstance(before, Affine) and isinstance(after, Affine) and after is not before:
-            step = after.plus(before, -1)
-            if step != Affine(step.constant):
-                raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
-            if step.constant:
-                self.listing.numbers[self.since, position] = step.constant
+        elif isinstance(before, LocalStack):
+            is_same = isinstance(after, LocalStack) and (after.number, after.rows) == (before.number, before.rows)
+            if not isinstance(after, LocalStack) or not is_same:
+                raise CannotPrepare("stacks change places")
+            self._goes_by(position, after.length.plus(before.length, -1))
+        elif isinstance(before, Affine) and isinstance(after, Affine):
+            self._goes_by(position, after.plus(before, -1))
         elif after is not before:
             raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
+
+    def _goes_by(self, position: int, step: Affine) -> None:
+        """An iteration adds this to an integer."""
+        if step != Affine(step.constant):
+            raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
+        if step.constant:
+            self.listing.numbers[self.since, position] = step.constant
 
     def _is_array(self, position: int) -> bool:
         """Whether a carry is a buffer."""
@@ -254,12 +265,17 @@ class _Listed:
 
     def _result(self, position: int) -> object:
         value = self.given[self.captures + position]
+        if isinstance(value, LocalStack):
+            return replace(value, length=self._at_last(position, value.length))
+        return self._at_last(position, value) if isinstance(value, Affine) else value
+
+    def _at_last(self, position: int, number: Affine) -> Affine:
+        """What an integer is behind the loop."""
         adds = self.listing.numbers.get((self.since, position), 0)
         if self.trips is None or not adds:
-            return value
-        assert isinstance(value, Affine)
+            return number
         known = self.listing.rates.numbers.get((self.since, position), 0)
-        return value.plus(Affine(0, (), ((self.since, known),)), -1).plus(self.trips, adds)
+        return number.plus(Affine(0, (), ((self.since, known),)), -1).plus(self.trips, adds)
 
     def _limit(self, first: int) -> None:
         """What the numbers of the host must be like for a run, beside what there was before the loop was read."""
@@ -281,6 +297,11 @@ class _Listed:
         if self.trips is None or self.trips.is_moving or most is None:
             return None
         return most * self.trips.constant
+
+
+def _captured(value: object) -> object:
+    """What iterations see alike."""
+    return Unusable("a loop inside reads a stack of the iteration's") if isinstance(value, LocalStack) else value
 
 
 def _text(inputs: int, *outputs: str) -> KernelText:

@@ -59,13 +59,16 @@ def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], car
         for view in views_of(launch):
             first, _ = spans.setdefault(view.source, (position, position))
             spans[view.source] = first, max(spans[view.source][1], position)
+    for source, (first, last) in spans.items():
+        if isinstance(source, Carried):
+            # The array before is there from the beginning on, the one after to the end.
+            spans[source] = (first, len(launches)) if source.is_next else (-1, last)
     _keep_in_loops(spans, launches)
     # Memory that temporaries may have, how much of it, and who has what of it when.
     memories: list[tuple[Source, int | None, list[_Room]]] = []
     for position, its in enumerate(carries):
         if isinstance(its, CarriedArray) and its.is_double:
             nbytes = math.prod(its.shape) * its.dtype.itemsize
-            # The array before is there until it is read last, the one after from when it is written.
             before, after = Carried(position), Carried(position, True)
             last, first = spans.get(before, (-1, -1))[1], spans.get(after, (whole[1], whole[1]))[0]
             memories.append((before, nbytes, [_Room((-1, last), 0, nbytes)]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Fixed,
     Given,
     Operand,
-    Rows,
     Shape,
     Source,
     View,
@@ -74,6 +73,18 @@ class StackValue:
 
 
 @dataclass(frozen=True)
+class LocalStack:
+    """A stack that begins and ends within an iteration, as an array of which so many rows are in use.
+
+    `number` is that of a new one; one that was made of an array has none.
+    """
+
+    rows: View
+    length: Affine
+    number: int | None = None
+
+
+@dataclass(frozen=True)
 class Unusable:
     """A value that no prepared launch can read, and why."""
 
@@ -91,13 +102,15 @@ class Computed:
 @dataclass
 class Rates:
     """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
-    carry's position, and how many rows each region adds to a stack, by its position and the region's counter.
+    carry's position, or to the rows of a local stack; how many rows each region adds to a carried one, by its position
+    and the region's counter; and how many rows each new local stack has at last.
 
     Found in one reading, used in the next.
     """
 
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     rows: dict[int, dict[int, int]] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
 
 
 class Listing:
@@ -114,7 +127,8 @@ class Listing:
         # As in `Rates`; the numbers are those of loops inside.
         self.rows: dict[int, dict[int, int]] = {}
         self.numbers: dict[tuple[int, int], int] = {}
-        self.counters = 0
+        self.lengths: dict[int, int] = {}
+        self.counters = self.stacks = 0
         # How often an iteration goes through a region, by its counter: the product of these, where the host knows them.
         self.times: dict[int, tuple[Affine, ...]] = {0: ()}
         self._pushes: dict[int, bool] = {}
@@ -122,6 +136,10 @@ class Listing:
     def new_counter(self) -> int:
         self.counters += 1
         return self.counters
+
+    def new_stack(self) -> int:
+        self.stacks += 1
+        return self.stacks
 
     def repeats(self, counter: int, outside: int, trips: Affine | None) -> None:
         """A loop goes on so often each time that the region around it is gone through."""
@@ -225,24 +243,6 @@ class Reading:
         found = self.operand(slot)
         return found if isinstance(found, View) else self.launches.copy(found)
 
-    # Stacks.
-
-    def stack(self, slot: int) -> StackValue:
-        found = self.value(slot)
-        if not isinstance(found, StackValue):
-            raise CannotPrepare("a stack is made inside")
-        return found
-
-    def row(self, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
-        """The row behind the others, or the last one."""
-        self.listing.row_type(stack.position, (shape, dtype), pushes)
-        row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
-        nbytes = row.size * dtype.itemsize
-        known = self.listing.rates.rows.get(stack.position, {})
-        steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
-        number = stack.rows if pushes else stack.rows - 1
-        return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
-
     # Updates in place.
 
     def own(self, slot: int, operands: Sequence[int]) -> View:
@@ -275,7 +275,8 @@ class Reading:
         return self.outside is not None and self.outside._is_read_later(view, ())
 
     def _sharing(self, view: View) -> set[int]:
-        return {n for n, x in self.values.items() if isinstance(x, View) and x.source == view.source}
+        seen = {n: x.rows if isinstance(x, LocalStack) else x for n, x in self.values.items()}
+        return {n for n, x in seen.items() if isinstance(x, View) and x.source == view.source}
 
     def is_updated(self, view: View) -> bool:
         """Whether some step from here on may overwrite a view's memory in place."""
@@ -358,6 +359,7 @@ __all__ = [
     "Computed",
     "Input",
     "Listing",
+    "LocalStack",
     "NumberInput",
     "Rates",
     "Reading",
