@@ -105,7 +105,13 @@ def branched(x: Any) -> Any:
     return looped(lambda i, y: cg.fori_loop(0, 2, inner, y) + 0.01, x)
 
 
-GRADIENTS = [counted, exchanged, layers, deep, branched]
+def grows(x: Any) -> Any:
+    """As often as there were iterations before, at first never."""
+    inner = lambda i, y: cg.fori_loop(0, i, lambda j, z: cnp.sin(z) * 0.9 + 0.1 * j, y)
+    return cg.fori_loop(0, STEPS + 1, lambda i, y: inner(i, y) * 0.99 + 0.01, x)
+
+
+GRADIENTS = [counted, exchanged, layers, deep, branched, grows]
 
 
 def newton(x: Any) -> Any:
@@ -121,12 +127,6 @@ def newton(x: Any) -> Any:
         return total * 0.9 + root + count * 0.01
 
     return looped(step, x)
-
-
-def grows(x: Any) -> Any:
-    """As often as there were iterations before, at first never."""
-    inner = lambda i, y: cg.fori_loop(0, i, lambda j, z: cnp.sin(z) * 0.9 + 0.1 * j, y)
-    return cg.fori_loop(0, STEPS + 1, lambda i, y: inner(i, y) * 0.99 + 0.01, x)
 
 
 def indexed(x: Any) -> Any:
@@ -161,7 +161,22 @@ def changed(x: Any) -> Any:
     return looped(step, x)
 
 
-FUNCTIONS = [*GRADIENTS, newton, grows, indexed, kept, changed]
+def searched(x: Any) -> Any:
+    """Rows by a counter of which only the card knows the end, inside the loop and behind it."""
+    rows = cnp.stack([x * k for k in range(12)])
+
+    def step(i: Any, y: Any) -> Any:
+        def body(c: Any) -> Any:
+            return c[0] + cnp.abs(cnp.sum(rows[c[1]])) + 2.0, c[1] + 1, c[2] * 0.9 + rows[c[1]]
+
+        init = cnp.sum(y) * 0.0, 0, y
+        _, count, z = cg.while_loop(lambda c: cnp.logical_and(c[0] < 30.0, c[1] < 11), body, init)
+        return z * 0.5 + rows[count] * 0.1 + 0.01 * i
+
+    return looped(step, x)
+
+
+FUNCTIONS = [*GRADIENTS, newton, indexed, kept, changed, searched]
 
 
 def loss(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:

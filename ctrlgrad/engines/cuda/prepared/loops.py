@@ -14,14 +14,14 @@ What such a loop carries is, for all of its iterations:
 Where the host knows how often the loop goes on (it counts to a bound that goes by steps), a run has only iterations in
 which that is not below 0, and indices that go by the loop's counter are held within their axes by the first and the
 last one. Where it does not, no stack may be pushed on or popped off inside: nobody could say for how many iterations
-there are rows; and an index may not go by the counter.
+there are rows; and an index that goes by the counter is one of the card's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     word_view,
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
-from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, StackValue, Unusable
+from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, Unusable
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.engines.cuda.texts import cast_text
 from ctrlgrad.ir import StackType, Value
@@ -68,8 +68,7 @@ class Looping(Protocol):
 
 def repeated(reading: Reading, step: NodeStep, read: Read) -> tuple[object, ...]:
     """The results of a `while`."""
-    loop: Looping = step.kernel  # type: ignore[assignment]
-    return _Listed(reading, step, loop, read).results()
+    return _Listed(reading, step, cast("Looping", step.kernel), read).results()
 
 
 class _Listed:
@@ -85,7 +84,9 @@ class _Listed:
         self.loop, self.read = loop, read
         self.counter, self.since = self.listing.new_counter(), self.listing.new_counter()
         self.captures = len(step.operands) - len(loop.parts.carries)
-        self.trips = _trips(loop, [reading.values[slot] for slot in step.operands], self.captures)
+        self.trips = _trips(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
+        if self.trips is None:
+            self.listing.endless.add(self.since)
         if loop.maximum is not None and not _is_at_most(self.trips, loop.maximum):
             raise CannotPrepare("a loop inside may go on too often, which is an error")
         self.goes_on = self.launches.buffer((), INT64)
@@ -115,7 +116,7 @@ class _Listed:
     def _carried(self, step: NodeStep, position: int) -> object:
         """What a carry is in the iterations."""
         slot, program = step.operands[self.captures + position], self.loop.iteration
-        value = self.reading.value(slot)
+        value = _at_least(self.reading, self.reading.value(slot))
         adds = self.listing.rates.numbers.get((self.since, position), 0)
         moved = Affine(0, (), ((self.since, adds),) if adds else ())
         if isinstance(value, LocalStack):
@@ -299,6 +300,18 @@ class _Listed:
         return most * self.trips.constant
 
 
+def _at_least(reading: Reading, value: object) -> object:
+    """The greater one of two integers as the one that goes by steps, in runs in which it is the greater one."""
+    if not isinstance(value, Computed) or value.node.op.name != "maximum":
+        return value
+    a, b = value.operands
+    if not isinstance(a, Affine) or not isinstance(b, Affine) or a.is_moving == b.is_moving:
+        return value
+    greater, other = (a, b) if a.is_moving else (b, a)
+    reading.bounds.append((greater.plus(other, -1), ENDLESS))
+    return greater
+
+
 def _captured(value: object) -> object:
     """What iterations see alike."""
     return Unusable("a loop inside reads a stack of the iteration's") if isinstance(value, LocalStack) else value
@@ -311,9 +324,9 @@ def _text(inputs: int, *outputs: str) -> KernelText:
     return KernelText(read, written, "\n".join(f"o{k} = {its};" for k, its in enumerate(outputs)))
 
 
-def _trips(loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
+def _trips(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
     """How often a loop goes on, where the host knows; below 0 stands for never."""
-    found = [_distance(loop, counting, given, captures) for counting in loop.counting]
+    found = [_distance(reading, loop, counting, given, captures) for counting in loop.counting]
     if not found or None in found:
         return None
     known = [x for x in found if x is not None]
@@ -323,14 +336,16 @@ def _trips(loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
     return trips if trips.is_moving else Affine(max(trips.constant, 0))
 
 
-def _distance(loop: Looping, counting: Counting, given: Sequence[Any], captures: int) -> Affine | None:
+def _distance(
+    reading: Reading, loop: Looping, counting: Counting, given: Sequence[Any], captures: int
+) -> Affine | None:
     """How far a counter is from its bound."""
     bound: Any = counting.bound
     if isinstance(bound, Value):
-        bound = given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)]
+        bound = _at_least(reading, given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)])
     elif isinstance(bound, np.ndarray):
         bound = Affine(int(bound))
-    count = given[captures + loop.parts.carries.index(counting.carry)]
+    count = _at_least(reading, given[captures + loop.parts.carries.index(counting.carry)])
     if not isinstance(bound, Affine) or not isinstance(count, Affine):
         return None
     ahead = bound.plus(count, -1) if counting.step > 0 else count.plus(bound, -1)

@@ -91,7 +91,7 @@ def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    indices = [reading.value(slot) for slot in step.operands[1:]]
+    indices = [reading.index(slot) for slot in step.operands[1:]]
     if any(isinstance(index, View) for index in indices):
         return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
     found, bounds = part(reading.view(step.operands[0]), attributes.Index.of(step.node).key, indices)
@@ -133,7 +133,7 @@ def _update(name: str | None) -> Op:
 
     def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         first, value_slot, *rest = step.operands
-        indices = [reading.value(slot) for slot in rest]
+        indices = [reading.index(slot) for slot in rest]
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")

@@ -129,6 +129,8 @@ class Listing:
         self.numbers: dict[tuple[int, int], int] = {}
         self.lengths: dict[int, int] = {}
         self.counters = self.stacks = 0
+        # The counters of loops of which only the card knows the end.
+        self.endless: set[int] = set()
         # How often an iteration goes through a region, by its counter: the product of these, where the host knows them.
         self.times: dict[int, tuple[Affine, ...]] = {0: ()}
         self._pushes: dict[int, bool] = {}
@@ -237,6 +239,12 @@ class Reading:
             self._numbers[number] = self.launches.buffer((), number.node.result.tensor.dtype)
             self.launches.kernel(text, (), operands, [self._numbers[number]])
         return self._numbers[number]
+
+    def index(self, slot: int) -> object:
+        """An index: on the card if the host cannot say how far it goes."""
+        found = self.value(slot)
+        is_endless = isinstance(found, Affine) and any(number in self.listing.endless for number, _ in found.steps)
+        return self.launches.copy(self.operand(slot)) if is_endless else found
 
     def view(self, slot: int) -> View:
         """An array; a number is written into one."""

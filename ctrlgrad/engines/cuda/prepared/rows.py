@@ -31,6 +31,7 @@ MANY = 1 << 20
 def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
     """The row behind the others of the stack in a slot, and the stack with it."""
     stack = reading.value(slot)
+    after: object
     if isinstance(stack, LocalStack):
         if stack.number is None:
             raise CannotPrepare("a stack is pushed on and popped off")
@@ -40,8 +41,8 @@ def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtyp
         if (row.shape, row.dtype) != (shape, dtype):
             raise CannotPrepare("rows of one stack differ in shape")
     else:
-        stack = _carried(stack)
-        row, after = _carried_row(reading, stack, shape, dtype, True), replace(stack, rows=stack.rows + 1)
+        before = _carried(stack)
+        row, after = _carried_row(reading, before, shape, dtype, True), replace(before, rows=before.rows + 1)
     reading.transfers.append(Transfer(node, row.size * dtype.itemsize, reading.counter))
     return row, after
 
@@ -49,14 +50,15 @@ def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtyp
 def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     stack, element = reading.value(step.operands[0]), step.node.results[1].tensor
     shape = _known(element.shape, step.node)
+    after: object
     if isinstance(stack, LocalStack):
         if stack.number is not None:
             raise CannotPrepare("a stack is pushed on and popped off")
-        after: object = replace(stack, length=stack.length.plus(Affine(1), -1))
+        after = replace(stack, length=stack.length.plus(Affine(1), -1))
         row = _row(reading, stack, stack.length.plus(Affine(1), -1))
     else:
-        stack = _carried(stack)
-        row, after = _carried_row(reading, stack, shape, element.dtype, False), replace(stack, rows=stack.rows - 1)
+        before = _carried(stack)
+        row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
     reading.transfers.append(Transfer(step.node, None, reading.counter))
     return after, row
 
