@@ -258,6 +258,24 @@ def test_a_loop_that_counts_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -
         assert ran.counts.runs == 2 and bool(ran.counts.predicate_reads) == waits
 
 
+def test_a_loop_that_asks_the_card_too_often_runs_by_itself() -> None:
+    """Where the outer loop's end follows from data, too, no graph has more than one of its iterations."""
+
+    def slow(c: Any) -> Any:
+        inner = lambda y: cg.while_loop(lambda y: cnp.max(y) > 0.1, lambda y: y * 0.99, y)
+        return c[0] - 1.0, c[1] + inner(c[1] * 0.0 + 1.0)
+
+    def fn(x: Any) -> Any:
+        return cg.while_loop(lambda c: c[0][0, 0] > 0.5, slow, (x + 10.0, x))[1]
+
+    library, graph = StandIn(), cg.function(fn).graph(X)
+    ran = on_stand_in(graph, [X], library=library)
+    assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+    # Once for each of the 230 iterations inside, then for many at a time.
+    assert 230 < ran.counts.predicate_reads < 400 and ran.counts.graphs
+    assert "a loop inside asks the card too often" in str(explain_on(library, optimised_graph(graph), [X]))
+
+
 @pytest.mark.parametrize("rows", [1, 4, 7])
 @pytest.mark.parametrize("fn", GRADIENTS)
 def test_blocks_that_are_soon_full(fn: Callable[[Any], Any], rows: int, monkeypatch: pytest.MonkeyPatch) -> None:

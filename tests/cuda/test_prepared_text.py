@@ -68,6 +68,19 @@ def branching(x: Any) -> Any:
     return cg.fori_loop(0, 40, step, x)
 
 
+def repeating(x: Any) -> Any:
+    """Loops inside, of which the host knows how often one goes on, and the other one asks the card."""
+
+    def step(i: Any, y: Any) -> Any:
+        y = cg.fori_loop(0, 3, lambda j, z: cnp.tanh(z @ x) + 0.1 * j, y)
+        found, count = cg.while_loop(
+            lambda c: cnp.max(c[0]) > 0.5, lambda c: (c[0] * 0.7, c[1] + 1), (cg.stop_gradient(y), 0)
+        )
+        return y * 0.9 + found + count * 0.01
+
+    return cg.fori_loop(0, 40, step, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
     found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
@@ -76,7 +89,7 @@ def programs() -> list[tuple[Graph, list[Any]]]:
     found += [(cg.function(typed).graph(y), [y]) for y in (x.astype("f2"), x.astype("bfloat16"), x + 0.5j)]
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
-    for fn in (branching, joined, multiplied, reduced):
+    for fn in (branching, repeating, joined, multiplied, reduced):
         loss = lambda x, fn=fn: cnp.sum(cnp.sin(fn(x)))
         found.append((cg.function(cg.grad(loss)).graph(x), [x]))
     return found

@@ -34,7 +34,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Item,
     KernelSpec,
     PreparedBody,
+    ProductLaunch,
     Repeating,
+    all_launches,
     lists_in,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -270,7 +272,10 @@ class Binding:
         specs = [self._condition(predicate), *itertools.starmap(graphs.choice, sorted(_choices(self.body.items)))]
         if not self.body.is_known:
             specs.append(graphs.choice(1, 1))
-        asking = [self.library.function(spec, self.precision != "ieee") for spec in specs]
+        # What is in lists inside may not have been called yet.
+        inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
+        specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
+        asking = [self.library.function(spec, self.precision != "ieee") for spec in dict.fromkeys(specs)]
         place = self._have_workspace()
         try:
             for function in asking:

@@ -33,10 +33,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     ProductLaunch,
     Repeating,
     lists_in,
+    loops_in,
 )
 from ctrlgrad.engines.cuda.prepared.movement import movement
 from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, View
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
 from ctrlgrad.engines.cuda.reductions import tree
@@ -82,9 +82,9 @@ class ListWriter:
         self.host = self._words.add(0, 1, 0)
         # Of loops inside that the host counts, by their counters: the first of their words, and how often they go on.
         self.counted = {
-            item.counter: (self._words.add(0, 0, item.trips.step), item.trips)
-            for item in items_in_order(body.items)
-            if isinstance(item, Repeating) and item.trips is not None
+            loop.counter: (self._words.add(0, 0, loop.trips.step), loop.trips)
+            for loop in loops_in(body.items)
+            if loop.trips is not None
         }
         first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
         halves = [[*self._entries(body.items, side), *self._steps()] for side in range(2)]

@@ -109,6 +109,15 @@ def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
             yield item
 
 
+def loops_in(items: Sequence[Item]) -> Iterator[Repeating]:
+    """All of them, also those inside others."""
+    for item in items:
+        if isinstance(item, Repeating):
+            yield item
+        for inside in lists_in(item):
+            yield from loops_in(inside)
+
+
 # Carries.
 
 
@@ -218,6 +227,11 @@ class PreparedBody:
     def launches(self) -> tuple[Launch, ...]:
         """Those of all sides."""
         return tuple(all_launches(self.items))
+
+    @property
+    def asks(self) -> bool:
+        """Whether only the card knows how often loops inside go on."""
+        return any(loop.trips is None for loop in loops_in(self.items))
 
     @property
     def products(self) -> int:

@@ -20,7 +20,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedNumber,
     CarriedRows,
     PreparedBody,
-    Repeating,
+    loops_in,
 )
 from ctrlgrad.engines.cuda.prepared.operands import Given
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
@@ -36,6 +36,9 @@ from ctrlgrad.ir.caching import Recent
 LONGEST_RUN = 4096
 # A run of fewer iterations is no graph: to make one costs about as much as to go through the list so often.
 LEAST_IN_GRAPH = 16
+# Iterations of it and of loops inside together that are put on the stream at once, where the host knows these; and how
+# often a list may ask the card in an iteration: by itself a loop inside asks for many of its iterations at once.
+MOST_INSIDE, MOST_ASKED = 1 << 16, 16
 # Prepared forms of a body that are kept: one for each set of shapes. And lists of a form, for runs at the same time.
 FORMS, LISTS = 16, 2
 
@@ -78,6 +81,8 @@ class Body:
     forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
     # Why a prepared form was not run.
     refused: str = ""
+    # How often loops inside have asked the card in an iteration when it was run from the list last.
+    asked: float = 0.0
     # Whether some runs were by a graph; why others were not, though long enough; and whether that is so for good.
     is_in_graph: bool = False
     without_graph: str = ""
@@ -117,7 +122,7 @@ def _said(form: Form | str) -> str:
     body = form.body
     items = list(items_in_order(body.items))
     branches = sum(isinstance(item, Branching) for item in items)
-    loops = [item for item in items if isinstance(item, Repeating)]
+    loops = list(loops_in(body.items))
     asked_for = sum(loop.trips is None for loop in loops)
     # A graph does not wait for them.
     waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
@@ -165,6 +170,12 @@ class Iterations:
         form = self._form
         # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
+        if (
+            form is not None
+            and self.body.asked > MOST_ASKED
+            and (self._is_refused or not self._is_long(form.body, count))
+        ):
+            self._refuse("a loop inside asks the card too often")
         if count and not self._is_step_by_step:
             assert form is not None
             try:
@@ -175,7 +186,7 @@ class Iterations:
             else:
                 # What is called for the first time may be loaded then, which no capture allows.
                 first = 0 if binding.is_warm else TURN
-                is_long = count >= LEAST_IN_GRAPH + first
+                is_long = self._is_long(form.body, count, first)
                 in_graph = is_long and self._has_graph(binding)
                 if not in_graph:
                     count = min(count, first if is_long and first and not self._is_refused else most)
@@ -186,6 +197,14 @@ class Iterations:
         state.carry = []
         state.carry = self.body.program(arguments, self.context)
         return 1
+
+    def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
+        """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
+        if count >= LEAST_IN_GRAPH + first or len(form.times) == 1 or count <= TURN + first:
+            return count >= LEAST_IN_GRAPH + first
+        integers = self._integers()
+        inside = sum(total(times, count, integers) for times in form.times.values())
+        return inside * (count - first) >= LEAST_IN_GRAPH * count
 
     def __enter__(self) -> Iterations:
         return self
@@ -228,6 +247,8 @@ class Iterations:
                 elif there < its.at_most:
                     # Else the card, which alone knows how many rows it is, ends the run when there are no more.
                     count = 0
+        if len(form.times) > 1 and count > 1:
+            count = max(1, fitting([(1, times) for times in form.times.values()], MOST_INSIDE, count, integers))
         return count
 
     def _rows(self, position: int, its: CarriedRows) -> int:
@@ -320,6 +341,7 @@ class Iterations:
         counts.kernels += launched.kernels
         counts.products += launched.products
         counts.predicate_reads += launched.reads
+        self.body.asked = launched.reads / count if form.asks and not in_graph else 0.0
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
         # How often regions were gone through; iterations are one of them.
