@@ -92,6 +92,19 @@ def kept(x: Any) -> Any:
     return once.stack() + again.stack() ** 2
 
 
+def repeating(x: Any) -> Any:
+    """Loops inside, of which the host knows how often one goes on, and the other one asks the card."""
+
+    def step(i: Any, y: Any) -> Any:
+        y = cg.fori_loop(0, 3, lambda j, z: cnp.tanh(z @ x) + 0.1 * j, y)
+        found, count = cg.while_loop(
+            lambda c: cnp.max(c[0]) > 0.5, lambda c: (c[0] * 0.7, c[1] + 1), (cg.stop_gradient(y), 0)
+        )
+        return y * 0.9 + found + count * 0.01
+
+    return cg.fori_loop(0, 40, step, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
     found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
@@ -101,7 +114,7 @@ def programs() -> list[tuple[Graph, list[Any]]]:
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
     found.append((cg.function(ended).graph(x[0]), [x[0]]))
-    for fn in (branching, joined, multiplied, reduced, kept):
+    for fn in (branching, repeating, joined, multiplied, reduced, kept):
         loss = lambda x, fn=fn: cnp.sum(cnp.sin(fn(x)))
         found.append((cg.function(cg.grad(loss)).graph(x), [x]))
     return found

@@ -10,6 +10,7 @@ the memory manager too (see `chunks`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried
 from ctrlgrad.engines.cuda.prepared.forms import Body
 from ctrlgrad.engines.cuda.prepared.model import Ending
 from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Iterations, LoopState
-from ctrlgrad.engines.cuda.program import to_device
+from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
 from ctrlgrad.engines.cuda.roles import roles_of, tables_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
@@ -71,12 +72,21 @@ class Loop:
             self.ending = Ending(len(self.places), self.masked is not None)
         wanted = (*self.places, *besides)
         self.body = Body(compile_region(body, (*inputs, *besides), kernels, wanted), tables_of(self.parts), self.ending)
+        self._given, self._kernels = given, kernels
         # How it counts, where how often it goes on is known beforehand.
         self.counting = Counting.each(self.parts, lambda value: None) if self.mode == "counted" else ()
         self.roles = roles_of(node)
         # On the host a stack has no blocks, which a chunk could be run again for.
         self.can_replay = self.roles.can_replay and any(self.places[i] is DEVICE for i in self.roles.pushed)
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
+
+    @functools.cached_property
+    def iteration(self) -> Program:
+        """The body alone, as it is in the list of another loop's body."""
+        if self.ending is None:
+            return self.body.program
+        inputs = (*self.parts.split(self._given)[0], *self.places)
+        return compile_region(self.parts.body, inputs, self._kernels, self.places)
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
         state = self._begun(context, operands)

@@ -21,6 +21,7 @@ from ctrlgrad.engines.cuda.prepared.buffers import array_buffers, table_buffers
 from ctrlgrad.engines.cuda.prepared.entries import (
     GOING,
     MEMORY,
+    TRIPS,
     ListWriter,
     NumberWord,
     bits_of,
@@ -37,6 +38,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Item,
     KernelSpec,
     PreparedBody,
+    ProductLaunch,
+    Repeating,
+    all_launches,
+    lists_in,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
@@ -52,6 +57,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     View,
     Word,
 )
+from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD, Words
 from ctrlgrad.errors import MemoryBudgetError
@@ -176,6 +182,7 @@ class Binding:
         self.list.words[self._writer.host + GOING] = 1
         self._launched, self._begun = walker.Counts(), self.odd
         self._walk(0, self._writer.first, 0, 0)
+        self._have_trips(integers, 0)
         listed = self.odd if in_graph else iterations
         self._iterate(listed)
         if in_graph and self.list.words[self._writer.host + GOING]:
@@ -189,6 +196,7 @@ class Binding:
             except graphs.GraphFailed as failed:
                 self.graph = None
                 raise self._called.error(walker.KERNEL, failed.status) from None
+            self._have_trips(integers, iterations - left)
             self._iterate(left)
         self.is_warm = self.is_warm or iterations >= graphs.TURN
         return self._launched
@@ -198,7 +206,7 @@ class Binding:
         its = self.body.carries[position]
         assert isinstance(its, CarriedRows) and its.dtype is not None
         if position not in self._spare:
-            self._spare[position] = self.library.empty((its.most, *its.shape), its.dtype)
+            self._spare[position] = self.library.empty((its.at_most, *its.shape), its.dtype)
         return self._spare[position]
 
     def counted(self, context: Context) -> dict[int, int]:
@@ -231,6 +239,11 @@ class Binding:
             case View(Rows(position)):
                 return rows[position] + word.offset
         raise AssertionError(word)
+
+    def _have_trips(self, integers: Mapping[int, int], before: int) -> None:
+        """How often loops inside go on in the next iteration, before which there were so many."""
+        for first, trips in self._writer.counted.values():
+            self.list.words[first + TRIPS] = trips.value(integers) + before * trips.step
 
     def _iterate(self, iterations: int) -> None:
         self._walk(self._writer.first, 0, iterations, self.odd)
@@ -281,10 +294,13 @@ class Binding:
             raise graphs.Refused(addresses)
         driver = graphs.GraphDriver(addresses)
         # A capture may neither compile nor load them.
-        specs = [self._condition(), *map(functools.partial(graphs.choice, 0), _choices(self.body.items))]
+        specs = [self._condition(), *itertools.starmap(graphs.choice, sorted(_choices(self.body.items)))]
         if not self.body.is_known:
             specs.append(graphs.choice(1, 1))
-        asking = [self.library.function(spec, self.precision != "ieee") for spec in specs]
+        # What is in lists inside may not have been called yet.
+        inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
+        specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
+        asking = [self.library.function(spec, self.precision != "ieee") for spec in dict.fromkeys(specs)]
         place = self._have_workspace()
         try:
             for function in asking:
@@ -314,16 +330,19 @@ class Binding:
     def _parts(self, items: Sequence[Item], side: int, start: int) -> list[graphs.Part]:
         """Items as they are captured, by the entries from one on."""
         parts: list[graphs.Part] = []
-        for is_branch, group in itertools.groupby(items, lambda item: isinstance(item, Branching)):
-            for item in group if is_branch else ():
-                assert isinstance(item, Branching)
+        for has_lists, group in itertools.groupby(items, lambda item: bool(lists_in(item))):
+            for item in group if has_lists else ():
                 inside, bodies = start + 2, []
-                for its in item.sides:
+                for its in lists_in(item):
                     bodies.append(tuple(self._parts(its, side, inside)))
                     inside += entries_of(its) + 1
-                parts.append(graphs.Fork(functools.partial(self._choose, item.chosen, side, 0), tuple(bodies)))
+                if isinstance(item, Branching):
+                    parts.append(graphs.Fork(functools.partial(self._choose, item.chosen, side, 0), tuple(bodies)))
+                else:
+                    assert isinstance(item, Repeating)
+                    parts.append(graphs.Cycle(functools.partial(self._choose, item.goes_on, side, 1), *bodies))
                 start = inside
-            count = 0 if is_branch else len(list(group))
+            count = 0 if has_lists else len(list(group))
             if count:
                 parts.append(graphs.Stretch(functools.partial(self._walk, start, count, 0, 0)))
                 start += count
@@ -373,10 +392,10 @@ class Binding:
         return self._called.handle
 
 
-def _choices(items: Sequence[Item]) -> set[int]:
-    """How many sides branches have."""
-    inside = [item for item in items if isinstance(item, Branching)]
-    return {len(x.sides) for x in inside}.union(*(_choices(side) for x in inside for side in x.sides))
+def _choices(items: Sequence[Item]) -> set[tuple[int, int]]:
+    """The kernels of conditions, by the first number and how many: a branch has as many as sides, a loop has one."""
+    inside = [item for item in items_in_order(items) if lists_in(item)]
+    return {(0, len(x.sides)) if isinstance(x, Branching) else (1, 1) for x in inside}
 
 
 __all__ = ["Binding"]

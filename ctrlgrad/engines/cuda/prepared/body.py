@@ -9,6 +9,7 @@ from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.branches import branches, called
 from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, TableInput
+from ctrlgrad.engines.cuda.prepared.loops import repeated
 from ctrlgrad.engines.cuda.prepared.model import (
     CannotPrepare,
     CarriedArray,
@@ -18,7 +19,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Carry,
     Ending,
     PreparedBody,
-    Transfer,
     Unchanged,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -40,6 +40,7 @@ from ctrlgrad.engines.cuda.prepared.products import product_sum
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     Listing,
+    LocalStack,
     Rates,
     Reading,
     StackValue,
@@ -47,11 +48,13 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     Unusable,
     body_inputs,
 )
+from ctrlgrad.engines.cuda.prepared.rows import pushed
 from ctrlgrad.engines.cuda.prepared.tables import TABLES
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.ir import Branch, Node, attributes, view
+from ctrlgrad.ir.control import is_loop
 
 
 def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: Ending | None = None) -> PreparedBody:
@@ -66,16 +69,20 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
         carries = _leave(reading, captures)
-        found = _rates(carries)
+        found = _rates(carries, listing)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
         rates = found
     launches = listing.launches
+    for index, _ in listing.bounds:
+        _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
+    _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
     _require(bool(launches.items), "nothing is computed on the device")
     launches.advance(0)
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     unknown = {position: its for position, its in stacks.items() if not its.is_known}
+    _require(all(its.most is not None for its in unknown.values()), _ENDLESS)
     asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
     if unknown or asked is not None:
         launches.check(unknown, asked)
@@ -91,7 +98,11 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         tuple(listing.bounds),
         tuple(listing.transfers),
         ending,
+        listing.times,
     )
+
+
+_ENDLESS = "a loop inside pushes or pops, and how often it goes on follows from data"
 
 
 def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:
@@ -115,11 +126,11 @@ def _require(holds: bool, reason: str) -> None:
         raise CannotPrepare(reason)
 
 
-def _rates(carries: Sequence[Carry]) -> Rates:
-    rates = Rates()
+def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
+    rates = Rates(dict(listing.numbers), lengths=dict(listing.lengths))
     for position, carry in enumerate(carries):
         if isinstance(carry, CarriedNumber) and carry.step:
-            rates.numbers[position] = carry.step
+            rates.numbers[0, position] = carry.step
         elif isinstance(carry, CarriedRows):
             rates.rows[position] = dict(carry.rows)
     return rates
@@ -149,6 +160,9 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
             results = called(reading, step, programs[0], _read)
         reading.values.update(zip(step.results, results, strict=True))
         return
+    if is_loop(step.node):
+        reading.values.update(zip(step.results, repeated(reading, step, _read), strict=True))
+        return
     _require(not step.node.regions, f"{name} inside")
     op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
     if op is None and step.where != "through the host":
@@ -170,10 +184,7 @@ def _read_group(reading: Reading, step: GroupStep) -> None:
         push, concat = write.target.push, write.target.concat
         if push is not None:
             assert write.stack is not None
-            stack = reading.stack(write.stack)
-            output = reading.row(stack, step.shape, write.dtype, pushes=True)
-            reading.values[write.result] = replace(stack, rows=stack.rows + 1)
-            reading.transfers.append(Transfer(push, output.size * write.dtype.itemsize, reading.counter))
+            output, reading.values[write.result] = pushed(reading, push, write.stack, step.shape, write.dtype)
         elif concat is not None:
             axis = attributes.Axis.of(concat).axis
             if concat not in wholes:
@@ -223,8 +234,10 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if position not in listing.rows:
             return Unchanged()
         rows = tuple(sorted(listing.rows[position].items()))
-        most = abs(after.rows) + reading.most.get(position, 0)
-        return CarriedRows(rows, most, *listing.row_types[position])
+        reading.add_most(position, abs(after.rows))
+        times = tuple(listing.times[counter] for counter, _ in rows if counter in listing.times)
+        return CarriedRows(rows, reading.most[position], *listing.row_types[position], times)
+    _require(not isinstance(after, LocalStack), "a stack that is made inside is carried")
     if isinstance(after, TableValue):
         _require(isinstance(before, TableValue), "stacks change places")
         assert isinstance(before, TableValue) and before.marks is not None
@@ -242,10 +255,10 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
             after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
         return _left_array(reading, before, after, kept)
-    its = before.terms if isinstance(before, Affine) else None
-    if not isinstance(after, Affine) or after.terms != its:
+    step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
+    if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
-    return CarriedNumber(after.constant)
+    return CarriedNumber(step.constant)
 
 
 def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffer, Carried]) -> CarriedArray:

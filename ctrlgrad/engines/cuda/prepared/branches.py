@@ -44,7 +44,8 @@ def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read
     for side in sides:
         _count(side, stacks)
     for position in {position for side in sides for position in side.reading.most}:
-        reading.add_most(position, max(side.reading.most.get(position, 0) for side in sides))
+        most = [side.reading.most.get(position, 0) for side in sides]
+        reading.add_most(position, None if None in most else max(rows for rows in most if rows is not None))
     reading.launches.items.append(Branching(chosen, tuple(tuple(side.items) for side in sides)))
     return joined
 

@@ -15,7 +15,7 @@ from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.body import prepared
 from ctrlgrad.engines.cuda.prepared.graphs import TURN
 from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, StackInput
-from ctrlgrad.engines.cuda.prepared.model import Branching, CannotPrepare, CarriedRows, Ending, PreparedBody
+from ctrlgrad.engines.cuda.prepared.model import Branching, CannotPrepare, CarriedRows, Ending, PreparedBody, loops_in
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.table_rows import table_input
 from ctrlgrad.engines.cuda.program import Program
@@ -63,6 +63,8 @@ class Body:
     forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
     # Why a prepared form was not run.
     refused: str = ""
+    # How often the card was asked in an iteration when it was run from the list last, if loops inside ask.
+    asked: float | None = None
     # Whether some runs were by a graph; why others were not, though long enough; and whether that is so for good.
     is_in_graph: bool = False
     without_graph: str = ""
@@ -84,6 +86,11 @@ class Body:
             return str(error)
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether there is a list of an iteration."""
+        return any(isinstance(form, Form) for form in self.forms.values())
+
+    @property
     def launching(self) -> str:
         """How its launches were put on the stream so far, for people."""
         forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
@@ -102,10 +109,14 @@ def _said(form: Form | str) -> str:
     branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
     # A graph does not wait for them.
     waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
+    loops = list(loops_in(body.items))
+    asked_for = sum(loop.trips is None for loop in loops)
+    waits += [f"{asked_for} {'loop' if asked_for == 1 else 'loops'}"] * bool(asked_for)
     waits += ["how many rows there are"] * any(isinstance(x, CarriedRows) and not x.is_known for x in body.carries)
     waits += ["the loop's end"] * body.is_asked
     asked = f", which waits for {', '.join([*waits[:-2], ' and '.join(waits[-2:])])}" if waits else ""
-    return f"from a list of {len(body.launches)} an iteration{asked}"
+    inside = f" with {len(loops)} {'loop' if len(loops) == 1 else 'loops'} inside" if loops else ""
+    return f"from a list of {len(body.launches)} an iteration{inside}{asked}"
 
 
 def _input(library: ArrayLibrary, x: Any, is_carried: bool) -> Input:

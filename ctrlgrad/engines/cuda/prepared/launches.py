@@ -13,7 +13,15 @@ from ctrlgrad.engines.cuda.indexing.keys import Chosen
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedRows, Item, KernelLaunch, KernelSpec, ProductLaunch
+from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
+    CarriedRows,
+    Item,
+    KernelLaunch,
+    KernelSpec,
+    ProductLaunch,
+    Repeating,
+)
 from ctrlgrad.engines.cuda.prepared.movement import movement
 from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
@@ -176,7 +184,7 @@ class Launches:
                 for counter, count in its.rows
             )
             capacity = words.setdefault(Capacity(position), len(words))
-            conditions.append(f"({rows} + int64({its.most}) <= a{capacity})")
+            conditions.append(f"({rows} + int64({its.at_most}) <= a{capacity})")
         inputs = [Parameter("int64", f"a{k}") for k in range(len(words))]
         given = [word_view(self.word(x)) for x in words]
         if asked is not None:
@@ -197,6 +205,8 @@ class Launches:
             if isinstance(launch, Branching):
                 sides = tuple(tuple(map(named, side)) for side in launch.sides)
                 return Branching(launch.chosen, sides)
+            if isinstance(launch, Repeating):
+                return replace(launch, items=tuple(map(named, launch.items)))
             if isinstance(launch, KernelLaunch | ReductionLaunch | IndexLaunch):
                 return replace(launch, arguments=tuple(map(view, launch.arguments)))
             a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))

@@ -10,10 +10,11 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
-from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading
+from ctrlgrad.engines.cuda.prepared.rows import STACKS
 from ctrlgrad.engines.cuda.prepared.steps import stepped
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
@@ -90,7 +91,8 @@ def _indices(reading: Reading, slots: Sequence[int]) -> list[Affine | View]:
         index = reading.value(slot)
         if not isinstance(index, Affine | View) and reading.listing.is_masked:
             raise CannotPrepare("an index of the host does not go by whole steps")
-        found.append(index if isinstance(index, Affine) else reading.view(slot))
+        goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
+        found.append(index if goes_by_steps else reading.view(slot))
     return found
 
 
@@ -209,17 +211,6 @@ def _concat(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (whole,)
 
 
-def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    stack = reading.stack(step.operands[0])
-    element = step.node.results[1].tensor
-    if not element.is_static:
-        raise CannotPrepare("a size of stack_pop is not known")
-    shape = tuple(d for d in element.shape if d is not None)
-    row = reading.row(stack, shape, element.dtype, pushes=False)
-    reading.transfers.append(Transfer(step.node, None, reading.counter))
-    return StackValue(stack.position, stack.rows - 1), row
-
-
 DEVICE: dict[str, Op] = {
     "transpose": _viewing(lambda node, x: np.transpose(x, attributes.Axes.of(node).axes)),
     "expand_dims": _viewing(lambda node, x: np.expand_dims(x, attributes.Axes.of(node).axes)),
@@ -234,7 +225,7 @@ DEVICE: dict[str, Op] = {
     **dict.fromkeys(SCANS, _scan),
     "concat": _concat,
     "matmul": matmul,
-    "stack_pop": _pop,
+    **STACKS,
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 

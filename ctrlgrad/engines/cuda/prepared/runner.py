@@ -21,6 +21,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.prepared.operands import Given
 from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack, as_table
+from ctrlgrad.engines.cuda.prepared.totals import fitting, total
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
@@ -29,6 +30,9 @@ from ctrlgrad.errors import ExecutionError, MemoryBudgetError
 LONGEST_RUN = 4096
 # A run of fewer iterations is no graph: to make one costs about as much as to go through the list so often.
 LEAST_IN_GRAPH = 16
+# Iterations of it and of loops inside together that are put on the stream at once, where the host knows these; and how
+# often a list may ask the card in an iteration: by itself a loop inside asks for many of its iterations at once.
+MOST_INSIDE, MOST_ASKED = 1 << 16, 16
 
 
 @dataclass
@@ -67,8 +71,7 @@ class Iterations:
         form = self._form
         # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
-        if count and not self._is_step_by_step:
-            assert form is not None
+        if form is not None and count and not self._is_step_by_step and not self._asks_too_often(form.body, count):
             try:
                 binding, rows = self._ready(form)
             except MemoryBudgetError:
@@ -78,10 +81,13 @@ class Iterations:
                 count = self._worth(binding, count)
                 # What is called for the first time may be loaded then, which no capture allows.
                 first = 0 if binding.is_warm else TURN
-                is_long = count >= LEAST_IN_GRAPH + first
+                is_long = self._is_long(form.body, count, first)
                 in_graph = is_long and self._has_graph(binding)
                 if not in_graph:
-                    count = min(count, first if is_long and first and not self._is_refused else most)
+                    # How often loops inside ask is not known yet, or too often.
+                    is_short = form.body.asks and (self.body.asked is None or self.body.asked > MOST_ASKED)
+                    is_short |= bool(is_long and first and not self._is_refused)
+                    count = min(count, TURN if is_short else most)
                 return self._run(form.body, binding, rows, count, in_graph)
         self._unbind()
         state = self.state
@@ -90,6 +96,22 @@ class Iterations:
         state.carry = []
         state.carry = self.body.program(arguments, self.context)
         return 1
+
+    def _asks_too_often(self, form: PreparedBody, count: int) -> bool:
+        """Whether loops inside would ask the card again and again, and no graph does that instead."""
+        found = (self.body.asked or 0) > MOST_ASKED and (self._is_refused or not self._is_long(form, count))
+        if found:
+            self.body.refused = "a loop inside asks the card too often"
+        return found
+
+    def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
+        """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
+        has_loops = len(form.times) > 1 or form.asks
+        if count >= LEAST_IN_GRAPH + first or not has_loops or count <= TURN + first:
+            return count >= LEAST_IN_GRAPH + first
+        integers = self._integers()
+        inside = sum(total(times, count, integers) for times in form.times.values()) + count * (self.body.asked or 0)
+        return inside * (count - first) >= LEAST_IN_GRAPH * count
 
     def __enter__(self) -> Iterations:
         return self
@@ -130,9 +152,15 @@ class Iterations:
                 count = min(count, ahead // abs(index.step) + 1)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedRows):
-                there = self._rows(position, its) // its.most
-                # Where only the card knows how many rows it is, it ends the run when there are no more.
-                count = min(count, there) if its.is_known or not there else count
+                there = self._rows(position, its)
+                if its.is_known:
+                    needed = [(abs(rows), times) for (_, rows), times in zip(its.rows, its.times, strict=True)]
+                    count = fitting(needed, there, count, integers)
+                elif there < its.at_most:
+                    # Else the card, which alone knows how many rows it is, ends the run when there are no more.
+                    count = 0
+        if len(form.times) > 1 and count > 1:
+            count = max(1, fitting([(1, times) for times in form.times.values()], MOST_INSIDE, count, integers))
         return count
 
     def _rows(self, position: int, its: CarriedRows) -> int:
@@ -146,7 +174,7 @@ class Iterations:
         if its.is_known:
             return stack.free_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
         if self._has_spare(stack, its):
-            return its.most
+            return its.at_most
         return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
 
     def _has_spare(self, stack: DeviceStack, its: CarriedRows) -> bool:
@@ -154,7 +182,7 @@ class Iterations:
         long as nothing is pushed, and those that no iteration pops, of a stack without rows."""
         if its.is_known:
             return False
-        return stack.open_rows(its.shape) < its.most if its.pushes else not len(stack)
+        return stack.open_rows(its.shape) < its.at_most if its.pushes else not len(stack)
 
     def _integers(self) -> dict[int, int]:
         values = (*self.state.shared, *self.state.carry)
@@ -222,7 +250,8 @@ class Iterations:
             for position, its in enumerate(form.carries)
             if isinstance(its, CarriedRows) and not its.is_known
         }
-        launched = binding.run(count, rows, capacities, self._integers(), in_graph)
+        integers = self._integers()
+        launched = binding.run(count, rows, capacities, integers, in_graph)
         refused, binding.refused = binding.refused, None
         if refused is not None:
             self._refused_graph(refused)
@@ -232,10 +261,15 @@ class Iterations:
         counts.kernels += launched.kernels
         counts.products += launched.products
         counts.predicate_reads += launched.reads
+        if form.asks and not in_graph:
+            self.body.asked = launched.reads / count
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
         # How often regions were gone through; iterations are one of them.
-        counted = {0: count} if form.is_known else binding.counted(self.context)
+        if form.is_known:
+            counted = {counter: total(times, count, integers) for counter, times in form.times.items()}
+        else:
+            counted = binding.counted(self.context)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray | CarriedTable):
                 carry[position] = binding.carry(position)
@@ -265,7 +299,7 @@ class Iterations:
     def _place(self, binding: Binding, position: int, stack: DeviceStack, its: CarriedRows) -> int:
         """The address behind the last row of a stack."""
         if self._has_spare(stack, its):
-            array, count = binding.spare(position), 0 if its.pushes else its.most
+            array, count = binding.spare(position), 0 if its.pushes else its.at_most
         else:
             array, count = stack.top()
         return self.context.library.address(array) + count * its.row_bytes
