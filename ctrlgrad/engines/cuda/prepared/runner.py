@@ -81,8 +81,8 @@ class Body:
     forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
     # Why a prepared form was not run.
     refused: str = ""
-    # How often loops inside have asked the card in an iteration when it was run from the list last.
-    asked: float = 0.0
+    # How often the card was asked in an iteration when it was run from the list last, if loops inside ask.
+    asked: float | None = None
     # Whether some runs were by a graph; why others were not, though long enough; and whether that is so for good.
     is_in_graph: bool = False
     without_graph: str = ""
@@ -170,14 +170,7 @@ class Iterations:
         form = self._form
         # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
-        if (
-            form is not None
-            and self.body.asked > MOST_ASKED
-            and (self._is_refused or not self._is_long(form.body, count))
-        ):
-            self._refuse("a loop inside asks the card too often")
-        if count and not self._is_step_by_step:
-            assert form is not None
+        if form is not None and count and not self._is_step_by_step and not self._asks_too_often(form.body, count):
             try:
                 binding, rows = self._ready(form)
             except MemoryBudgetError:
@@ -189,7 +182,10 @@ class Iterations:
                 is_long = self._is_long(form.body, count, first)
                 in_graph = is_long and self._has_graph(binding)
                 if not in_graph:
-                    count = min(count, first if is_long and first and not self._is_refused else most)
+                    # How often loops inside ask is not known yet, or too often.
+                    is_short = form.body.asks and (self.body.asked is None or self.body.asked > MOST_ASKED)
+                    is_short |= bool(is_long and first and not self._is_refused)
+                    count = min(count, TURN if is_short else most)
                 return self._run(form.body, binding, rows, count, in_graph)
         self._unbind()
         state = self.state
@@ -198,12 +194,20 @@ class Iterations:
         state.carry = self.body.program(arguments, self.context)
         return 1
 
+    def _asks_too_often(self, form: PreparedBody, count: int) -> bool:
+        """Whether loops inside would ask the card again and again, and no graph does that instead."""
+        found = (self.body.asked or 0) > MOST_ASKED and (self._is_refused or not self._is_long(form, count))
+        if found:
+            self.body.refused = "a loop inside asks the card too often"
+        return found
+
     def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
         """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
-        if count >= LEAST_IN_GRAPH + first or len(form.times) == 1 or count <= TURN + first:
+        has_loops = len(form.times) > 1 or form.asks
+        if count >= LEAST_IN_GRAPH + first or not has_loops or count <= TURN + first:
             return count >= LEAST_IN_GRAPH + first
         integers = self._integers()
-        inside = sum(total(times, count, integers) for times in form.times.values())
+        inside = sum(total(times, count, integers) for times in form.times.values()) + count * (self.body.asked or 0)
         return inside * (count - first) >= LEAST_IN_GRAPH * count
 
     def __enter__(self) -> Iterations:
@@ -341,7 +345,8 @@ class Iterations:
         counts.kernels += launched.kernels
         counts.products += launched.products
         counts.predicate_reads += launched.reads
-        self.body.asked = launched.reads / count if form.asks and not in_graph else 0.0
+        if form.asks and not in_graph:
+            self.body.asked = launched.reads / count
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
         # How often regions were gone through; iterations are one of them.
