@@ -15,7 +15,8 @@ from typing import Any
 from ctrlgrad.engines.chunks import EntryState, Replay, Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
-from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState
+from ctrlgrad.engines.cuda.prepared.forms import Body
+from ctrlgrad.engines.cuda.prepared.runner import Iterations, LoopState
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk

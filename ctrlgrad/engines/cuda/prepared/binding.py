@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.indexing.model import IndexSpec
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
 from ctrlgrad.engines.cuda.prepared.entries import (
@@ -56,6 +57,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.words import WORD, Words
+from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Node
@@ -269,7 +271,8 @@ class Binding:
             raise graphs.Refused(addresses)
         driver = graphs.GraphDriver(addresses)
         # A capture may neither compile nor load them.
-        specs = [self._condition(predicate), *itertools.starmap(graphs.choice, sorted(_choices(self.body.items)))]
+        specs: list[KernelSpec | ReductionSpec | IndexSpec] = [self._condition(predicate)]
+        specs += itertools.starmap(graphs.choice, sorted(_choices(self.body.items)))
         if not self.body.is_known:
             specs.append(graphs.choice(1, 1))
         # What is in lists inside may not have been called yet.
