@@ -204,8 +204,8 @@ def test_a_launch_reads_its_arguments_when_it_is_captured() -> None:
         lists.append(made(self))
         return lists[-1]
 
-    def then_overwritten(self: Binding, predicate: int | None) -> None:
-        capture(self, predicate)
+    def then_overwritten(self: Binding) -> None:
+        capture(self)
         assert lists[-1] is not self.list
         lists[-1].words[:] = 0
 

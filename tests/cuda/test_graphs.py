@@ -270,17 +270,24 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
 
 
 def predicate_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = Binding.capture
-    monkeypatch.setattr(Binding, "capture", lambda self, predicate: capture(self, None))
+    end = Binding._end
+
+    def asked(self: Binding, *given: Any) -> None:
+        body, self.body = self.body, replace(self.body, ending=None)
+        end(self, *given)
+        self.body = body
+
+    monkeypatch.setattr(Binding, "_condition", lambda self: graphs.condition(False))
+    monkeypatch.setattr(Binding, "_end", asked)
 
 
 def predicate_of_the_iteration_before(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Binding._end
 
-    def asked(self: Binding, predicate: int, *given: Any) -> None:
-        its = self.carried[predicate]
+    def asked(self: Binding, *given: Any) -> None:
+        its = [] if self.body.ending is None else self.carried[self.body.ending.position]
         its.reverse()
-        end(self, predicate, *given)
+        end(self, *given)
         its.reverse()
 
     monkeypatch.setattr(Binding, "_end", asked)

@@ -262,8 +262,8 @@ def sides_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def rows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     check = Launches.check
 
-    def checked(self: Launches, stacks: dict[int, CarriedRows]) -> None:
-        check(self, {position: replace(its, most=-99) for position, its in stacks.items()})
+    def checked(self: Launches, stacks: dict[int, CarriedRows], *asked: Any) -> None:
+        check(self, {position: replace(its, most=-99) for position, its in stacks.items()}, *asked)
 
     monkeypatch.setattr(Launches, "check", checked)
 

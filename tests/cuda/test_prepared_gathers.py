@@ -76,11 +76,15 @@ def test_a_whole_body() -> None:
     assert launching_of(chosen, X[:, :3, :3])[0].startswith("from a list")
 
 
-def test_an_index_that_the_host_computes_is_told() -> None:
-    def loop(x: Any) -> Any:
-        return cg.fori_loop(0, 3, lambda i, total: total + x[i * i % 3], x[0])
+def test_a_masked_loop_looks_at_no_bounds_past_its_end() -> None:
+    """By an index that the card computes of a counter it would."""
 
-    assert launching_of(loop, X) == ["one by one (an index of the host does not go by whole steps)"]
+    def loop(x: Any) -> Any:
+        step = lambda c: (c[0] + 1, c[1] * 0.5 + x[c[0] * c[0] % 3] * 0.0)
+        return cg.while_loop(lambda c: cnp.sum(c[1]) > 1e-3, step, (0, x[0] + 9.0))[1]
+
+    for text in launching_of(loop, X):
+        assert text.startswith("from a list") and "the loop's end" in text
 
 
 @pytest.mark.parametrize("size", [3, 40], ids=["list", "graph"])

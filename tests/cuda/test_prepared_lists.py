@@ -33,13 +33,14 @@ X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
 
 
 def nested(x: Any, k: Any) -> Any:
-    """A loop that runs in each iteration of another one, on other arrays and numbers; its own result goes on."""
+    """A loop that runs in each iteration of another one, which has no list, on other arrays and numbers; its own
+    result goes on."""
 
     def outer(i: Any, c: Any) -> Any:
         y, total = c
         w = cnp.sin(y) + x[0]
         found = cg.fori_loop(0, 3, lambda j, z: cnp.tanh(z @ w) * k + w * j + i, y)
-        return found * 0.5, total + found
+        return cnp.linalg.solve(2.0 * np.eye(3), found), total + found
 
     return cg.fori_loop(0, 4, outer, (x, x * 0.0))
 

@@ -68,6 +68,43 @@ def branching(x: Any) -> Any:
     return cg.fori_loop(0, 40, step, x)
 
 
+def ended(x: Any) -> Any:
+    """Until what a side has computed says so, by a number that the card computes as well."""
+
+    def step(c: Any) -> Any:
+        x, rate = c
+        x = cg.cond(x[0, 0] > 0.0, lambda x: x + rate, lambda x: x * 0.5 + rate, x)
+        return x, rate * 0.99
+
+    return cg.while_loop(lambda c: np.sum(c[0]) < 60.0, step, (x, 0.4))[0]
+
+
+def kept(x: Any) -> Any:
+    """Rows that are read, written once or again, by counters and by what is computed of them."""
+
+    def step(i: Any, c: Any) -> Any:
+        once, again = c
+        found = cnp.sin(once.read(i)) + again.read(i * i % 3)
+        return once.write(i + 1, found), again.write(i % 2, found * 0.5)
+
+    arrays = (cg.TensorArray(x.dtype, 6, x.shape, rewritable=is_again) for is_again in (False, True))
+    once, again = cg.fori_loop(0, 4, step, tuple(array.write(0, x) for array in arrays))
+    return once.stack() + again.stack() ** 2
+
+
+def repeating(x: Any) -> Any:
+    """Loops inside, of which the host knows how often one goes on, and the other one asks the card."""
+
+    def step(i: Any, y: Any) -> Any:
+        y = cg.fori_loop(0, 3, lambda j, z: cnp.tanh(z @ x) + 0.1 * j, y)
+        found, count = cg.while_loop(
+            lambda c: cnp.max(c[0]) > 0.5, lambda c: (c[0] * 0.7, c[1] + 1), (cg.stop_gradient(y), 0)
+        )
+        return y * 0.9 + found + count * 0.01
+
+    return cg.fori_loop(0, 40, step, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
     found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
@@ -76,7 +113,8 @@ def programs() -> list[tuple[Graph, list[Any]]]:
     found += [(cg.function(typed).graph(y), [y]) for y in (x.astype("f2"), x.astype("bfloat16"), x + 0.5j)]
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
-    for fn in (branching, joined, multiplied, reduced):
+    found.append((cg.function(ended).graph(x[0]), [x[0]]))
+    for fn in (branching, repeating, joined, multiplied, reduced, kept):
         loss = lambda x, fn=fn: cnp.sum(cnp.sin(fn(x)))
         found.append((cg.function(cg.grad(loss)).graph(x), [x]))
     return found

@@ -14,8 +14,9 @@ from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_arr
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.engines.precision import Precision, current_precision
 from ctrlgrad.engines.reference import Run
+from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
 from ctrlgrad.errors import IndexOutOfRangeError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, StackType
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.account import RunMemory
@@ -158,6 +159,10 @@ class Context:
             return
         node = next(n for n, number in self.sites.items() if number == site)
         self.is_late = True
+        if any(isinstance(v.type, StackType) for v in node.operands):
+            error = beyond_the_slots(index, size) if not -size <= index < size else written_twice(index % size)
+            error.source = node.source
+            raise error
         raise IndexOutOfRangeError(
             f"{node.op.name}: index {index} is out of bounds for an axis with size {size}",
             source=node.source,

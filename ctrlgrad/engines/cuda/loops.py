@@ -1,29 +1,34 @@
 """How loops run: control is on the host.
 
 A loop whose predicate is on the host (a counter against a bound) reads nothing. One whose predicate is on the device
-runs chunks of masked iterations where that is allowed (see `masking`), and else reads its predicate before each
-iteration. A chunk that is a graph leaves out the iterations past the end, so it is as long as its blocks are. A read
+runs chunks of masked iterations where that is allowed (see `masking`). A chunk that is a graph leaves out the
+iterations past the end, so it is as long as its blocks are. Where masks are not allowed, the predicate is read before
+each iteration: by the card where iterations are a graph, by the list where they are one, and else by the host. A read
 waits for what was put on the engine's stream so far, never for the whole device. In a session loops run in chunks for
 the memory manager too (see `chunks`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
+from ctrlgrad.engines.chunk_driver import UNBOUNDED
 from ctrlgrad.engines.cuda.chunks import chunks_of
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
-from ctrlgrad.engines.cuda.masking import Masked, masked_body
+from ctrlgrad.engines.cuda.masking import Masked, asked_graph, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of
-from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Body, Iterations, LoopState
-from ctrlgrad.engines.cuda.program import to_device
+from ctrlgrad.engines.cuda.prepared.forms import Body
+from ctrlgrad.engines.cuda.prepared.model import Ending
+from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Iterations, LoopState
+from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
-from ctrlgrad.engines.cuda.roles import roles_of
+from ctrlgrad.engines.cuda.roles import roles_of, tables_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
@@ -51,23 +56,37 @@ class Loop:
         self.mode: Literal["counted", "read", "masked"]
         self.reason = ""
         self.masked: Masked | None = None
-        wanted: tuple[Place, ...] = self.places
+        # What is carried besides: whether another iteration counts, and masked how many did.
+        besides: tuple[Place, ...] = ()
+        self.ending: Ending | None = None
         if outputs_of(cond, inputs)[0] is HOST:
             self.mode = "counted"
         else:
             found = masked_body(node, shared, self.places)
             if isinstance(found, str):
                 self.mode, self.reason = "read", found
+                body, besides = asked_graph(node), (DEVICE,)
             else:
                 self.mode, self.masked = "masked", found
-                body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
-        self.body = Body(compile_region(body, inputs, kernels, wanted))
+                body, besides = found.graph, (DEVICE, DEVICE)
+            self.ending = Ending(len(self.places), self.masked is not None)
+        wanted = (*self.places, *besides)
+        self.body = Body(compile_region(body, (*inputs, *besides), kernels, wanted), tables_of(self.parts), self.ending)
+        self._given, self._kernels = given, kernels
         # How it counts, where how often it goes on is known beforehand.
         self.counting = Counting.each(self.parts, lambda value: None) if self.mode == "counted" else ()
         self.roles = roles_of(node)
         # On the host a stack has no blocks, which a chunk could be run again for.
         self.can_replay = self.roles.can_replay and any(self.places[i] is DEVICE for i in self.roles.pushed)
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
+
+    @functools.cached_property
+    def iteration(self) -> Program:
+        """The body alone, as it is in the list of another loop's body."""
+        if self.ending is None:
+            return self.body.program
+        inputs = (*self.parts.split(self._given)[0], *self.places)
+        return compile_region(self.parts.body, inputs, self._kernels, self.places)
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
         state = self._begun(context, operands)
@@ -139,7 +158,7 @@ class LoopExecution:
         loop, context = self.loop, self.context
         if context.memory is None or not loop.can_replay:
             return None
-        return BodyReplay(loop.body, list(self.state.shared), loop.roles, loop.places, context, loop.mode == "masked")
+        return BodyReplay(loop.body, list(self.state.shared), loop.roles, loop.places, context)
 
     def _is_at(self, trips: int) -> None:
         """An error from now on is of the iteration that so many came before."""
@@ -156,10 +175,13 @@ class LoopExecution:
         if maximum is not None and trips == maximum:
             raise too_many_iterations(self.loop.node, maximum, trips)
 
-    # Before each iteration, or as many as are known to come, the host knows that the loop goes on.
+    # Before each iteration, or as many as are known to come or that ask by themselves, the host knows that the loop
+    # goes on.
 
     def _run_asked(self) -> None:
         state = self.state
+        if self.loop.ending is not None:
+            state.carry.append(self.context.on_device(self._test()))
         with Iterations(self.loop.body, self.context, state) as iterations:
             while left := self._left():
                 self._check_maximum()
@@ -167,14 +189,18 @@ class LoopExecution:
                 state.trips += ran
                 self.chunks.after(ran)
                 self._is_at(state.trips)
+        if self.loop.ending is not None:
+            del state.carry[-1:]
 
     def _left(self) -> int:
-        """How many iterations there are to come, as far as that is known: one if the loop goes on, else none."""
+        """How many iterations may be put on the stream: those that are known to come, or as many as there are where the
+        end is asked for behind each. None where the loop does not go on."""
         loop = self.loop
         if loop.counting:
             return max(0, min(map(self._distance, loop.counting)))
-        test = self._test()
-        return int(bool(test) if loop.mode == "counted" else bool(self.context.predicate(test)[0]))
+        if loop.ending is not None:
+            return UNBOUNDED * bool(self.context.predicate(self.state.carry[-1])[0])
+        return int(bool(self._test()))
 
     def _test(self) -> Any:
         """The predicate."""
@@ -197,7 +223,7 @@ class LoopExecution:
         alive = context.on_device(self._test())
         state.carry += [alive, context.on_device(np.int64(0))]
         del alive
-        with Iterations(self.loop.body, context, state, len(state.carry) - 2) as iterations:
+        with Iterations(self.loop.body, context, state) as iterations:
             size = FIRST_CHUNK
             while self._run_chunk(masked, iterations, size):
                 self._check_maximum()

@@ -14,11 +14,15 @@ counts. Rows that later ones pushed are dropped; carries on the host come from a
 It is allowed where running an iteration too many changes nothing but those, cannot fail and does not wait:
 
 - neither cond nor body has a loop, a branch or a callback inside;
-- every op is total, or reads by an index that the host knows (a failure past the end is forgotten);
+- every op is total, or reads by an index of the host that goes by whole steps (a failure past the end is forgotten:
+  the host knows of it);
 - no op goes through the host, and none needs on the host (a size, a bound, an index) what is on the device;
 - stacks that are carried are only pushed on;
 - no carried array is updated in place: it would be copied in each iteration;
 - the sizes of what is carried are known.
+
+Elsewhere the body is followed by the predicate (`asked_graph`), and no iteration runs past the end: who puts them on
+the stream asks behind each one.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.kernels import DEVICE
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, place
+from ctrlgrad.engines.cuda.prepared.operands import Affine
+from ctrlgrad.engines.cuda.prepared.steps import is_integer, stepping
 from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value
 from ctrlgrad.ir.flow import StackFlow
 from ctrlgrad.ops.traits import is_total
@@ -52,8 +58,10 @@ def masked_body(node: Node, shared: Sequence[Place], carry: Sequence[Place]) -> 
     for region in (cond, body):
         places = place(region, (*shared, *carry))
         carried = set(region.inputs[len(shared) :])
+        integers = {v: Affine(0, ((slot, 1),)) for slot, v in enumerate(region.inputs) if is_integer(v)}
+        steady = stepping(region, {v: its for v, its in integers.items() if places[v] is HOST})
         for inner in region.nodes:
-            reason = _obstacle(inner, places, carried)
+            reason = _obstacle(inner, places, carried, steady)
             if reason is not None:
                 return reason
     pushes: dict[int, int] = {}
@@ -69,7 +77,9 @@ def masked_body(node: Node, shared: Sequence[Place], carry: Sequence[Place]) -> 
     return Masked(_masked_graph(node, carry), pushes)
 
 
-def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) -> str | None:
+def _obstacle(
+    node: Node, places: Mapping[Value, Place], carried: set[Value], steady: Mapping[Value, Affine]
+) -> str | None:
     """Why a node must not run past the end, or cannot run without waiting."""
     name = node.op.name
     if node.regions:
@@ -91,6 +101,8 @@ def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) ->
         return "a carried array is updated in place"
     if any(places[v] is ON_DEVICE for v in node.used_as(Use.INDEX)):
         return "an index is on the device"
+    if any(v not in steady for v in node.used_as(Use.INDEX)):
+        return "an index of the host does not go by whole steps"
     if any(places[v] is ON_DEVICE for v in node.used_as(Use.SIZE)):
         return f"a size of {name} is on the device"
     if node.op.has_use(Use.READ):
@@ -98,11 +110,27 @@ def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) ->
     return None if is_total(node) and name != "nonzero" else f"{name} may fail"
 
 
-def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
+def asked_graph(node: Node) -> Graph:
+    """The body with the predicate: (captures, carry, predicate) to (carry, predicate)."""
     loop = Loop.of(node)
+    builder, inputs = _begun(loop)
+    shared, _ = loop.split(inputs)
+    builder.input(BOOL, "goes_on")
+    following = builder.inline(loop.body, inputs)
+    (test,) = builder.inline(loop.cond, [*shared, *following])
+    return builder.finish([*following, test])
+
+
+def _begun(loop: Loop) -> tuple[Builder, list[Value]]:
+    """The inputs of a loop's body in a graph that begins."""
     builder = Builder(name=loop.body.name)
     builder.source = loop.source
-    inputs = [builder.input(v.type, v.hint) for v in loop.body.inputs]
+    return builder, [builder.input(v.type, v.hint) for v in loop.body.inputs]
+
+
+def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
+    loop = Loop.of(node)
+    builder, inputs = _begun(loop)
     shared, carry = loop.split(inputs)
     alive = builder.input(BOOL, "alive")
     trips = builder.input(INDEX, "trips")
@@ -116,4 +144,4 @@ def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
     return builder.finish([*following, after, builder.emit("add", [trips, one])])
 
 
-__all__ = ["Masked", "masked_body"]
+__all__ = ["Masked", "asked_graph", "masked_body"]

@@ -7,7 +7,8 @@ A kernel takes them as arguments, which costs nothing; an index that is on the h
 A value is on the host where it is a scalar (or a stack of scalars) and all that it is made of is on the host; sizes are
 there always. A stack of scalars that is on the host stays there if an index on the device reads or updates it: the
 host waits for the index. What a loop carries is on the host where it starts there and the body leaves it there: a
-fixpoint, reached from below. What branches yield is on the host where all of them yield it there.
+fixpoint, reached from below. Beside carries on the device no numbers are there that the card can compute as well (see
+`numbers`). What branches yield is on the host where all of them yield it there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from ctrlgrad.engines.cuda.numbers import computed_carries
 from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, Use, Value, view
 
 
@@ -90,10 +92,13 @@ def carried(loop: Loop, given: Sequence[Place]) -> Places:
     shared, carry = map(tuple, loop.split(given))
     while True:
         after = outputs_of(loop.body, (*shared, *carry))
-        joined = tuple(join(pair) for pair in zip(carry, after, strict=True))
-        if joined == carry:
+        joined = [join(pair) for pair in zip(carry, after, strict=True)]
+        if DEVICE in joined:
+            for position in computed_carries(loop, [n for n, p in enumerate(joined) if p is HOST]):
+                joined[position] = DEVICE
+        if tuple(joined) == carry:
             return carry
-        carry = joined
+        carry = tuple(joined)
 
 
 __all__ = [

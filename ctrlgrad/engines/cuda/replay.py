@@ -15,7 +15,8 @@ from typing import Any
 from ctrlgrad.engines.chunks import EntryState, Replay, Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
-from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState
+from ctrlgrad.engines.cuda.prepared.forms import Body
+from ctrlgrad.engines.cuda.prepared.runner import Iterations, LoopState
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk
@@ -47,12 +48,10 @@ class Ran:
 class BodyReplay(Replay[Ran]):
     """Runs the body of a loop, whose carry lives in `places`, as often as a chunk did."""
 
-    def __init__(
-        self, body: Body, shared: Values, roles: StackRoles, places: Places, context: Context, is_masked: bool
-    ) -> None:
+    def __init__(self, body: Body, shared: Values, roles: StackRoles, places: Places, context: Context) -> None:
         super().__init__()
         self.body, self.shared, self.roles, self.places = body, shared, roles, places
-        self.context, self.is_masked = context, is_masked
+        self.context = context
 
     def run(self, state: EntryState, chunk: Replaying, ran: Ran) -> EntryState:
         memory = self.context.memory
@@ -66,14 +65,14 @@ class BodyReplay(Replay[Ran]):
                 if i in ran.expected:
                     carry[i].pushing = again.supply(role.label, ran.expected[i])
         # An iteration past the loop's end may fail again.
-        speculation = Speculation() if self.is_masked else None
+        ending = self.body.ending
+        speculation = Speculation() if ending is not None and ending.is_masked else None
         context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
         with memory.recorded():
             # As the first time: which iterations are prepared follows from blocks and numbers.
             loop = LoopState(list(self.shared), carry)
             del carry
-            predicate = len(loop.carry) - 2 if self.is_masked else None
-            with Iterations(self.body, context, loop, predicate) as iterations:
+            with Iterations(self.body, context, loop) as iterations:
                 while loop.trips < ran.iterations:
                     loop.trips += iterations.advance(ran.iterations - loop.trips)
         after, _ = entry_state(loop.carry, self.roles, context)

@@ -51,24 +51,27 @@ def _by_kind(counts: Counts) -> Mapping[str, int]:
     }
 
 
-def _tell(report: LoopReport, *programs: Program) -> None:
-    """Add what the steps of a region do, one iteration of it for a loop."""
+def _tell(report: LoopReport, *programs: Program, listed: bool = False) -> None:
+    """Add what the steps of a region do, one iteration of it for a loop; `listed`: of one that is in a list."""
     for program in programs:
         for step in program.steps:
             if isinstance(step, GroupStep):
                 report.kernels.append(f"a kernel: {step.text}")
             elif isinstance(step, NodeStep):
-                _tell_node(report, step)
+                _tell_node(report, step, listed)
 
 
-def _tell_node(report: LoopReport, step: NodeStep) -> None:
+def _tell_node(report: LoopReport, step: NodeStep, listed: bool) -> None:
     kernel: Any = step.kernel
     if isinstance(kernel, Loop):
-        loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode, launching=kernel.body.launching)
-        _tell(loop, kernel.cond, kernel.body.program)
+        launching = ["from the list of the loop around it"] * listed + [kernel.body.launching] * bool(
+            kernel.body.launching
+        )
+        loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode, launching=", or ".join(launching))
+        _tell(loop, kernel.cond, kernel.body.program, listed=listed or kernel.body.is_prepared)
         report.inner.append(loop)
     elif isinstance(kernel, Regions):
-        _tell(report, *kernel.programs)
+        _tell(report, *kernel.programs, listed=listed)
     else:
         report.ops.setdefault(_WHERE[step.where], []).append(step.node.op.name)
 

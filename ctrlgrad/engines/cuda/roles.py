@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ctrlgrad.engines.pushes import describe
-from ctrlgrad.ir import Loop, Node, StackType, Trait, walk
+from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, walk
+from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.flow import in_an_iteration
 from ctrlgrad.records import record
 
@@ -46,4 +47,20 @@ def roles_of(node: Node) -> StackRoles:
     return StackRoles(pushed, can_replay and bool(pushed), pops)
 
 
-__all__ = ["PushedStack", "StackRoles", "roles_of"]
+def tables_of(loop: Loop) -> dict[int, TensorType]:
+    """The elements of stacks that an iteration reads and writes by index, and neither makes longer nor shorter, by
+    their places among the body's inputs."""
+    found: dict[int, TensorType] = {}
+    for slot, value in enumerate(loop.body.inputs):
+        carry = slot - len(loop.captures)
+        if isinstance(value.type, StackType) and (carry < 0 or _is_table(loop, loop.carries[carry])):
+            found[slot] = value.type.element
+    return found
+
+
+def _is_table(loop: Loop, carry: Carry) -> bool:
+    kinds = {op.kind for event in in_an_iteration(loop, carry) for op, _ in event.ops()}
+    return bool(kinds & {"read", "update"}) and not kinds & {"push", "pop"}
+
+
+__all__ = ["PushedStack", "StackRoles", "roles_of", "tables_of"]

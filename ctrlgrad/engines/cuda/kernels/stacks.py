@@ -171,7 +171,7 @@ def _to_tensor(node: Node) -> Kernel:
             return stack.rows(stack.blocks[0])
         context.counts.calls += 1
         if isinstance(stack, DeviceStack):
-            return _joined(context, stack)
+            return joined(context, stack)
         known = next((v.shape for v in stack if v is not None), None)
         blank = None
         if any(v is None for v in stack):
@@ -181,7 +181,7 @@ def _to_tensor(node: Node) -> Kernel:
     return kernel
 
 
-def _joined(context: Context, stack: DeviceStack) -> Any:
+def joined(context: Context, stack: DeviceStack) -> Any:
     """All rows in one array."""
     if not stack.is_managed:
         return context.xp.concatenate([stack.rows(block) for block in stack.blocks])
@@ -261,4 +261,4 @@ DEVICE["stack_rows"] = _rows
 DEVICE["stack_concat"] = _concat
 DEVICE["stack_split"] = _split
 
-__all__ = ["commit", "element_of", "put"]
+__all__ = ["commit", "element_of", "joined", "put"]

@@ -19,6 +19,11 @@ A branch (`branches`) is a list for each side, of which the card says which one 
 counter of its own, which the host reads when a run is over; a run ends, too, where another iteration might have no
 memory for its rows.
 
+A loop inside (`loops`) is a list too, which is gone through again and again: as often as the host knows beforehand, or
+as long as the card says. Its counters are on the card: one counts since the loop began, by which numbers go, one ever
+since the run began, by which rows of stacks lie. What it carries has one buffer each. A stack that begins and ends
+within an iteration is an array (`rows`).
+
 What is bound (`binding`) is a list in the processor's memory (`entries`): of each launch the function, the grid, and
 packed arguments that stay as they are while a loop runs, but for those of the first launch: it writes counters and
 words, so all that another chunk changes (the addresses of its blocks) is in its arguments. The list is kept from run to
@@ -28,11 +33,16 @@ A function in machine code (`walker`) goes through the halves as often as there 
 and the library's functions by their addresses.
 
 A run of iterations is as long as everything moves by steps: until a stack's block is full or empty, a chunk ends, or
-an index would leave its axis (`runner`). What is in between, and loops with bodies that cannot be prepared, is run step
-by step; `explain` says which, and why. Which iterations are prepared depends on nothing but blocks and numbers of the
-host, so a chunk that is run again launches the same.
+an index would leave its axis (`runner`; how many iterations have rows where loops inside push is `totals`'s). What is
+in between, and loops with bodies that cannot be prepared, is run step by step; `explain` says which, and why. Which
+iterations are prepared depends on nothing but blocks and numbers of the host, so a chunk that is run again launches the
+same.
 
-Where a loop's end depends on data the masked iterations of a chunk are a run, and the predicate is read behind it.
+Where a loop's end depends on data the masked iterations of a chunk are a run, and the predicate is read behind it. A
+body that is not masked says behind each iteration whether there is another one (`Ending`).
+
+A stack whose rows are read and written by index (`tables`) is two carried arrays while a loop runs: its rows, and marks
+that say which of them were written. It becomes them before the first run, and a stack again at the loop's end.
 
 A long run is a graph (`graphs`): pairs of iterations in a while node, launched once, which also ends where the
 predicate says so. It is captured from the list, and stays with the binding.

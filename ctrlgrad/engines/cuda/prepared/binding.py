@@ -9,24 +9,41 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.indexing.model import IndexSpec
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
+from ctrlgrad.engines.cuda.prepared.buffers import array_buffers, table_buffers
 from ctrlgrad.engines.cuda.prepared.entries import (
     GOING,
     MEMORY,
+    TRIPS,
     ListWriter,
     NumberWord,
     bits_of,
     entries_of,
     parameters_of,
 )
+from ctrlgrad.engines.cuda.prepared.inputs import Input
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
-from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedArray, CarriedRows, Item, KernelSpec, PreparedBody
+from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
+    CarriedArray,
+    CarriedRows,
+    CarriedTable,
+    Item,
+    KernelSpec,
+    PreparedBody,
+    ProductLaunch,
+    Repeating,
+    all_launches,
+    lists_in,
+)
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
     Capacity,
@@ -40,10 +57,11 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Rows,
     View,
     Word,
-    contiguous,
 )
+from ctrlgrad.engines.cuda.prepared.placement import items_in_order
+from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD, Words
-from ctrlgrad.engines.cuda.stacks import own_array
+from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Node
 
@@ -53,9 +71,12 @@ _BYTE = np.dtype(np.uint8)
 class Binding:
     """The list of a loop's launches. One run of the loop has it at a time, between `begin` and `end`."""
 
-    def __init__(self, body: PreparedBody, context: Context) -> None:
+    def __init__(self, body: PreparedBody, inputs: Sequence[Input], context: Context) -> None:
         self.body, self.library, self.precision = body, context.library, context.precision
-        self.carried: dict[int, list[Any]] = {}
+        # Of what is carried, what the body is told of it.
+        self._inputs = inputs[len(inputs) - len(body.carries) :]
+        # The two buffers of each array that is carried; twice the same where there is one.
+        self.carried: dict[Carried, list[Any]] = {}
         # Whether the next iteration reads the second buffers.
         self.odd = 0
         self._given: Mapping[Given, Any] = {}
@@ -92,10 +113,14 @@ class Binding:
                 context.index_flag()
             for position, its in enumerate(self.body.carries):
                 if isinstance(its, CarriedArray):
-                    self.carried[position] = _buffers(context, its, carry, position)
+                    self.carried[Carried(position)] = array_buffers(context, its, carry, position)
+                elif isinstance(its, CarriedTable):
+                    rows, marks = table_buffers(context, its, self._inputs[position], carry, position)
+                    self.carried |= {Carried(position): rows, Carried(position, is_marks=True): marks}
         except MemoryBudgetError:
-            for position, (array, _) in self.carried.items():
-                carry[position] = array
+            for position in self.positions:
+                if Carried(position) in self.carried:
+                    carry[position] = self.carry(position)
             self.end()
             raise
         self._launcher = self.library.launcher(self.body.products > 0)
@@ -103,6 +128,11 @@ class Binding:
             self.list.set(named, self._word(named, context))
         if self.list.version != self._captured:
             self.graph = None
+
+    @property
+    def positions(self) -> list[int]:
+        """Of what lies in buffers."""
+        return [n for n, its in enumerate(self.body.carries) if isinstance(its, CarriedArray | CarriedTable)]
 
     def end(self) -> None:
         """Let go of all memory."""
@@ -114,8 +144,18 @@ class Binding:
         return self._launcher
 
     def carry(self, position: int) -> Any:
-        """The array that is carried at a position now."""
-        return self.carried[position][self.odd]
+        """The array, or the table, that is carried at a position now."""
+        array = self.carried[Carried(position)][self.odd]
+        if isinstance(self.body.carries[position], CarriedArray):
+            return array
+        return Table(array, self.carried[Carried(position, is_marks=True)][self.odd])
+
+    def has(self, position: int, value: Any) -> bool:
+        """Whether this is what is carried at a position now."""
+        found = self.carry(position)
+        if isinstance(found, Table) and isinstance(value, Table):
+            return found.rows is value.rows and found.marks is value.marks
+        return found is value
 
     def run(
         self,
@@ -144,6 +184,7 @@ class Binding:
         self.list.words[self._writer.host + GOING] = 1
         self._launched, self._begun = walker.Counts(), self.odd
         self._walk(0, self._writer.first, 0, 0)
+        self._have_trips(integers, 0)
         listed = self.odd if in_graph else iterations
         self._iterate(listed)
         if in_graph and self.list.words[self._writer.host + GOING]:
@@ -157,6 +198,7 @@ class Binding:
             except graphs.GraphFailed as failed:
                 self.graph = None
                 raise self._called.error(walker.KERNEL, failed.status) from None
+            self._have_trips(integers, iterations - left)
             self._iterate(left)
         self.is_warm = self.is_warm or iterations >= graphs.TURN
         return self._launched
@@ -166,7 +208,7 @@ class Binding:
         its = self.body.carries[position]
         assert isinstance(its, CarriedRows) and its.dtype is not None
         if position not in self._spare:
-            self._spare[position] = self.library.empty((its.most, *its.shape), its.dtype)
+            self._spare[position] = self.library.empty((its.at_most, *its.shape), its.dtype)
         return self._spare[position]
 
     def counted(self, context: Context) -> dict[int, int]:
@@ -199,6 +241,11 @@ class Binding:
             case View(Rows(position)):
                 return rows[position] + word.offset
         raise AssertionError(word)
+
+    def _have_trips(self, integers: Mapping[int, int], before: int) -> None:
+        """How often loops inside go on in the next iteration, before which there were so many."""
+        for first, trips in self._writer.counted.values():
+            self.list.words[first + TRIPS] = trips.value(integers) + before * trips.step
 
     def _iterate(self, iterations: int) -> None:
         self._walk(self._writer.first, 0, iterations, self.odd)
@@ -239,8 +286,8 @@ class Binding:
             self._workspace = self.library.empty((self._called.workspace_bytes,), _BYTE)
         return self.library.address(self._workspace)
 
-    def capture(self, predicate: int | None) -> None:
-        """Have a graph of the list, which asks the predicate that is carried at this position, if there is one.
+    def capture(self) -> None:
+        """Have a graph of the list, which ends where the loop does.
 
         Raises `graphs.Refused`, and `MemoryBudgetError` where a budget has no memory for the products' workspace.
         """
@@ -249,25 +296,29 @@ class Binding:
             raise graphs.Refused(addresses)
         driver = graphs.GraphDriver(addresses)
         # A capture may neither compile nor load them.
-        specs = [self._condition(predicate), *map(functools.partial(graphs.choice, 0), _choices(self.body.items))]
+        specs: list[KernelSpec | ReductionSpec | IndexSpec] = [self._condition()]
+        specs += itertools.starmap(graphs.choice, sorted(_choices(self.body.items)))
         if not self.body.is_known:
             specs.append(graphs.choice(1, 1))
-        asking = [self.library.function(spec, self.precision != "ieee") for spec in specs]
+        # What is in lists inside may not have been called yet.
+        inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
+        specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
+        asking = [self.library.function(spec, self.precision != "ieee") for spec in dict.fromkeys(specs)]
         place = self._have_workspace()
         try:
             for function in asking:
                 driver.call("cuFuncLoad", function)
             with self._called.capturing(self._workspace) as stream:
-                self.graph = graphs.LoopGraph(driver, stream, self._turn(), functools.partial(self._end, predicate))
+                self.graph = graphs.LoopGraph(driver, stream, self._turn(), self._end)
             self._captured, self._captured_at = self.list.version, place
         except graphs.GraphFailed as failed:
             raise self._called.error(walker.KERNEL, failed.status) from None
         except walker.Failed as failed:
             raise self._called.error(failed.kind, failed.status) from None
 
-    def _condition(self, predicate: int | None) -> KernelSpec:
-        """The kernel behind a turn."""
-        return graphs.condition(predicate is not None) if self.body.is_known else graphs.choice(1, 1)
+    def _condition(self) -> KernelSpec:
+        """The kernel behind a turn: masked iterations past the loop's end are harmless, so it asks once a turn."""
+        return graphs.condition(self.body.ending is not None) if self.body.is_known else graphs.choice(1, 1)
 
     def _turn(self) -> list[graphs.Part]:
         """The body of the while node."""
@@ -282,16 +333,19 @@ class Binding:
     def _parts(self, items: Sequence[Item], side: int, start: int) -> list[graphs.Part]:
         """Items as they are captured, by the entries from one on."""
         parts: list[graphs.Part] = []
-        for is_branch, group in itertools.groupby(items, lambda item: isinstance(item, Branching)):
-            for item in group if is_branch else ():
-                assert isinstance(item, Branching)
+        for has_lists, group in itertools.groupby(items, lambda item: bool(lists_in(item))):
+            for item in group if has_lists else ():
                 inside, bodies = start + 2, []
-                for its in item.sides:
+                for its in lists_in(item):
                     bodies.append(tuple(self._parts(its, side, inside)))
                     inside += entries_of(its) + 1
-                parts.append(graphs.Fork(functools.partial(self._choose, item.chosen, side, 0), tuple(bodies)))
+                if isinstance(item, Branching):
+                    parts.append(graphs.Fork(functools.partial(self._choose, item.chosen, side, 0), tuple(bodies)))
+                else:
+                    assert isinstance(item, Repeating)
+                    parts.append(graphs.Cycle(functools.partial(self._choose, item.goes_on, side, 1), *bodies))
                 start = inside
-            count = 0 if is_branch else len(list(group))
+            count = 0 if has_lists else len(list(group))
             if count:
                 parts.append(graphs.Stretch(functools.partial(self._walk, start, count, 0, 0)))
                 start += count
@@ -302,13 +356,13 @@ class Binding:
         address = self.list.now(self._writer.place(number, side))
         self._set_conditions(graphs.choice(first, len(handles)), [address], stream, handles)
 
-    def _end(self, predicate: int | None, stream: int, handle: int) -> None:
+    def _end(self, stream: int, handle: int) -> None:
         """Set the condition of another turn."""
         words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
         given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
-        if predicate is not None:
-            given.append(self.library.address(self.carried[predicate][0]))
-        self._set_conditions(self._condition(predicate), given, stream, [handle])
+        if self.body.is_known and self.body.ending is not None:
+            given.append(self.library.address(self.carried[Carried(self.body.ending.position)][0]))
+        self._set_conditions(self._condition(), given, stream, [handle])
 
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         words = Words()
@@ -327,8 +381,8 @@ class Binding:
         match named:
             case Given():
                 return self.library.address(self._given[named])
-            case Carried(position, is_second):
-                return self.library.address(self.carried[position][is_second])
+            case Carried():
+                return self.library.address(self.carried[replace(named, is_next=False)][named.is_next])
             case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
                 return bits_of(dtype, self._given[Given(slot)])[position]
@@ -341,31 +395,10 @@ class Binding:
         return self._called.handle
 
 
-def _choices(items: Sequence[Item]) -> set[int]:
-    """How many sides branches have."""
-    inside = [item for item in items if isinstance(item, Branching)]
-    return {len(x.sides) for x in inside}.union(*(_choices(side) for x in inside for side in x.sides))
-
-
-def _buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:
-    """The two buffers of a carried array, the first with what it is; twice the same where there is one."""
-    library, holder = context.library, [carry[position]]
-    carry[position] = None
-    try:
-        array, was_copied = own_array(holder, library)
-    except MemoryBudgetError:
-        carry[position] = holder[0]
-        raise
-    context.counts.calls += was_copied
-    carry[position] = array  # until all of it is had
-    if tuple(array.strides) != contiguous(its.shape, its.dtype):
-        ordered = library.empty(its.shape, its.dtype)
-        ordered[...] = array
-        context.counts.calls += 1
-        array = ordered
-    other = library.empty(its.shape, its.dtype) if its.is_double else array
-    carry[position] = None
-    return [array, other]
+def _choices(items: Sequence[Item]) -> set[tuple[int, int]]:
+    """The kernels of conditions, by the first number and how many: a branch has as many as sides, a loop has one."""
+    inside = [item for item in items_in_order(items) if lists_in(item)]
+    return {(0, len(x.sides)) if isinstance(x, Branching) else (1, 1) for x in inside}
 
 
 __all__ = ["Binding"]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.branches import branches, called
+from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, TableInput
+from ctrlgrad.engines.cuda.prepared.loops import repeated
 from ctrlgrad.engines.cuda.prepared.model import (
     CannotPrepare,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
+    CarriedTable,
     Carry,
+    Ending,
     PreparedBody,
-    Transfer,
     Unchanged,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -29,50 +32,60 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Operand,
     Shape,
     View,
+    contiguous,
 )
 from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed
 from ctrlgrad.engines.cuda.prepared.placement import placed
 from ctrlgrad.engines.cuda.prepared.products import product_sum
 from ctrlgrad.engines.cuda.prepared.reading import (
-    ArrayInput,
     Computed,
-    Input,
     Listing,
+    LocalStack,
     Rates,
     Reading,
     StackValue,
+    TableValue,
     Unusable,
     body_inputs,
 )
+from ctrlgrad.engines.cuda.prepared.rows import pushed
+from ctrlgrad.engines.cuda.prepared.tables import TABLES
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.ir import Branch, Node, attributes, view
+from ctrlgrad.ir.control import is_loop
 
 
-def prepared(program: Program, inputs: Sequence[Input], captures: int) -> PreparedBody:
+def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: Ending | None = None) -> PreparedBody:
     """An iteration of a body, of whose inputs so many are captures and the others are carried.
 
     Raises `CannotPrepare`.
     """
     rates = Rates()
-    shapes = {slot - captures: x.shape for slot, x in enumerate(inputs) if isinstance(x, ArrayInput)}
+    shapes = dict(_shapes(inputs, captures))
     while True:
-        listing = Listing(rates, program, shapes)
+        listing = Listing(rates, program, shapes, ending is not None and ending.is_masked)
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
         carries = _leave(reading, captures)
-        found = _rates(carries)
+        found = _rates(carries, listing)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
         rates = found
     launches = listing.launches
+    for index, _ in listing.bounds:
+        _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
+    _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
     _require(bool(launches.items), "nothing is computed on the device")
     launches.advance(0)
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
-    if not all(its.is_known for its in stacks.values()):
-        launches.check({position: its for position, its in stacks.items() if not its.is_known})
+    unknown = {position: its for position, its in stacks.items() if not its.is_known}
+    _require(all(its.most is not None for its in unknown.values()), _ENDLESS)
+    asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
+    if unknown or asked is not None:
+        launches.check(unknown, asked)
     launches.word(Limit())
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
@@ -84,7 +97,28 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
         tuple(listing.programs),
         tuple(listing.bounds),
         tuple(listing.transfers),
+        ending,
+        listing.times,
     )
+
+
+_ENDLESS = "a loop inside pushes or pops, and how often it goes on follows from data"
+
+
+def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:
+    """Of the arrays that are carried."""
+    for position, x in enumerate(inputs, -captures):
+        if isinstance(x, ArrayInput | TableInput):
+            yield Carried(position), x.shape
+        if isinstance(x, TableInput):
+            yield Carried(position, is_marks=True), x.shape[:1]
+
+
+def _after(carries: Sequence[Carry], position: int) -> View:
+    """What an iteration leaves."""
+    its = carries[position]
+    assert isinstance(its, CarriedArray)
+    return View(Carried(position, its.is_double), its.dtype, its.shape, contiguous(its.shape, its.dtype))
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -92,11 +126,11 @@ def _require(holds: bool, reason: str) -> None:
         raise CannotPrepare(reason)
 
 
-def _rates(carries: Sequence[Carry]) -> Rates:
-    rates = Rates()
+def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
+    rates = Rates(dict(listing.numbers), lengths=dict(listing.lengths))
     for position, carry in enumerate(carries):
         if isinstance(carry, CarriedNumber) and carry.step:
-            rates.numbers[position] = carry.step
+            rates.numbers[0, position] = carry.step
         elif isinstance(carry, CarriedRows):
             rates.rows[position] = dict(carry.rows)
     return rates
@@ -126,10 +160,13 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
             results = called(reading, step, programs[0], _read)
         reading.values.update(zip(step.results, results, strict=True))
         return
+    if is_loop(step.node):
+        reading.values.update(zip(step.results, repeated(reading, step, _read), strict=True))
+        return
     _require(not step.node.regions, f"{name} inside")
     op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
     if op is None and step.where != "through the host":
-        op = computed if step.where == "host" else DEVICE.get(name)
+        op = TABLES.get(name) or (computed if step.where == "host" else DEVICE.get(name))
     if op is None:
         raise CannotPrepare(
             f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
@@ -147,10 +184,7 @@ def _read_group(reading: Reading, step: GroupStep) -> None:
         push, concat = write.target.push, write.target.concat
         if push is not None:
             assert write.stack is not None
-            stack = reading.stack(write.stack)
-            output = reading.row(stack, step.shape, write.dtype, pushes=True)
-            reading.values[write.result] = replace(stack, rows=stack.rows + 1)
-            reading.transfers.append(Transfer(push, output.size * write.dtype.itemsize, reading.counter))
+            output, reading.values[write.result] = pushed(reading, push, write.stack, step.shape, write.dtype)
         elif concat is not None:
             axis = attributes.Axis.of(concat).axis
             if concat not in wholes:
@@ -200,8 +234,18 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if position not in listing.rows:
             return Unchanged()
         rows = tuple(sorted(listing.rows[position].items()))
-        most = abs(after.rows) + reading.most.get(position, 0)
-        return CarriedRows(rows, most, *listing.row_types[position])
+        reading.add_most(position, abs(after.rows))
+        times = tuple(listing.times[counter] for counter, _ in rows if counter in listing.times)
+        return CarriedRows(rows, reading.most[position], *listing.row_types[position], times)
+    _require(not isinstance(after, LocalStack), "a stack that is made inside is carried")
+    if isinstance(after, TableValue):
+        _require(isinstance(before, TableValue), "stacks change places")
+        assert isinstance(before, TableValue) and before.marks is not None
+        if after.marks is None:
+            raise CannotPrepare("a stack of another loop is carried on")
+        return CarriedTable(
+            _left_array(reading, before.rows, after.rows, kept), _left_array(reading, before.marks, after.marks, kept)
+        )
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):
@@ -210,16 +254,16 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if isinstance(after, Computed):
             after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
-        return _left_array(reading, position, before, after, kept)
-    its = before.terms if isinstance(before, Affine) else None
-    if not isinstance(after, Affine) or after.terms != its:
+        return _left_array(reading, before, after, kept)
+    step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
+    if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
-    return CarriedNumber(after.constant)
+    return CarriedNumber(step.constant)
 
 
-def _left_array(
-    reading: Reading, position: int, before: View, after: Operand, kept: dict[Buffer, Carried]
-) -> CarriedArray:
+def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffer, Carried]) -> CarriedArray:
+    assert isinstance(before.source, Carried)
+    target = replace(before.source, is_next=True)
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")
         if after.source == before.source and after.is_contiguous and not after.offset and not after.is_moving:
@@ -229,10 +273,10 @@ def _left_array(
             # It is another carry's buffer by now.
             after = replace(after, source=kept[source])
         elif isinstance(source, Buffer) and reading.is_whole(after):
-            kept[source] = Carried(position, True)
+            kept[source] = target
             reading.launches.renamed(source, kept[source])
             return CarriedArray(before.dtype, before.shape, True)
-    reading.launches.copied(after, replace(before, source=Carried(position, True)))
+    reading.launches.copied(after, replace(before, source=target))
     return CarriedArray(before.dtype, before.shape, True)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.model import Branching, CannotPrepare, Item
 from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Buffer, Converted, Fixed, Operand, Source, View
-from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue, Unusable
+from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue, TableValue, Unusable
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 
 # Reads the steps of a region.
@@ -44,7 +44,8 @@ def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read
     for side in sides:
         _count(side, stacks)
     for position in {position for side in sides for position in side.reading.most}:
-        reading.add_most(position, max(side.reading.most.get(position, 0) for side in sides))
+        most = [side.reading.most.get(position, 0) for side in sides]
+        reading.add_most(position, None if None in most else max(rows for rows in most if rows is not None))
     reading.launches.items.append(Branching(chosen, tuple(tuple(side.items) for side in sides)))
     return joined
 
@@ -85,6 +86,14 @@ def _joined(reading: Reading, sides: Sequence[_Side], values: Sequence[Any], sta
         return stacks[first.position]
     if all(x is first or x == first for x in values):
         return first
+    if isinstance(first, TableValue):
+        if not all(isinstance(x, TableValue) and len(x) == len(first) and x.marks is not None for x in values):
+            raise CannotPrepare("stacks change places")
+        rows, marks = (
+            _joined(reading, sides, its, stacks) for its in ([x.rows for x in values], [x.marks for x in values])
+        )
+        assert isinstance(rows, View) and isinstance(marks, View)
+        return TableValue(rows, marks)
     for x in values:
         if isinstance(x, Unusable):
             return x

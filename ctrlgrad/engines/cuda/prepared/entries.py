@@ -1,7 +1,9 @@
 """A list of launches as it is written: entries for each half, and the kernels that set the words of a run.
 
 Addresses are named in it (`words`), and set when a run begins. Of branches the sides stand one behind the other: the
-number of the one that is chosen is read from the card, and says how many entries further it is.
+number of the one that is chosen is read from the card, and says how many entries further it is. A loop begins with an
+entry that goes on behind it, and ends with one that goes back to that: words of the host's count how often, where it
+knows, and else the card is asked each time.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Launch,
     PreparedBody,
     ProductLaunch,
+    Repeating,
+    lists_in,
+    loops_in,
 )
 from ctrlgrad.engines.cuda.prepared.movement import movement
-from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, View
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, Site, View
 from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
 from ctrlgrad.engines.cuda.reductions import tree
@@ -44,6 +49,9 @@ MOST_WORDS = 64
 HANDLE, MEMORY = "handle", Buffer(0)
 # The words of the host's that a list is told by: 0; whether another iteration goes on; and where branches are read to.
 NOTHING, GOING, CHOSEN = range(3)
+# Of a loop inside: how often it goes on in this iteration, how often it does still, and what an iteration adds to the
+# first.
+TRIPS, LEFT, STEP = range(3)
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,14 @@ class ListWriter:
         # The words that another run of iterations changes: the number of the first, how many, and the first value.
         self.set: list[tuple[int, int, int]] = []
         self.host = self._words.add(0, 1, 0)
+        # Of loops inside that the host counts, by their counters: the first of their words, and how often they go on.
+        self.counted = {
+            loop.counter: (self._words.add(0, 0, loop.trips.step), loop.trips)
+            for loop in loops_in(body.items)
+            if loop.trips is not None
+        }
         first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
-        halves = [self._entries(body.items, side) for side in range(2)]
+        halves = [[*self._entries(body.items, side), *self._steps()] for side in range(2)]
         for half in halves if not body.is_known else ():
             half.append(self._reading(body.word(GoesOn()), GOING, 0))
         # How many entries are gone through once, and are an iteration, and where the first one is.
@@ -99,6 +113,9 @@ class ListWriter:
         """Of branches the sides follow the number of entries that it is to the one that is chosen."""
         found: list[tuple[int, int]] = []
         for item in items:
+            if isinstance(item, Repeating):
+                found += self._repeated(item, side)
+                continue
             if not isinstance(item, Branching):
                 found.append(self._entry(item, side))
                 continue
@@ -108,6 +125,30 @@ class ListWriter:
             for inside, end in zip(sides, ends[1:], strict=True):
                 found += [*inside, self._switch(NOTHING, [ends[-1] - end + 1])]
         return found
+
+    def _repeated(self, item: Repeating, side: int) -> list[tuple[int, int]]:
+        """A loop: in front of it two entries, and behind it one that goes back."""
+        inside = self._entries(item.items, side)
+        behind = len(inside) + 2
+        if item.trips is None:
+            head = self._reading(item.goes_on, CHOSEN, side)
+            return [head, self._switch(CHOSEN, [behind, 1]), *inside, self._switch(NOTHING, [-behind])]
+        first, _ = self.counted[item.counter]
+        begins = self._sum(first + LEFT, first + TRIPS, self.host + NOTHING)
+        counts = self._words.inner(first + LEFT)
+        self._words.add(behind)
+        return [begins, (walker.COUNT, counts), *inside, self._switch(NOTHING, [1 - behind])]
+
+    def _steps(self) -> list[tuple[int, int]]:
+        """Behind an iteration: how often loops inside go on in the next one."""
+        return [
+            self._sum(first + TRIPS, first + TRIPS, first + STEP)
+            for first, trips in self.counted.values()
+            if trips.step
+        ]
+
+    def _sum(self, *words: int) -> tuple[int, int]:
+        return walker.ADD, self._words.inner(*words)
 
     def _reading(self, number: View, word: int, side: int) -> tuple[int, int]:
         """Read a number on the card into one of the words of the host's."""
@@ -172,6 +213,8 @@ class ListWriter:
             return self.place(argument, side)
         if isinstance(argument, Affine):
             return argument.constant
+        if isinstance(argument, Site):
+            return Known(argument.node)
         assert isinstance(argument, Fixed)
         if argument.slot is None:
             return tuple(bits_of(argument.dtype, argument.value))
@@ -185,13 +228,14 @@ class ListWriter:
             assert place is not None
             source, offset = place[0], place[1] + offset
         if isinstance(source, Carried):
-            source = Carried(source.position, bool(side) != source.is_next)
+            source = replace(source, is_next=bool(side) != source.is_next)
         return Known(source, offset)
 
 
 def entries_of(items: Sequence[Item]) -> int:
     """How many entries of a list items are."""
-    return sum(2 + sum(entries_of(side) + 1 for side in x.sides) if isinstance(x, Branching) else 1 for x in items)
+    # Of branches and loops two before their lists, and one behind each of these.
+    return sum(2 + sum(entries_of(x) + 1 for x in inside) if (inside := lists_in(item)) else 1 for item in items)
 
 
 def _factor(view: View, place: int) -> Factor:
@@ -216,6 +260,7 @@ __all__ = [
     "GOING",
     "HANDLE",
     "MEMORY",
+    "TRIPS",
     "ListWriter",
     "NumberWord",
     "bits_of",

@@ -3,8 +3,9 @@
     words, by the list -> [ while condition: even half, odd half, condition ]
 
 A branch is an if node for each side, behind a kernel that says which of them runs; between these nodes the list is
-captured stretch by stretch. Where only the card knows whether there is memory for another iteration, the odd half is in
-an if node too.
+captured stretch by stretch. A loop inside is a while node of its own, whose condition is set in front of it and at the
+end of its body: a condition has its default only when the graph is launched. Where only the card knows whether there is
+memory for another iteration, the odd half is in an if node too.
 
 The body is captured from the list: what is called, and with which arguments, is the list's. All that moves is in the
 words on the card, so a graph is launched again for other blocks as it is. The last launch of a turn says whether there
@@ -123,7 +124,15 @@ class Fork:
     bodies: tuple[tuple[Part, ...], ...]
 
 
-Part = Stretch | Fork
+@dataclass(frozen=True)
+class Cycle:
+    """The body of a while node: what sets its condition, of which it is given the handle, on a stream."""
+
+    put: Callable[[int, Sequence[int]], None]
+    body: tuple[Part, ...]
+
+
+Part = Stretch | Fork | Cycle
 
 
 class GraphDriver:
@@ -217,12 +226,14 @@ class _Writer:
             if isinstance(part, Stretch):
                 puts.append(part.put)
                 continue
-            handles = [self.handle() for _ in part.bodies]
-            before = self._captured(graph, before, [*puts, partial(_set, part, handles)])
+            bodies = part.bodies if isinstance(part, Fork) else (part.body,)
+            handles = [self.handle() for _ in bodies]
+            put = partial(_set, part, handles)
+            before = self._captured(graph, before, [*puts, put])
             puts = []
-            for handle, body in zip(handles, part.bodies, strict=True):
-                found = self.node(graph, before, _IF, handle)
-                self.write(found.body, body)
+            for handle, body in zip(handles, bodies, strict=True):
+                found = self.node(graph, before, _IF if isinstance(part, Fork) else _WHILE, handle)
+                self.write(found.body, body if isinstance(part, Fork) else (*body, Stretch(put)))
                 before = [found.node.value or 0]
         if puts:
             self._captured(graph, before, puts)
@@ -260,8 +271,8 @@ class _Writer:
         return [nodes[k] or 0 for k in range(count.value)]
 
 
-def _set(fork: Fork, handles: Sequence[int], stream: int) -> None:
-    fork.put(stream, handles)
+def _set(part: Fork | Cycle, handles: Sequence[int], stream: int) -> None:
+    part.put(stream, handles)
 
 
 def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
@@ -272,6 +283,7 @@ __all__ = [
     "FUNCTIONS",
     "NEEDED",
     "TURN",
+    "Cycle",
     "Fork",
     "GraphDriver",
     "GraphFailed",

@@ -13,7 +13,15 @@ from ctrlgrad.engines.cuda.indexing.keys import Chosen
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedRows, Item, KernelLaunch, KernelSpec, ProductLaunch
+from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
+    CarriedRows,
+    Item,
+    KernelLaunch,
+    KernelSpec,
+    ProductLaunch,
+    Repeating,
+)
 from ctrlgrad.engines.cuda.prepared.movement import movement
 from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
@@ -161,8 +169,12 @@ class Launches:
         counter = word_view(self.word(Counter(number)))
         self.kernel(ADVANCE, (), [counter], [counter])
 
-    def check(self, stacks: Mapping[int, CarriedRows]) -> None:
-        """Behind an iteration: whether there is another one, for which there is memory on these stacks."""
+    def check(self, stacks: Mapping[int, CarriedRows], asked: View | None = None) -> None:
+        """Behind an iteration: whether there is another one, for which there is memory on these stacks.
+
+        Args:
+            asked: where the loop's end depends on data, its predicate.
+        """
         counted, limit = Counter(0), Limit()
         words: dict[Word, int] = {counted: 0, limit: 1}
         conditions = ["(a0 < a1)"]
@@ -172,11 +184,16 @@ class Launches:
                 for counter, count in its.rows
             )
             capacity = words.setdefault(Capacity(position), len(words))
-            conditions.append(f"({rows} + int64({its.most}) <= a{capacity})")
-        inputs = tuple(Parameter("int64", f"a{k}") for k in range(len(words)))
+            conditions.append(f"({rows} + int64({its.at_most}) <= a{capacity})")
+        inputs = [Parameter("int64", f"a{k}") for k in range(len(words))]
+        given = [word_view(self.word(x)) for x in words]
+        if asked is not None:
+            conditions.append(f"a{len(words)}")
+            inputs.append(Parameter(asked.dtype.name, f"a{len(words)}"))
+            given.append(asked)
         operation = f"o0 = np_select({' & '.join(conditions)}, int64(1), int64(0));"
-        text = KernelText(inputs, (Parameter("int64", "o0"),), operation)
-        self.kernel(text, (), [word_view(self.word(x)) for x in words], [word_view(self.word(GoesOn()))])
+        text = KernelText(tuple(inputs), (Parameter("int64", "o0"),), operation)
+        self.kernel(text, (), given, [word_view(self.word(GoesOn()))])
 
     def renamed(self, before: Source, after: Source) -> None:
         """Write and read elsewhere, in the region that is read now."""
@@ -188,6 +205,8 @@ class Launches:
             if isinstance(launch, Branching):
                 sides = tuple(tuple(map(named, side)) for side in launch.sides)
                 return Branching(launch.chosen, sides)
+            if isinstance(launch, Repeating):
+                return replace(launch, items=tuple(map(named, launch.items)))
             if isinstance(launch, KernelLaunch | ReductionLaunch | IndexLaunch):
                 return replace(launch, arguments=tuple(map(view, launch.arguments)))
             a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,17 @@ import numpy as np
 from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.prepared.operands import Affine, GoesOn, Operand, Shape, Source, View, Word, word_view
+from ctrlgrad.engines.cuda.prepared.operands import (
+    Affine,
+    Carried,
+    GoesOn,
+    Operand,
+    Shape,
+    Source,
+    View,
+    Word,
+    word_view,
+)
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.ir import Node
 
@@ -74,17 +84,48 @@ class Branching:
     sides: tuple[tuple[Item, ...], ...]
 
 
-Item = Launch | Branching
+@dataclass(frozen=True)
+class Repeating:
+    """A list that is gone through as long as a number on the card is 1: launches before it have written it for the
+    first time, and the last ones of the list write it again.
+
+    Attributes:
+        counter: that of its iterations in a run.
+        trips: how often that is, where the host knows; never below 0.
+    """
+
+    goes_on: View
+    items: tuple[Item, ...]
+    counter: int
+    trips: Affine | None
+
+
+Item = Launch | Branching | Repeating
+
+
+def lists_in(item: Item) -> tuple[tuple[Item, ...], ...]:
+    """The lists that an item has inside."""
+    if isinstance(item, Branching):
+        return item.sides
+    return (item.items,) if isinstance(item, Repeating) else ()
 
 
 def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
-    """Those of all sides, in their order."""
+    """Those of all lists inside too, in their order."""
     for item in items:
-        if isinstance(item, Branching):
-            for side in item.sides:
-                yield from all_launches(side)
-        else:
+        for inside in lists_in(item):
+            yield from all_launches(inside)
+        if not isinstance(item, Branching | Repeating):
             yield item
+
+
+def loops_in(items: Sequence[Item]) -> Iterator[Repeating]:
+    """All of them, also those inside others."""
+    for item in items:
+        if isinstance(item, Repeating):
+            yield item
+        for inside in lists_in(item):
+            yield from loops_in(inside)
 
 
 # Carries.
@@ -100,6 +141,14 @@ class CarriedArray:
 
 
 @dataclass(frozen=True)
+class CarriedTable:
+    """A table: the rows, and which of them were written."""
+
+    rows: CarriedArray
+    marks: CarriedArray
+
+
+@dataclass(frozen=True)
 class CarriedNumber:
     """A number of the host and what an iteration adds to it."""
 
@@ -110,13 +159,16 @@ class CarriedNumber:
 class CarriedRows:
     """A stack that an iteration pushes so many rows on, or pops so many off (below 0).
 
-    `rows` has, by the counter, how many a region does each time, and `most` how many an iteration does at most.
+    `rows` has, by the counter, how many a region does each time, and `most` how many an iteration does at most, where
+    a number says that. `times` has, in the same order, how often an iteration goes through each region: the product of
+    these; nothing where only the card knows it of one of them.
     """
 
     rows: tuple[tuple[int, int], ...]
-    most: int
+    most: int | None
     shape: Shape = ()
     dtype: np.dtype | None = None
+    times: tuple[tuple[Affine, ...], ...] = ()
 
     @property
     def pushes(self) -> bool:
@@ -124,8 +176,14 @@ class CarriedRows:
 
     @property
     def is_known(self) -> bool:
-        """Whether each iteration has as many."""
-        return all(counter == 0 for counter, _ in self.rows)
+        """Whether the host knows how many each iteration has."""
+        return len(self.times) == len(self.rows)
+
+    @property
+    def at_most(self) -> int:
+        """`most`, without which no stack is in a prepared body whose rows only the card counts."""
+        assert self.most is not None
+        return self.most
 
     @property
     def row_bytes(self) -> int:
@@ -138,7 +196,28 @@ class Unchanged:
     """Anything that goes through an iteration as it is."""
 
 
-Carry = CarriedArray | CarriedNumber | CarriedRows | Unchanged
+Carry = CarriedArray | CarriedTable | CarriedNumber | CarriedRows | Unchanged
+
+
+def carried_arrays(carries: Sequence[Carry]) -> Iterator[tuple[Carried, CarriedArray]]:
+    """What lies in buffers, by what it is called as an iteration is given it."""
+    for position, its in enumerate(carries):
+        if isinstance(its, CarriedArray):
+            yield Carried(position), its
+        elif isinstance(its, CarriedTable):
+            yield Carried(position), its.rows
+            yield Carried(position, is_marks=True), its.marks
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Of a loop whose end depends on data, the carry that says whether another iteration counts.
+
+    Iterations that do not leave everything as it is, where the body is masked; else there are none.
+    """
+
+    position: int
+    is_masked: bool
 
 
 @dataclass(frozen=True)
@@ -180,6 +259,9 @@ class PreparedBody:
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    ending: Ending | None = None
+    # How often an iteration goes through regions, by their counters, where the host knows: the product of these.
+    times: Mapping[int, tuple[Affine, ...]] = field(default_factory=lambda: {0: ()})
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -187,13 +269,23 @@ class PreparedBody:
         return tuple(all_launches(self.items))
 
     @property
+    def asks(self) -> bool:
+        """Whether only the card knows how often loops inside go on."""
+        return any(loop.trips is None for loop in loops_in(self.items))
+
+    @property
     def products(self) -> int:
         return sum(isinstance(launch, ProductLaunch) for launch in self.launches)
 
     @property
     def is_known(self) -> bool:
-        """Whether each iteration pushes and pops as many rows as the others."""
+        """Whether a run is as long as the host says: neither rows that the card alone knows of end it, nor data."""
         return GoesOn() not in self.words
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the loop's end is asked for behind each iteration."""
+        return self.ending is not None and not self.ending.is_masked
 
     def word(self, its: Word) -> View:
         """A word as an array on the card."""

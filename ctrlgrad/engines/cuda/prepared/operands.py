@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.ir import Node
+
 Shape = tuple[int, ...]
 INT64 = np.dtype(np.int64)
 
@@ -17,11 +19,13 @@ INT64 = np.dtype(np.int64)
 class Given:
     """What is in a slot of a program as long as a loop runs: a capture, a number or a constant.
 
-    `region` is the program's number: 0 is the body's, others are those of regions inside.
+    `region` is the program's number: 0 is the body's, others are those of regions inside. Of a table (`tables`) there
+    are the rows, and the marks that say which of them were written.
     """
 
     slot: int
     region: int = 0
+    is_marks: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,12 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Carried:
-    """The array that an iteration is given as a carry, or leaves as one, by the carry's position."""
+    """The array that an iteration is given as a carry, or leaves as one, by the carry's position; of a table its rows,
+    or its marks."""
 
     position: int
     is_next: bool = False
+    is_marks: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,15 @@ class View:
         return math.prod(self.shape)
 
 
-Operand = View | Fixed | Affine | Converted
+@dataclass(frozen=True)
+class Site:
+    """The number by which a run knows a node whose index is noted."""
+
+    node: Node
+    dtype: np.dtype = INT64
+
+
+Operand = View | Fixed | Affine | Converted | Site
 
 
 # Words.
@@ -155,7 +169,8 @@ class Limit:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Whether there is memory for the rows of another iteration, where only the card knows how many rows each has."""
+    """Whether there is another iteration: where the loop's end depends on data, and where only the card knows how many
+    rows each has, for which there must be memory."""
 
 
 @dataclass(frozen=True)

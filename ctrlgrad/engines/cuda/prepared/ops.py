@@ -10,10 +10,12 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
-from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading
+from ctrlgrad.engines.cuda.prepared.rows import STACKS
+from ctrlgrad.engines.cuda.prepared.steps import stepped
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.reductions.ops import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
@@ -31,38 +33,22 @@ Op = Callable[[Reading, NodeStep], tuple[object, ...]]
 def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     """An op on numbers of the host: one that goes by steps again, or a number that the card computes."""
     operands = [reading.value(slot) for slot in step.operands]
-    if all(isinstance(x, Affine) for x in operands) and step.node.op.name in _AFFINE:
-        found = _AFFINE[step.node.op.name](step.node, *operands)
-        if found is not None:
-            return (found,)
+    found = stepped(step.node, operands) or _converted(step.node, operands)
+    if found is not None:
+        return (found,)
     if not is_fusible(step.node):
         raise CannotPrepare(f"{step.node.op.name} on the host")
     return (Computed(step.node, tuple(operands)),)
 
 
-def _product(node: Node, a: Affine, b: Affine) -> Affine | None:
-    for x, y in ((a, b), (b, a)):
-        if y == Affine(y.constant):
-            return x.times(y.constant)
-    return None
-
-
-def _cast(node: Node, number: Affine) -> Affine | Converted | Fixed | None:
-    dtype = node.result.tensor.dtype
-    if dtype == INT64:
-        return number
+def _converted(node: Node, operands: Sequence[object]) -> Converted | Fixed | None:
+    """One that goes by steps, in another dtype."""
+    if node.op.name != "cast" or not isinstance(operands[0], Affine):
+        return None
+    number, dtype = operands[0], node.result.tensor.dtype
     if dtype.name not in C_TYPES:
         return None
     return Converted(number, dtype) if number.is_moving else Fixed(dtype, dtype.type(number.constant))
-
-
-_AFFINE: dict[str, Callable[..., object]] = {
-    "add": lambda node, a, b: a.plus(b),
-    "subtract": lambda node, a, b: a.plus(b, -1),
-    "multiply": _product,
-    "negative": lambda node, a: a.times(-1),
-    "cast": _cast,
-}
 
 
 def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -82,6 +68,12 @@ def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Op:
     return op
 
 
+def _flipped(node: Node, x: np.ndarray) -> np.ndarray:
+    axes = attributes.Axes.of(node).axes
+    # Of an array of rank 0 NumPy's is a number, which lies elsewhere.
+    return np.flip(x, axes) if axes else x
+
+
 def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     view = reading.view(step.operands[0])
     if not view.size:
@@ -89,14 +81,36 @@ def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (reading.launches.reshaped(view, known_shape(step.node)),)
 
 
+def _indices(reading: Reading, slots: Sequence[int]) -> list[Affine | View]:
+    """Those that go by steps as they are, all others as the card has them: it looks at their bounds.
+
+    A masked iteration past the loop's end may have any: nobody may look at these.
+    """
+    found: list[Affine | View] = []
+    for slot in slots:
+        index = reading.value(slot)
+        if not isinstance(index, Affine | View) and reading.listing.is_masked:
+            raise CannotPrepare("an index of the host does not go by whole steps")
+        goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
+        found.append(index if goes_by_steps else reading.view(slot))
+    return found
+
+
 def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    indices = [reading.value(slot) for slot in step.operands[1:]]
+    indices = _indices(reading, step.operands[1:])
     if any(isinstance(index, View) for index in indices):
         return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
-    found, bounds = part(reading.view(step.operands[0]), attributes.Index.of(step.node).key, indices)
-    reading.bounds += bounds
+    found = _part(reading, step.node, reading.view(step.operands[0]), indices)
     # What is about to be overwritten is read first.
     return (reading.launches.copy(found) if reading.is_updated(found) else found,)
+
+
+def _part(reading: Reading, node: Node, x: View, indices: Sequence[Affine | View]) -> View:
+    """What a key names in which all indices go by steps."""
+    steps = [index for index in indices if isinstance(index, Affine)]
+    found, bounds = part(x, attributes.Index.of(node).key, steps)
+    reading.bounds += bounds
+    return found
 
 
 def _gathered(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> View:
@@ -115,7 +129,7 @@ def _chosen(reading: Reading, node: Node, x: View, indices: Sequence[object]) ->
     def whole(key: tuple[object, ...]) -> View:
         is_static = [item is None or isinstance(item, slice | int) for item in key]
         basic = [item if known else DYNAMIC for item, known in zip(key, is_static, strict=True)]
-        found, bounds = part(x, basic, [item for item, known in zip(key, is_static, strict=True) if not known])
+        found, bounds = part(x, basic, [item for item in key if isinstance(item, Affine)])
         reading.bounds += bounds
         return found
 
@@ -132,7 +146,7 @@ def _update(name: str | None) -> Op:
 
     def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         first, value_slot, *rest = step.operands
-        indices = [reading.value(slot) for slot in rest]
+        indices = _indices(reading, rest)
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")
@@ -144,8 +158,7 @@ def _update(name: str | None) -> Op:
             text = None if name is None else binary_text(name, whole.dtype)
             reading.launches.scatter(its, reading.view(value_slot), text, step.node)
             return (whole,)
-        place, bounds = part(whole, attributes.Index.of(step.node).key, indices)
-        reading.bounds += bounds
+        place = _part(reading, step.node, whole, indices)
         if name is None:
             reading.launches.copied(value, place)
         else:
@@ -198,22 +211,11 @@ def _concat(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (whole,)
 
 
-def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    stack = reading.stack(step.operands[0])
-    element = step.node.results[1].tensor
-    if not element.is_static:
-        raise CannotPrepare("a size of stack_pop is not known")
-    shape = tuple(d for d in element.shape if d is not None)
-    row = reading.row(stack, shape, element.dtype, pushes=False)
-    reading.transfers.append(Transfer(step.node, None, reading.counter))
-    return StackValue(stack.position, stack.rows - 1), row
-
-
 DEVICE: dict[str, Op] = {
     "transpose": _viewing(lambda node, x: np.transpose(x, attributes.Axes.of(node).axes)),
     "expand_dims": _viewing(lambda node, x: np.expand_dims(x, attributes.Axes.of(node).axes)),
     "squeeze": _viewing(lambda node, x: np.squeeze(x, attributes.Axes.of(node).axes)),
-    "flip": _viewing(lambda node, x: np.flip(x, attributes.Axes.of(node).axes)),
+    "flip": _viewing(_flipped),
     "broadcast_to": _viewing(lambda node, x: np.broadcast_to(x, known_shape(node))),
     "reshape": _reshape,
     "getitem": _getitem,
@@ -223,7 +225,7 @@ DEVICE: dict[str, Op] = {
     **dict.fromkeys(SCANS, _scan),
     "concat": _concat,
     "matmul": matmul,
-    "stack_pop": _pop,
+    **STACKS,
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 

@@ -1,7 +1,8 @@
 """Where the temporaries of an iteration lie: those that are not needed together share memory.
 
 The launches of an iteration are a straight line, the sides of a branch one behind the other, so a temporary is needed
-from the first launch that names it to the last. Of a carried array's two buffers one is free before what is carried is
+from the first launch that names it to the last. What a loop inside reads of what was there before, it may read again:
+that is needed to the loop's end. Of a carried array's two buffers one is free before what is carried is
 written, and the other one after it has been read. What lies where follows from that and from sizes, not from which
 array has been made of which: a plan's placement gives an array the buffer of another one of its size, here any part of
 one memory may be used again.
@@ -11,11 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.prepared.model import Branching, CarriedArray, Carry, Item, Launch, Placement, ProductLaunch
+from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
+    Carry,
+    Item,
+    Placement,
+    ProductLaunch,
+    Repeating,
+    carried_arrays,
+    lists_in,
+)
 from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Source, View
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
@@ -23,18 +33,18 @@ from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Sour
 ALIGNMENT, LEAST_ALIGNMENT = 256, 16
 
 
-def items_in_order(items: Sequence[Item]) -> Iterator[Launch | Branching]:
-    """Launches, and branches before those of their sides."""
+def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
+    """Launches, and branches and loops before those of their lists."""
     for item in items:
         yield item
-        for side in item.sides if isinstance(item, Branching) else ():
-            yield from items_in_order(side)
+        for inside in lists_in(item):
+            yield from items_in_order(inside)
 
 
-def views_of(launch: Launch | Branching) -> Iterator[View]:
-    """What a launch reads and writes; of branches, what says which."""
-    if isinstance(launch, Branching):
-        yield launch.chosen
+def views_of(launch: Item) -> Iterator[View]:
+    """What a launch reads and writes; of branches and loops, what says how it goes on."""
+    if isinstance(launch, Branching | Repeating):
+        yield launch.chosen if isinstance(launch, Branching) else launch.goes_on
         return
     named = (launch.a, launch.b, launch.out) if isinstance(launch, ProductLaunch) else launch.arguments
     yield from (x for x in named if isinstance(x, View))
@@ -49,13 +59,17 @@ def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], car
         for view in views_of(launch):
             first, _ = spans.setdefault(view.source, (position, position))
             spans[view.source] = first, max(spans[view.source][1], position)
+    for source, (first, last) in spans.items():
+        if isinstance(source, Carried):
+            # The array before is there from the beginning on, the one after to the end.
+            spans[source] = (first, len(launches)) if source.is_next else (-1, last)
+    _keep_in_loops(spans, launches)
     # Memory that temporaries may have, how much of it, and who has what of it when.
     memories: list[tuple[Source, int | None, list[_Room]]] = []
-    for position, its in enumerate(carries):
-        if isinstance(its, CarriedArray) and its.is_double:
+    for before, its in carried_arrays(carries):
+        if its.is_double:
             nbytes = math.prod(its.shape) * its.dtype.itemsize
-            # The array before is there until it is read last, the one after from when it is written.
-            before, after = Carried(position), Carried(position, True)
+            after = replace(before, is_next=True)
             last, first = spans.get(before, (-1, -1))[1], spans.get(after, (whole[1], whole[1]))[0]
             memories.append((before, nbytes, [_Room((-1, last), 0, nbytes)]))
             memories.append((after, nbytes, [_Room((first, whole[1]), 0, nbytes)]))
@@ -71,6 +85,20 @@ def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], car
                 break
     places = tuple(found.get(Buffer(number)) for number in range(len(buffers)))
     return Placement(places, max(room.end for room in memories[-1][2]))
+
+
+def _keep_in_loops(spans: dict[Source, tuple[int, int]], items: Sequence[Item]) -> None:
+    """Have what is named in a loop inside and outside of it be needed in all of the loop: inner loops first."""
+    for begin in reversed(range(len(items))):
+        item = items[begin]
+        if not isinstance(item, Repeating):
+            continue
+        end = begin + sum(1 for _ in items_in_order(item.items))
+        for source, (first, last) in spans.items():
+            if first < begin <= last <= end:
+                spans[source] = first, end
+            elif begin <= first <= end < last:
+                spans[source] = begin, last
 
 
 def alignment(nbytes: int) -> int:

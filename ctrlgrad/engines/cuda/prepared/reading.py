@@ -12,6 +12,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
+from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, StackInput, TableInput
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -23,41 +24,16 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Fixed,
     Given,
     Operand,
-    Rows,
     Shape,
+    Source,
     View,
     contiguous,
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.engines.cuda.texts import TextBuilder
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.control import is_loop
 from ctrlgrad.plan.elementwise import Operand as Element
-
-
-@dataclass(frozen=True)
-class ArrayInput:
-    """An array on the device that the body is given."""
-
-    dtype: np.dtype
-    shape: Shape
-    strides: Shape
-
-
-@dataclass(frozen=True)
-class NumberInput:
-    """A number on the host."""
-
-    dtype: np.dtype
-
-
-@dataclass(frozen=True)
-class StackInput:
-    """A stack, in blocks on the device or as a list."""
-
-    is_blocks: bool
-
-
-Input = ArrayInput | NumberInput | StackInput
 
 
 @dataclass(frozen=True)
@@ -69,6 +45,29 @@ class StackValue:
 
     position: int
     rows: int = 0
+
+
+@dataclass(frozen=True)
+class TableValue:
+    """A table: its rows, and a mark for each that says whether it was written; None where all were."""
+
+    rows: View
+    marks: View | None
+
+    def __len__(self) -> int:
+        return self.rows.shape[0]
+
+
+@dataclass(frozen=True)
+class LocalStack:
+    """A stack that begins and ends within an iteration, as an array of which so many rows are in use.
+
+    `number` is that of a new one; one that was made of an array has none.
+    """
+
+    rows: View
+    length: Affine
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,31 +87,54 @@ class Computed:
 
 @dataclass
 class Rates:
-    """What an iteration adds to each integer on the host, by the carry's position, and how many rows each region adds
-    to a stack, by its position and the region's counter.
+    """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
+    carry's position, or to the rows of a local stack; how many rows each region adds to a carried one, by its position
+    and the region's counter; and how many rows each new local stack has at last.
 
     Found in one reading, used in the next.
     """
 
-    numbers: dict[int, int] = field(default_factory=dict)
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     rows: dict[int, dict[int, int]] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
 
 
 class Listing:
     """What the readings of a body and of the regions in it write."""
 
-    def __init__(self, rates: Rates, program: Program, carried: Mapping[int, Shape]) -> None:
+    def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
         # What the reading before has found, and the shapes of carried arrays.
         self.rates, self.carried = rates, carried
+        # Whether iterations may run past the loop's end.
+        self.is_masked = is_masked
         self.launches = Launches()
         self.programs = [program]
         self.bounds: list[tuple[Affine, int]] = []
         self.transfers: list[Transfer] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
-        # By position and counter.
+        # As in `Rates`; the numbers are those of loops inside.
         self.rows: dict[int, dict[int, int]] = {}
-        self.counters = 0
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.lengths: dict[int, int] = {}
+        self.counters = self.stacks = 0
+        # The counters of loops of which only the card knows the end.
+        self.endless: set[int] = set()
+        # How often an iteration goes through a region, by its counter: the product of these, where the host knows them.
+        self.times: dict[int, tuple[Affine, ...]] = {0: ()}
         self._pushes: dict[int, bool] = {}
+
+    def new_counter(self) -> int:
+        self.counters += 1
+        return self.counters
+
+    def new_stack(self) -> int:
+        self.stacks += 1
+        return self.stacks
+
+    def repeats(self, counter: int, outside: int, trips: Affine | None) -> None:
+        """A loop goes on so often each time that the region around it is gone through."""
+        if trips is not None and outside in self.times:
+            self.times[counter] = (*self.times[outside], trips)
 
     def added(self, position: int, counter: int, rows: int) -> None:
         """A region adds rows to a stack."""
@@ -133,6 +155,7 @@ class Reading:
     Args:
         values: those of the inputs.
         outside: the reading of the region that this one is in, at the step of which it is a part.
+        read_again: what is read as it is each time that the region is gone through.
     """
 
     def __init__(
@@ -143,11 +166,13 @@ class Reading:
         region: int = 0,
         counter: int = 0,
         outside: Reading | None = None,
+        read_again: frozenset[Source] = frozenset(),
     ) -> None:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
+        self.read_again = read_again
         self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
-        # The most rows that the regions inside add to a stack in one go.
-        self.most: dict[int, int] = {}
+        # The most rows that the regions inside add to a stack in one go; None where nobody knows.
+        self.most: dict[int, int | None] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
         self.values: dict[int, Any] = dict(enumerate(values))
         self.values.update((slot, _constant(Given(slot, region), x)) for slot, x in program.constants.items())
@@ -160,14 +185,18 @@ class Reading:
 
     def inside(self, program: Program, values: Sequence[Any], is_counted: bool = True) -> Reading:
         """The reading of a region of the step that is read now, with a counter of its own if it has one."""
-        self.listing.programs.append(program)
-        self.listing.counters += is_counted
-        region, counter = len(self.listing.programs) - 1, self.listing.counters if is_counted else self.counter
-        return Reading(program, values, self.listing, region, counter, self)
+        return self.repeated(program, values, self.listing.new_counter() if is_counted else self.counter, frozenset())
 
-    def add_most(self, position: int, rows: int) -> None:
+    def repeated(self, program: Program, values: Sequence[Any], counter: int, read_again: frozenset[Source]) -> Reading:
+        """That of one that is gone through again and again, with this counter."""
+        self.listing.programs.append(program)
+        region = len(self.listing.programs) - 1
+        return Reading(program, values, self.listing, region, counter, self, read_again)
+
+    def add_most(self, position: int, rows: int | None) -> None:
         """What is inside adds at most so many rows more to a stack, or takes them off it."""
-        self.most[position] = self.most.get(position, 0) + rows
+        before = self.most.get(position, 0)
+        self.most[position] = None if rows is None or before is None else before + rows
 
     @property
     def results(self) -> list[Any]:
@@ -199,34 +228,39 @@ class Reading:
             self.launches.kernel(text, (), operands, [self._numbers[number]])
         return self._numbers[number]
 
+    def is_endless(self, number: Affine) -> bool:
+        """Whether it goes by a loop of which only the card knows the end."""
+        return any(counter in self.listing.endless for counter, _ in number.steps)
+
     def view(self, slot: int) -> View:
         """An array; a number is written into one."""
         found = self.operand(slot)
         return found if isinstance(found, View) else self.launches.copy(found)
 
-    # Stacks.
+    # Stacks that are read and written by index.
 
-    def stack(self, slot: int) -> StackValue:
+    def table(self, slot: int) -> TableValue:
         found = self.value(slot)
-        if not isinstance(found, StackValue):
-            raise CannotPrepare("a stack is made inside")
+        if not isinstance(found, TableValue):
+            raise CannotPrepare("a stack that grows or shrinks is read by index")
         return found
-
-    def row(self, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
-        """The row behind the others, or the last one."""
-        self.listing.row_type(stack.position, (shape, dtype), pushes)
-        row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
-        nbytes = row.size * dtype.itemsize
-        known = self.listing.rates.rows.get(stack.position, {})
-        steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
-        number = stack.rows if pushes else stack.rows - 1
-        return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
 
     # Updates in place.
 
     def own(self, slot: int, operands: Sequence[int]) -> View:
         """The array in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
         view = self.view(slot)
+        # One that a number was computed to may be read as that number.
+        return self._own(view, operands) if isinstance(self.value(slot), View) else self.launches.copy(view)
+
+    def own_table(self, slot: int, operands: Sequence[int]) -> TableValue:
+        """As `own`, for a table."""
+        table = self.table(slot)
+        if table.marks is None:
+            raise CannotPrepare("rows of a stack of another loop are written")
+        return TableValue(self._own(table.rows, operands), self._own(table.marks, operands))
+
+    def _own(self, view: View, operands: Sequence[int]) -> View:
         if self.is_whole(view) and not self._is_read_later(view, operands):
             return view
         return self.launches.copy(view)
@@ -236,19 +270,23 @@ class Reading:
         if isinstance(view.source, Buffer):
             shape, _ = self.launches.buffers[view.source.number]
         elif isinstance(view.source, Carried):
-            shape = self.listing.carried[view.source.position]
+            shape = self.listing.carried[replace(view.source, is_next=False)]
         else:
             return False
         return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
 
     def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
         sharing = self._sharing(view)
-        if sharing & set(operands) or any(self.last.get(n, -1) > self.position for n in sharing):
+        if (
+            view.source in self.read_again
+            or sharing & set(operands)
+            or any(self.last.get(n, -1) > self.position for n in sharing)
+        ):
             return True
         return self.outside is not None and self.outside._is_read_later(view, ())
 
     def _sharing(self, view: View) -> set[int]:
-        return {n for n, x in self.values.items() if isinstance(x, View) and x.source == view.source}
+        return {n for n, x in self.values.items() if view.source in sources_of(x)}
 
     def is_updated(self, view: View) -> bool:
         """Whether some step from here on may overwrite a view's memory in place."""
@@ -261,9 +299,20 @@ class Reading:
         for step in self.program.steps[position:]:
             if isinstance(step, NodeStep):
                 if step.node.regions:
-                    yield from step.operands
+                    # A loop updates only what it carries.
+                    is_inner = is_loop(step.node)
+                    yield from attributes.Loop.of(step.node).split(step.operands)[1] if is_inner else step.operands
                 elif step.kernel is add_product or step.node.op.updates:
                     yield step.operands[0]
+
+
+def sources_of(x: object) -> tuple[Source, ...]:
+    """The memory in which a value lies."""
+    if isinstance(x, TableValue):
+        return x.rows.source, *sources_of(x.marks)
+    if isinstance(x, LocalStack):
+        return (x.rows.source,)
+    return (x.source,) if isinstance(x, View) else ()
 
 
 def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates: Rates) -> Iterator[Any]:
@@ -276,16 +325,31 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
             case ArrayInput(dtype, shape):
                 yield View(Carried(position), dtype, shape, contiguous(shape, dtype))
             case NumberInput(dtype) if dtype == INT64:
-                step = rates.numbers.get(position, 0)
+                step = rates.numbers.get((0, position), 0)
                 yield Affine(0, ((slot, 1),), ((0, step),) if step else ())
             case NumberInput(dtype) if position < 0 or program.outputs[position] == slot:
                 yield Fixed(dtype, slot=slot)
             case NumberInput(dtype):
                 yield Unusable(f"a number of {dtype} changes on the host")
+            case TableInput():
+                yield _table(slot, position, given)
             case StackInput(False):
                 yield Unusable("a stack is a list of rows")
             case _:
                 yield StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
+
+
+def _table(slot: int, position: int, its: TableInput) -> TableValue:
+    sources: list[Source] = [
+        Given(slot, is_marks=is_marks) if position < 0 else Carried(position, is_marks=is_marks)
+        for is_marks in (False, True)
+    ]
+    marks = np.dtype(np.bool_), its.shape[:1]
+    views = [
+        View(source, dtype, shape, contiguous(shape, dtype))
+        for source, (dtype, shape) in zip(sources, ((its.dtype, its.shape), marks), strict=True)
+    ]
+    return TableValue(views[0], None if position < 0 and its.is_full else views[1])
 
 
 def _constant(given: Given, x: np.ndarray) -> Any:
@@ -325,16 +389,15 @@ def slots_read(step: Step) -> tuple[int, ...]:
 
 
 __all__ = [
-    "ArrayInput",
     "Computed",
-    "Input",
     "Listing",
-    "NumberInput",
+    "LocalStack",
     "Rates",
     "Reading",
-    "StackInput",
     "StackValue",
+    "TableValue",
     "Unusable",
     "body_inputs",
     "slots_read",
+    "sources_of",
 ]

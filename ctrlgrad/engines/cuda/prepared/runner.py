@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.body import prepared
+from ctrlgrad.engines.cuda.prepared.forms import Body, Form
 from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
+from ctrlgrad.engines.cuda.prepared.inputs import TableInput
 from ctrlgrad.engines.cuda.prepared.model import (
-    Branching,
-    CannotPrepare,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
+    CarriedTable,
     PreparedBody,
 )
 from ctrlgrad.engines.cuda.prepared.operands import Given
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order
-from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack, as_table
+from ctrlgrad.engines.cuda.prepared.totals import fitting, total
+from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
-from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.ir.caching import Recent
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
 # A run of fewer iterations is no graph: to make one costs about as much as to go through the list so often.
 LEAST_IN_GRAPH = 16
-# Prepared forms of a body that are kept: one for each set of shapes. And lists of a form, for runs at the same time.
-FORMS, LISTS = 16, 2
+# Iterations of it and of loops inside together that are put on the stream at once, where the host knows these; and how
+# often a list may ask the card in an iteration: by itself a loop inside asks for many of its iterations at once.
+MOST_INSIDE, MOST_ASKED = 1 << 16, 16
 
 
 @dataclass
@@ -47,95 +44,16 @@ class LoopState:
     trips: int = 0
 
 
-@dataclass(eq=False)
-class Form:
-    """A prepared body and its lists that no run has now, by how products and sums are rounded.
-
-    They have no memory on the card, but for code. Threads take lists and give them back.
-    """
-
-    body: PreparedBody
-    idle: dict[Precision, deque[Binding]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=LISTS)))
-
-    def take(self, context: Context) -> Binding:
-        try:
-            return self.idle[context.precision].pop()
-        except IndexError:
-            return Binding(self.body, context)
-
-    def give_back(self, binding: Binding) -> None:
-        binding.end()
-        self.idle[binding.precision].append(binding)
-
-
-@dataclass(eq=False)
-class Body:
-    """The body of a loop and its prepared forms, by what they run on."""
-
-    program: Program
-    forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
-    # Why a prepared form was not run.
-    refused: str = ""
-    # Whether some runs were by a graph; why others were not, though long enough; and whether that is so for good.
-    is_in_graph: bool = False
-    without_graph: str = ""
-    has_no_graph: bool = False
-
-    def form(self, library: ArrayLibrary, state: LoopState) -> Form | str:
-        """The prepared form for what a loop runs on now, or why there is none."""
-        given = [*(_input(library, x) for x in state.shared), *(_input(library, x, True) for x in state.carry)]
-        return self.forms.get(tuple(given), lambda: self._made(given, len(state.shared)))
-
-    def _made(self, inputs: list[Input], captures: int) -> Form | str:
-        try:
-            return Form(prepared(self.program, inputs, captures))
-        except CannotPrepare as error:
-            return str(error)
-
-    @property
-    def launching(self) -> str:
-        """How its launches were put on the stream so far, for people."""
-        forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
-        found = ["; ".join(sorted(set(map(_said, forms))))]
-        if self.is_in_graph:
-            found.append(f"in a graph, {TURN} iterations a turn")
-        if self.without_graph:
-            found.append(f"not in a graph ({self.without_graph})")
-        return ", ".join(found)
-
-
-def _said(form: Form | str) -> str:
-    if isinstance(form, str):
-        return f"one by one ({form})"
-    body = form.body
-    branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
-    # A graph does not wait for them.
-    waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
-    waits += ["how many rows there are"] * (not body.is_known)
-    asked = f", which waits for {' and '.join(waits)}" if waits else ""
-    return f"from a list of {len(body.launches)} an iteration{asked}"
-
-
-def _input(library: ArrayLibrary, x: Any, is_carried: bool = False) -> Input:
-    if library.is_array(x):
-        # What is carried lies in buffers.
-        return ArrayInput(x.dtype, tuple(x.shape), () if is_carried else tuple(x.strides))
-    if isinstance(x, np.generic):
-        return NumberInput(x.dtype)
-    return StackInput(isinstance(x, DeviceStack))
-
-
 class Iterations:
     """Those of one run of a loop, in a block of code that lets go of the buffers at its end.
 
-    Args:
-        predicate: where iterations past the loop's end leave everything as it is, the carry that says whether the next
-            one counts. A graph leaves them out.
+    Past the loop's end a masked body leaves everything as it is: a graph leaves such iterations out. No other body runs
+    past it.
     """
 
-    def __init__(self, body: Body, context: Context, state: LoopState, predicate: int | None = None) -> None:
-        self.body, self.context, self.state, self.predicate = body, context, state, predicate
-        found = body.form(context.library, state)
+    def __init__(self, body: Body, context: Context, state: LoopState) -> None:
+        self.body, self.context, self.state = body, context, state
+        found = body.form(context.library, state.shared, state.carry)
         self._form: Form | None = found if isinstance(found, Form) else None
         # Whether there was no memory for it.
         self._is_step_by_step = False
@@ -153,33 +71,58 @@ class Iterations:
         form = self._form
         # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
-        if count and not self._is_step_by_step:
-            assert form is not None
+        if form is not None and count and not self._is_step_by_step and not self._asks_too_often(form.body, count):
             try:
                 binding, rows = self._ready(form)
             except MemoryBudgetError:
                 # Step by step a loop needs less: a carry is gone when it has been read.
                 self._refuse("the budget has no memory for its buffers")
             else:
+                count = self._worth(binding, count)
                 # What is called for the first time may be loaded then, which no capture allows.
                 first = 0 if binding.is_warm else TURN
-                is_long = count >= LEAST_IN_GRAPH + first
+                is_long = self._is_long(form.body, count, first)
                 in_graph = is_long and self._has_graph(binding)
                 if not in_graph:
-                    count = min(count, first if is_long and first and not self._is_refused else most)
+                    # How often loops inside ask is not known yet, or too often.
+                    is_short = form.body.asks and (self.body.asked is None or self.body.asked > MOST_ASKED)
+                    is_short |= bool(is_long and first and not self._is_refused)
+                    count = min(count, TURN if is_short else most)
                 return self._run(form.body, binding, rows, count, in_graph)
         self._unbind()
         state = self.state
+        state.carry = [as_stack(self.context, x) if isinstance(x, Table) else x for x in state.carry]
         arguments = state.shared + state.carry
         state.carry = []
         state.carry = self.body.program(arguments, self.context)
         return 1
 
+    def _asks_too_often(self, form: PreparedBody, count: int) -> bool:
+        """Whether loops inside would ask the card again and again, and no graph does that instead."""
+        found = (self.body.asked or 0) > MOST_ASKED and (self._is_refused or not self._is_long(form, count))
+        if found:
+            self.body.refused = "a loop inside asks the card too often"
+        return found
+
+    def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
+        """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
+        has_loops = len(form.times) > 1 or form.asks
+        if count >= LEAST_IN_GRAPH + first or not has_loops or count <= TURN + first:
+            return count >= LEAST_IN_GRAPH + first
+        integers = self._integers()
+        inside = sum(total(times, count, integers) for times in form.times.values()) + count * (self.body.asked or 0)
+        return inside * (count - first) >= LEAST_IN_GRAPH * count
+
     def __enter__(self) -> Iterations:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         self._unbind()
+        carry = self.state.carry
+        for position, x in enumerate(carry):
+            # What has failed leaves nothing.
+            if isinstance(x, Table) and failure is None:
+                carry[position] = as_stack(self.context, x)
 
     def steps(self) -> dict[int, int]:
         """What each iteration of a run adds to integers on the host, by their position in the carry."""
@@ -209,9 +152,15 @@ class Iterations:
                 count = min(count, ahead // abs(index.step) + 1)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedRows):
-                there = self._rows(position, its) // its.most
-                # Where only the card knows how many rows it is, it ends the run when there are no more.
-                count = min(count, there) if its.is_known or not there else count
+                there = self._rows(position, its)
+                if its.is_known:
+                    needed = [(abs(rows), times) for (_, rows), times in zip(its.rows, its.times, strict=True)]
+                    count = fitting(needed, there, count, integers)
+                elif there < its.at_most:
+                    # Else the card, which alone knows how many rows it is, ends the run when there are no more.
+                    count = 0
+        if len(form.times) > 1 and count > 1:
+            count = max(1, fitting([(1, times) for times in form.times.values()], MOST_INSIDE, count, integers))
         return count
 
     def _rows(self, position: int, its: CarriedRows) -> int:
@@ -225,7 +174,7 @@ class Iterations:
         if its.is_known:
             return stack.free_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
         if self._has_spare(stack, its):
-            return its.most
+            return its.at_most
         return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
 
     def _has_spare(self, stack: DeviceStack, its: CarriedRows) -> bool:
@@ -233,7 +182,7 @@ class Iterations:
         long as nothing is pushed, and those that no iteration pops, of a stack without rows."""
         if its.is_known:
             return False
-        return stack.open_rows(its.shape) < its.most if its.pushes else not len(stack)
+        return stack.open_rows(its.shape) < its.at_most if its.pushes else not len(stack)
 
     def _integers(self) -> dict[int, int]:
         values = (*self.state.shared, *self.state.carry)
@@ -249,6 +198,14 @@ class Iterations:
         }
         return binding, rows
 
+    def _worth(self, binding: Binding, count: int) -> int:
+        """How many of so many iterations are put on the stream at once: of a loop that may end soon not so many that a
+        graph is made for them."""
+        unknown = LEAST_IN_GRAPH - TURN - self.state.trips
+        if not binding.body.is_asked or unknown <= 0 or binding.graph is not None:
+            return count
+        return min(count, unknown)
+
     @property
     def _is_refused(self) -> bool:
         return self._has_no_graph or self.body.has_no_graph
@@ -258,7 +215,7 @@ class Iterations:
         if not self._is_refused:
             try:
                 if not binding.has_graph() and binding.is_warm:
-                    binding.capture(self.predicate)
+                    binding.capture()
             except Refused as reason:
                 self._refused_graph(reason)
             except MemoryBudgetError:
@@ -274,7 +231,7 @@ class Iterations:
         binding, self._binding = self._binding, None
         if binding is not None and self._form is not None:
             carry = self.state.carry
-            for position in binding.carried:
+            for position in binding.positions:
                 # It has been taken into a buffer, and nothing was run yet.
                 if carry[position] is None:
                     carry[position] = binding.carry(position)
@@ -293,7 +250,8 @@ class Iterations:
             for position, its in enumerate(form.carries)
             if isinstance(its, CarriedRows) and not its.is_known
         }
-        launched = binding.run(count, rows, capacities, self._integers(), in_graph)
+        integers = self._integers()
+        launched = binding.run(count, rows, capacities, integers, in_graph)
         refused, binding.refused = binding.refused, None
         if refused is not None:
             self._refused_graph(refused)
@@ -303,12 +261,17 @@ class Iterations:
         counts.kernels += launched.kernels
         counts.products += launched.products
         counts.predicate_reads += launched.reads
+        if form.asks and not in_graph:
+            self.body.asked = launched.reads / count
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
         # How often regions were gone through; iterations are one of them.
-        counted = {0: count} if form.is_known else binding.counted(self.context)
+        if form.is_known:
+            counted = {counter: total(times, count, integers) for counter, times in form.times.items()}
+        else:
+            counted = binding.counted(self.context)
         for position, its in enumerate(form.carries):
-            if isinstance(its, CarriedArray):
+            if isinstance(its, CarriedArray | CarriedTable):
                 carry[position] = binding.carry(position)
             elif isinstance(its, CarriedNumber):
                 carry[position] = np.int64(carry[position] + counted[0] * its.step)
@@ -336,7 +299,7 @@ class Iterations:
     def _place(self, binding: Binding, position: int, stack: DeviceStack, its: CarriedRows) -> int:
         """The address behind the last row of a stack."""
         if self._has_spare(stack, its):
-            array, count = binding.spare(position), 0 if its.pushes else its.most
+            array, count = binding.spare(position), 0 if its.pushes else its.at_most
         else:
             array, count = stack.top()
         return self.context.library.address(array) + count * its.row_bytes
@@ -350,13 +313,13 @@ class Iterations:
         """The list, with what is carried in its buffers."""
         state = self.state
         binding, self._binding = self._binding, None
-        if binding is not None and any(binding.carry(n) is not state.carry[n] for n in binding.carried):
+        if binding is not None and not all(binding.has(n, state.carry[n]) for n in binding.positions):
             # What is carried lies elsewhere by now.
             form.give_back(binding)
             binding = None
         if binding is None:
             # No name is left of what is carried: what nobody else holds becomes a buffer.
-            given = {Given(slot): x for slot, x in enumerate(state.shared)}
+            given = self._captured(form)
             first = len(state.shared)
             given |= {Given(first + n): x for n, x in enumerate(state.carry) if isinstance(x, np.generic)}
             for region, program in enumerate(form.body.programs):
@@ -370,6 +333,18 @@ class Iterations:
         self._binding = binding
         return binding
 
+    def _captured(self, form: Form) -> dict[Given, Any]:
+        """What a loop captures, tables as arrays."""
+        given: dict[Given, Any] = {}
+        for slot, (x, its) in enumerate(zip(self.state.shared, form.inputs, strict=False)):
+            if not isinstance(its, TableInput):
+                given[Given(slot)] = x
+                continue
+            table = as_table(self.context, x, its)
+            given[Given(slot)] = self.context.xp.ascontiguousarray(table.rows)
+            given[Given(slot, is_marks=True)] = table.marks
+        return given
+
     def _note(self, form: PreparedBody, counted: dict[int, int]) -> None:
         counters = self.context.run.counters
         for transfer in form.transfers:
@@ -379,4 +354,4 @@ class Iterations:
                 counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
 
 
-__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Body", "Iterations", "LoopState"]
+__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Iterations", "LoopState"]

@@ -23,11 +23,12 @@ def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
     shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape
     whole = as_strided(memory, shape, view.strides)
     part = of(whole)
+    assert isinstance(part, np.ndarray)
     offset = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return replace(view, shape=part.shape, strides=part.strides, offset=view.offset + offset)
 
 
-def part(view: View, key: Sequence[Any], indices: Sequence[Any]) -> tuple[View, list[tuple[Affine, int]]]:
+def part(view: View, key: Sequence[Any], indices: Sequence[Affine]) -> tuple[View, list[tuple[Affine, int]]]:
     """A basic part of a view, and what its indices must be below, where they are numbers of the host."""
     if not view.size:
         raise CannotPrepare("an array without elements")
@@ -39,8 +40,6 @@ def part(view: View, key: Sequence[Any], indices: Sequence[Any]) -> tuple[View, 
             raise CannotPrepare("a slice's bounds are values")
         if item is DYNAMIC:
             index = next(rest)
-            if not isinstance(index, Affine):
-                raise CannotPrepare("an index of the host does not go by whole steps")
             bounds.append((index, view.shape[axis]))
             moved = moved.plus(index, view.strides[axis])
             items.append(0)

@@ -6,7 +6,10 @@ A list is two words an entry: what is done and the address of its arguments, a w
   `cuLaunchKernel`;
 - `PRODUCT`: the parameters of `cublasGemmStridedBatchedEx` in their order;
 - `READ`: an address of the host's and one of the card's, for `cuMemcpyDtoHAsync`: a word is copied and waited for;
-- `SWITCH`: the address of a word of the host's, and for each of its values, from 0 on, how many entries further to go.
+- `SWITCH`: the address of a word of the host's, and for each of its values, from 0 on, how many entries further to go
+  (below 0: back);
+- `ADD`: the addresses of three words of the host's: the first becomes the sum of the others;
+- `COUNT`: the address of a word of the host's, and how many entries further to go where it is 0; else 1 is taken off.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.engines.native import objects, target
 
-KERNEL, PRODUCT, READ, SWITCH = range(4)
+KERNEL, PRODUCT, READ, SWITCH, ADD, COUNT = range(6)
 # Words of an entry of the list.
 ENTRY = 2
 
@@ -89,6 +92,16 @@ def _function(name: str, number: int) -> list[str]:
     return [f"{at} = getelementptr ptr, ptr %functions, i64 {number}", f"%{name} = load ptr, ptr {at}"]
 
 
+def _host_word(block: str, number: int) -> list[str]:
+    """The lines that load the address of a word of the host's, which is one of the words behind `%words`."""
+    name = f"%{block}.{number}"
+    return [
+        f"{name}.at = getelementptr i64, ptr %words, i64 {number}",
+        f"{name}.word = load i64, ptr {name}.at",
+        f"{name} = inttoptr i64 {name}.word to ptr",
+    ]
+
+
 _TEXT = "\n".join(
     [
         # Entries [first, last) of the list, in their order; 0, or what refused and its status.
@@ -98,9 +111,9 @@ _TEXT = "\n".join(
         *(line for n, name in enumerate(("launch", "multiply", "copy", "wait")) for line in _function(name, n)),
         "br label %head",
         "head:",
-        "%n = phi i64 [%first, %entry], [%next, %called], [%target, %switch]",
-        "%status.before = phi i32 [0, %entry], [%status, %called], [0, %switch]",
-        "%kind.before = phi i64 [0, %entry], [%kind, %called], [0, %switch]",
+        "%n = phi i64 [%first, %entry], [%next, %called], [%target, %going.on]",
+        "%status.before = phi i32 [0, %entry], [%status, %called], [0, %going.on]",
+        "%kind.before = phi i64 [0, %entry], [%kind, %called], [0, %going.on]",
         "%failed = icmp ne i32 %status.before, 0",
         "br i1 %failed, label %refused, label %going",
         "going:",
@@ -114,7 +127,8 @@ _TEXT = "\n".join(
         "%words.word = load i64, ptr %words.at",
         "%words = inttoptr i64 %words.word to ptr",
         "switch i64 %kind, label %switch",
-        f" [i64 {KERNEL}, label %kernel i64 {PRODUCT}, label %product i64 {READ}, label %read]",
+        f" [i64 {KERNEL}, label %kernel i64 {PRODUCT}, label %product i64 {READ}, label %read",
+        f" i64 {ADD}, label %add i64 {COUNT}, label %count]",
         *_call("kernel", "%launch", _LAUNCH),
         *_call("product", "%multiply", _GEMM),
         *_call("read", "%copy", _COPY)[:-1],
@@ -130,15 +144,38 @@ _TEXT = "\n".join(
         "%delta.number = add i64 %value, 1",
         "%delta.at = getelementptr i64, ptr %words, i64 %delta.number",
         "%delta = load i64, ptr %delta.at",
-        "%target = add i64 %n, %delta",
+        "br label %going.on",
+        "add:",
+        *_host_word("add", 0),
+        *_host_word("add", 1),
+        *_host_word("add", 2),
+        "%add.a = load i64, ptr %add.1",
+        "%add.b = load i64, ptr %add.2",
+        "%add.sum = add i64 %add.a, %add.b",
+        "store i64 %add.sum, ptr %add.0",
+        "br label %going.on",
+        "count:",
+        *_host_word("count", 0),
+        "%count.left = load i64, ptr %count.0",
+        "%count.over = icmp eq i64 %count.left, 0",
+        "%count.fewer = sub i64 %count.left, 1",
+        "%count.now = select i1 %count.over, i64 0, i64 %count.fewer",
+        "store i64 %count.now, ptr %count.0",
+        "%count.end.at = getelementptr i64, ptr %words, i64 1",
+        "%count.end = load i64, ptr %count.end.at",
+        "%count.delta = select i1 %count.over, i64 %count.end, i64 1",
+        "br label %going.on",
+        "going.on:",
+        "%moved = phi i64 [%delta, %switch], [1, %add], [%count.delta, %count]",
+        "%target = add i64 %n, %moved",
         "br label %head",
         "called:",
         "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product],",
         " [%read.status, %read], [%waiting.status, %waiting]",
-        "%count.at = getelementptr i64, ptr %counts, i64 %kind",
-        "%count = load i64, ptr %count.at",
-        "%counted = add i64 %count, 1",
-        "store i64 %counted, ptr %count.at",
+        "%calls.at = getelementptr i64, ptr %counts, i64 %kind",
+        "%calls = load i64, ptr %calls.at",
+        "%calls.now = add i64 %calls, 1",
+        "store i64 %calls.now, ptr %calls.at",
         "%next = add i64 %n, 1",
         "br label %head",
         "done:",
@@ -217,4 +254,4 @@ def run(
     return Counts(*counts)
 
 
-__all__ = ["ENTRY", "KERNEL", "PRODUCT", "READ", "SWITCH", "Counts", "Failed", "Functions", "run"]
+__all__ = ["ADD", "COUNT", "ENTRY", "KERNEL", "PRODUCT", "READ", "SWITCH", "Counts", "Failed", "Functions", "run"]

@@ -1,0 +1,60 @@
+"""The buffers of what a loop carries: two of an array that iterations read and write in turn, one that stays twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.prepared.inputs import Input, TableInput
+from ctrlgrad.engines.cuda.prepared.model import CarriedArray, CarriedTable
+from ctrlgrad.engines.cuda.prepared.operands import contiguous
+from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_table
+from ctrlgrad.engines.cuda.stacks import own_array
+from ctrlgrad.errors import MemoryBudgetError
+
+
+def array_buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:
+    """The two buffers of a carried array, the first with what it is; twice the same where there is one."""
+    library, holder = context.library, [carry[position]]
+    carry[position] = None
+    try:
+        array, was_copied = own_array(holder, library)
+    except MemoryBudgetError:
+        carry[position] = holder[0]
+        raise
+    context.counts.calls += was_copied
+    carry[position] = array  # until all of it is had
+    if tuple(array.strides) != contiguous(its.shape, its.dtype):
+        ordered = library.empty(its.shape, its.dtype)
+        ordered[...] = array
+        context.counts.calls += 1
+        array = ordered
+    other = library.empty(its.shape, its.dtype) if its.is_double else array
+    carry[position] = None
+    return [array, other]
+
+
+def table_buffers(
+    context: Context, its: CarriedTable, given: Input, carry: list[Any], position: int
+) -> tuple[list[Any], list[Any]]:
+    """Those of the rows and of the marks. Where there is no memory for them, what there was is carried still."""
+    assert isinstance(given, TableInput)
+    table = as_table(context, carry[position], given)
+    marks = table.marks
+    if marks is None:
+        context.counts.calls += 1
+        marks = context.xp.ones(its.marks.shape, its.marks.dtype)
+    held, buffers = [table.rows, marks], list[list[Any]]()
+    # No name is left of them: what nobody else holds becomes a buffer.
+    del table, marks
+    carry[position] = None
+    try:
+        for number, part in enumerate((its.rows, its.marks)):
+            buffers.append(array_buffers(context, part, held, number))
+    except MemoryBudgetError:
+        carry[position] = Table(*(array for array, _ in buffers), *held[len(buffers) :])
+        raise
+    return buffers[0], buffers[1]
+
+
+__all__ = ["array_buffers", "table_buffers"]

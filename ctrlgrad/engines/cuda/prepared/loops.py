@@ -1,0 +1,371 @@
+"""Loops in a prepared body: a list of an iteration, which is gone through as long as a number on the card says so.
+
+What such a loop carries is, for all of its iterations:
+
+- an array: one buffer, which holds the value before an iteration when the list begins and the one after it when it
+  ends. The first value is copied in, or lies there already if nobody else needs it. What an iteration computes is
+  written there at once where all that reads the value before comes earlier; else it is copied at the end;
+- an integer of the host's that goes by steps: its first value and so much for each time that the loop's own counter has
+  counted, which counts since the loop began. It stands behind the loop, too, until this begins again: what the integer
+  is then follows from it;
+- a stack: as in sides of branches, rows lie by a counter that counts ever since the run began;
+- anything that an iteration leaves as it is, which is no carry.
+
+Where the host knows how often the loop goes on (it counts to a bound that goes by steps), a run has only iterations in
+which that is not below 0, and indices that go by the loop's counter are held within their axes by the first and the
+last one. Where it does not, no stack may be pushed on or popped off inside: nobody could say for how many iterations
+there are rows; and an index that goes by the counter is one of the card's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.placement import HOST, Places
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Item, KernelLaunch, Repeating, lists_in
+from ctrlgrad.engines.cuda.prepared.operands import (
+    INT64,
+    Affine,
+    Buffer,
+    Counter,
+    Operand,
+    Source,
+    View,
+    word_view,
+)
+from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
+from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, Unusable, sources_of
+from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.engines.cuda.texts import cast_text
+from ctrlgrad.ir import StackType, Value
+from ctrlgrad.ir.control import Loop
+from ctrlgrad.ir.counting import Counting
+
+# Reads the steps of a region.
+Read = Callable[[Reading], None]
+# More than a loop ever goes on.
+ENDLESS = 1 << 62
+
+
+class Looping(Protocol):
+    """What runs a `while` node (`ctrlgrad.engines.cuda.loops.Loop`), of which this is asked."""
+
+    parts: Loop
+    places: Places
+    cond: Program
+    counting: tuple[Counting, ...]
+    maximum: int | None
+
+    @property
+    def iteration(self) -> Program:
+        """The body, none of whose iterations are past the end."""
+
+
+def repeated(reading: Reading, step: NodeStep, read: Read) -> tuple[object, ...]:
+    """The results of a `while`."""
+    return _Listed(reading, step, cast("Looping", step.kernel), read).results()
+
+
+class _Listed:
+    """A loop as it is listed.
+
+    Attributes:
+        counter, since: the numbers of the counters of iterations: in a run, and since the loop began.
+        given: what the captures and the carries are in an iteration, and when the loop is over.
+    """
+
+    def __init__(self, reading: Reading, step: NodeStep, loop: Looping, read: Read) -> None:
+        self.reading, self.launches, self.listing = reading, reading.launches, reading.listing
+        self.loop, self.read = loop, read
+        self.counter, self.since = self.listing.new_counter(), self.listing.new_counter()
+        self.captures = len(step.operands) - len(loop.parts.carries)
+        self.trips = _trips(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
+        if self.trips is None:
+            self.listing.endless.add(self.since)
+        if loop.maximum is not None and not _is_at_most(self.trips, loop.maximum):
+            raise CannotPrepare("a loop inside may go on too often, which is an error")
+        self.goes_on = self.launches.buffer((), INT64)
+        self.given = [_captured(reading.values[slot]) for slot in step.operands[: self.captures]]
+        self.given += [self._carried(step, position) for position in range(len(loop.parts.carries))]
+        self.first = len(self.launches.buffers)
+
+    def results(self) -> tuple[object, ...]:
+        bounds = len(self.reading.bounds)
+        self._begin()
+        with self.launches.listing([]) as items:
+            inside = self.reading.repeated(self.loop.iteration, self.given, self.counter, self._fixed())
+            self.read(inside)
+            self._leave(inside)
+            self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
+        is_known = self.trips is not None and not any(counter for counter, _ in self.trips.steps)
+        trips = self.trips if is_known else None
+        self.launches.items.append(Repeating(self.goes_on, tuple(items), self.counter, trips))
+        self.listing.repeats(self.counter, self.reading.counter, trips)
+        self._limit(bounds)
+        for position, most in inside.most.items():
+            self.reading.add_most(position, self._times(most))
+        return tuple(map(self._result, range(len(self.loop.parts.carries))))
+
+    # What it carries, when it begins.
+
+    def _carried(self, step: NodeStep, position: int) -> object:
+        """What a carry is in the iterations."""
+        slot, program = step.operands[self.captures + position], self.loop.iteration
+        value = _at_least(self.reading, self.reading.value(slot))
+        adds = self.listing.rates.numbers.get((self.since, position), 0)
+        moved = Affine(0, (), ((self.since, adds),) if adds else ())
+        if isinstance(value, LocalStack):
+            return replace(value, length=value.length.plus(moved))
+        if isinstance(value, StackValue) or program.outputs[position] == self.captures + position:
+            return value
+        if isinstance(self.loop.parts.carries[position].result.type, StackType):
+            raise CannotPrepare("a loop inside carries a stack and something else")
+        if self.loop.places[position] is HOST:
+            if not isinstance(value, Affine):
+                raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
+            return value.plus(moved)
+        others = [*step.operands[: self.captures + position], *step.operands[self.captures + position + 1 :]]
+        return self.reading.own(slot, others)
+
+    def _fixed(self) -> frozenset[Source]:
+        """What all iterations read as it was."""
+        outputs = self.loop.iteration.outputs
+        stay = [n < self.captures or outputs[n - self.captures] == n for n in range(len(self.given))]
+        seen = [x for x, stays in zip(self.given, stay, strict=True) if stays]
+        return frozenset(source for x in seen for source in sources_of(x))
+
+    # Whether it goes on.
+
+    def _begin(self) -> None:
+        """The counter is 0, and the predicate is asked for the first time."""
+        words = [self._word(self.since)] if self._has_counter else []
+        if self.trips is not None:
+            text = _text(1, "int64(0)", "np_select(a0 > int64(0), int64(1), int64(0))")
+            self.launches.kernel(text, (), [self.trips], [*words, self.goes_on])
+            return
+        if words:
+            self.launches.kernel(_text(0, "int64(0)"), (), [], words)
+        self._ask()
+
+    def _go_on(self, is_counted: bool) -> None:
+        """At the end of an iteration: counters count, and the predicate is asked again."""
+        counters = [self.since] * self._has_counter + [self.counter] * is_counted
+        words = list(map(self._word, counters))
+        counted = [f"a{k} + int64(1)" for k in range(len(words))]
+        if self.trips is not None:
+            goes_on = f"np_select({counted[0]} < a{len(words)}, int64(1), int64(0))"
+            text = _text(len(words) + 1, *counted, goes_on)
+            self.launches.kernel(text, (), [*words, self.trips], [*words, self.goes_on])
+            return
+        if words:
+            self.launches.kernel(_text(len(words), *counted), (), words, words)
+        self._ask()
+
+    @property
+    def _has_counter(self) -> bool:
+        """Whether it needs to know how many iterations there were since it began."""
+        return self.trips is not None or any(since == self.since for since, _ in self.listing.rates.numbers)
+
+    def _word(self, counter: int) -> View:
+        return word_view(self.launches.word(Counter(counter)))
+
+    def _ask(self) -> None:
+        """The predicate, of what is carried now."""
+        asked = self.reading.inside(self.loop.cond, self.given, is_counted=False)
+        self.read(asked)
+        test = asked.operand(self.loop.cond.outputs[0])
+        dtype = INT64 if isinstance(test, Affine) else test.dtype
+        self.launches.kernel(cast_text(dtype, INT64), (), [test], [self.goes_on])
+
+    # What an iteration leaves.
+
+    def _leave(self, inside: Reading) -> None:
+        """Have the carries be what is left, all at once: what is read of one is read before another is written."""
+        arrays: list[tuple[View, Operand]] = []
+        for position, after in enumerate(inside.results):
+            before = self.given[self.captures + position]
+            if self._is_array(position):
+                assert isinstance(before, View)
+                arrays.append((before, inside.operand(self.loop.iteration.outputs[position])))
+            else:
+                self._leave_other(inside, position, before, after)
+        carried = {before.source for before, _ in arrays}
+        left = []
+        for before, after in arrays:
+            if isinstance(after, View) and after.shape != before.shape:
+                raise CannotPrepare("what a loop inside carries changes its shape")
+            if after == before:
+                continue
+            is_read = isinstance(after, View) and after.source in carried
+            left.append((before, self.launches.copy(after, before.shape) if is_read else after))
+        kept: dict[Source, View] = {}
+        for before, after in left:
+            if isinstance(after, View) and after.source in kept:
+                # It is another carry's buffer by now.
+                after = replace(after, source=kept[after.source].source)
+            elif isinstance(after, View) and self._is_its_own(inside, after) and self._may_be_in(after, before):
+                self.launches.renamed(after.source, before.source)
+                kept[after.source] = before
+                continue
+            self.launches.copied(after, before)
+
+    def _leave_other(self, inside: Reading, position: int, before: object, after: object) -> None:
+        """A stack, a number, or what stays as it is."""
+        if isinstance(before, StackValue):
+            if not isinstance(after, StackValue) or after.position != before.position:
+                raise CannotPrepare("stacks change places")
+            rows = after.rows - before.rows
+            self.listing.added(before.position, self.counter, rows)
+            inside.add_most(before.position, abs(rows))
+        elif isinstance(before, LocalStack):
+            is_same = isinstance(after, LocalStack) and (after.number, after.rows) == (before.number, before.rows)
+            if not isinstance(after, LocalStack) or not is_same:
+                raise CannotPrepare("stacks change places")
+            self._goes_by(position, after.length.plus(before.length, -1))
+        elif isinstance(before, Affine) and isinstance(after, Affine):
+            self._goes_by(position, after.plus(before, -1))
+        elif after is not before:
+            raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
+
+    def _goes_by(self, position: int, step: Affine) -> None:
+        """An iteration adds this to an integer."""
+        if step != Affine(step.constant):
+            raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
+        if step.constant:
+            self.listing.numbers[self.since, position] = step.constant
+
+    def _is_array(self, position: int) -> bool:
+        """Whether a carry is a buffer."""
+        stays = self.loop.iteration.outputs[position] == self.captures + position
+        before = self.given[self.captures + position]
+        return isinstance(before, View) and not stays
+
+    def _is_its_own(self, inside: Reading, view: View) -> bool:
+        """Whether a view is all of a buffer of the iteration's."""
+        return isinstance(view.source, Buffer) and view.source.number >= self.first and inside.is_whole(view)
+
+    def _may_be_in(self, after: View, before: View) -> bool:
+        """Whether what is written to one buffer may be written to the other one at once: all that reads what is there
+        has been launched, but for a kernel that reads each element where it writes it."""
+        is_written = False
+        for item in self.launches.items:
+            views = [view for inner in items_in_order([item]) for view in views_of(inner)]
+            reads = [view for view in views if view.source == before.source]
+            writes = [view for view in views if view.source == after.source]
+            if reads and (is_written or (writes and not _is_in_place(item, reads, writes))):
+                return False
+            is_written |= bool(writes)
+        return True
+
+    # When it is over.
+
+    def _result(self, position: int) -> object:
+        value = self.given[self.captures + position]
+        if isinstance(value, LocalStack):
+            return replace(value, length=self._at_last(position, value.length))
+        return self._at_last(position, value) if isinstance(value, Affine) else value
+
+    def _at_last(self, position: int, number: Affine) -> Affine:
+        """What an integer is behind the loop."""
+        adds = self.listing.numbers.get((self.since, position), 0)
+        if self.trips is None or not adds:
+            return number
+        known = self.listing.rates.numbers.get((self.since, position), 0)
+        return number.plus(Affine(0, (), ((self.since, known),)), -1).plus(self.trips, adds)
+
+    def _limit(self, first: int) -> None:
+        """What the numbers of the host must be like for a run, beside what there was before the loop was read."""
+        bounds = self.reading.bounds
+        inside, bounds[first:] = bounds[first:], []
+        for index, size in inside:
+            step = dict(index.steps).get(self.since, 0)
+            begin = replace(index, steps=tuple(x for x in index.steps if x[0] != self.since))
+            bounds.append((begin, size))
+            if step:
+                if self.trips is None:
+                    raise CannotPrepare("an index goes by a loop inside of which only the card knows the end")
+                bounds.append((begin.plus(self.trips.plus(Affine(1), -1), step), size))
+        if self.trips is not None and self.trips.is_moving:
+            bounds.append((self.trips, ENDLESS))
+
+    def _times(self, most: int | None) -> int | None:
+        """How many rows all iterations together add at most, where that is known beforehand."""
+        if self.trips is None or self.trips.is_moving or most is None:
+            return None
+        return most * self.trips.constant
+
+
+def _at_least(reading: Reading, value: object) -> object:
+    """The greater one of two integers as the one that goes by steps, in runs in which it is the greater one."""
+    if not isinstance(value, Computed) or value.node.op.name != "maximum":
+        return value
+    a, b = value.operands
+    if not isinstance(a, Affine) or not isinstance(b, Affine) or a.is_moving == b.is_moving:
+        return value
+    greater, other = (a, b) if a.is_moving else (b, a)
+    reading.bounds.append((greater.plus(other, -1), ENDLESS))
+    return greater
+
+
+def _captured(value: object) -> object:
+    """What iterations see alike."""
+    return Unusable("a loop inside reads a stack of the iteration's") if isinstance(value, LocalStack) else value
+
+
+def _text(inputs: int, *outputs: str) -> KernelText:
+    """A kernel of whole numbers."""
+    read = tuple(Parameter("int64", f"a{k}") for k in range(inputs))
+    written = tuple(Parameter("int64", f"o{k}") for k in range(len(outputs)))
+    return KernelText(read, written, "\n".join(f"o{k} = {its};" for k, its in enumerate(outputs)))
+
+
+def _trips(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
+    """How often a loop goes on, where the host knows; below 0 stands for never."""
+    found = [_distance(reading, loop, counting, given, captures) for counting in loop.counting]
+    if not found or None in found:
+        return None
+    known = [x for x in found if x is not None]
+    if len(known) > 1 and any(x.is_moving for x in known):
+        return None
+    trips = min(known, key=lambda x: x.constant)
+    return trips if trips.is_moving else Affine(max(trips.constant, 0))
+
+
+def _distance(
+    reading: Reading, loop: Looping, counting: Counting, given: Sequence[Any], captures: int
+) -> Affine | None:
+    """How far a counter is from its bound."""
+    bound: Any = counting.bound
+    if isinstance(bound, Value):
+        bound = _at_least(reading, given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)])
+    elif isinstance(bound, np.ndarray):
+        bound = Affine(int(bound))
+    count = _at_least(reading, given[captures + loop.parts.carries.index(counting.carry)])
+    if not isinstance(bound, Affine) or not isinstance(count, Affine):
+        return None
+    ahead = bound.plus(count, -1) if counting.step > 0 else count.plus(bound, -1)
+    return ahead.plus(Affine(counting.beyond))
+
+
+def _is_at_most(trips: Affine | None, maximum: int) -> bool:
+    return trips is not None and not trips.is_moving and trips.constant <= maximum
+
+
+def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> bool:
+    """Whether a launch only writes the one, and reads the other's elements in their places."""
+    if lists_in(item) or not isinstance(item, KernelLaunch) or len(writes) != 1:
+        return False
+    outputs = item.arguments[len(item.spec.inputs) :]
+    (target,) = writes
+    return any(x is target for x in outputs) and all(
+        not x.is_moving and (x.shape, x.strides, x.offset) == (target.shape, target.strides, target.offset)
+        for x in reads
+    )
+
+
+__all__ = ["ENDLESS", "Looping", "repeated"]

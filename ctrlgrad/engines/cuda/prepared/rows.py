@@ -1,0 +1,140 @@
+"""Rows of stacks in a prepared body: where a push writes, and where a pop reads.
+
+A stack that the loop carries lies in blocks, which a run begins with: rows are so far from the first, by what regions
+have added so far. One that begins and ends within an iteration is one array, of as many rows as the host knows. If it
+is new, that is how many it has when it is read as an array, found in one reading of the body and used in the next; if
+it is made of an array, it is popped off where that lies.
+
+No stack is both pushed on and popped off. A new one that was pushed on is not used again as it was before, so a row
+stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Rows, Shape, View, contiguous
+from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.views import part
+from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.ir import Node, StackType
+from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir.types import Shape as KnownShape
+
+# Rows of a new stack, as long as it is not known how many it will have.
+MANY = 1 << 20
+
+
+def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
+    """The row behind the others of the stack in a slot, and the stack with it."""
+    stack = reading.value(slot)
+    after: object
+    if isinstance(stack, LocalStack):
+        if stack.number is None:
+            raise CannotPrepare("a stack is pushed on and popped off")
+        if _is_used_again(reading, stack.number):
+            raise CannotPrepare("a stack is used again that was pushed on")
+        row, after = _row(reading, stack, stack.length), replace(stack, length=stack.length.plus(Affine(1)))
+        if (row.shape, row.dtype) != (shape, dtype):
+            raise CannotPrepare("rows of one stack differ in shape")
+    else:
+        before = _carried(stack)
+        row, after = _carried_row(reading, before, shape, dtype, True), replace(before, rows=before.rows + 1)
+    reading.transfers.append(Transfer(node, row.size * dtype.itemsize, reading.counter))
+    return row, after
+
+
+def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    stack, element = reading.value(step.operands[0]), step.node.results[1].tensor
+    shape = _known(element.shape, step.node)
+    after: object
+    if isinstance(stack, LocalStack):
+        if stack.number is not None:
+            raise CannotPrepare("a stack is pushed on and popped off")
+        after = replace(stack, length=stack.length.plus(Affine(1), -1))
+        row = _row(reading, stack, stack.length.plus(Affine(1), -1))
+    else:
+        before = _carried(stack)
+        row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
+    reading.transfers.append(Transfer(step.node, None, reading.counter))
+    return after, row
+
+
+def _carried(value: object) -> StackValue:
+    if not isinstance(value, StackValue):
+        raise CannotPrepare("a stack is read in another way than it was made")
+    return value
+
+
+def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
+    """The row behind the others, or the last one."""
+    reading.listing.row_type(stack.position, (shape, dtype), pushes)
+    row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
+    nbytes = row.size * dtype.itemsize
+    known = reading.listing.rates.rows.get(stack.position, {})
+    steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
+    number = stack.rows if pushes else stack.rows - 1
+    return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
+
+
+def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
+    """One row of an array."""
+    if index.is_moving:
+        found, bounds = part(stack.rows, (DYNAMIC,), (index,))
+        reading.bounds.extend(bounds)
+        return found
+    if index.constant < 0:
+        raise CannotPrepare("more rows are popped than there are")
+    return part(stack.rows, (index.constant,), ())[0]
+
+
+def _is_used_again(reading: Reading, number: int) -> bool:
+    """Whether a stack is read behind the step that is read now."""
+    same = [n for n, x in reading.values.items() if isinstance(x, LocalStack) and x.number == number]
+    if any(reading.last.get(n, -1) > reading.position for n in same):
+        return True
+    return reading.outside is not None and _is_used_again(reading.outside, number)
+
+
+# Stacks that begin and end within an iteration.
+
+
+def _new(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    if step.operands:
+        raise CannotPrepare("a stack of rows that are written by index is made inside")
+    (stack,) = step.node.results
+    assert isinstance(stack.type, StackType)
+    element, number = stack.type.element, reading.listing.new_stack()
+    count = reading.listing.rates.lengths.get(number, MANY)
+    rows = reading.launches.buffer((count, *_known(element.shape, step.node)), element.dtype)
+    return (LocalStack(rows, Affine(0), number),)
+
+
+def _from_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    rows = reading.view(step.operands[0])
+    return (LocalStack(rows, Affine(rows.shape[0])),)
+
+
+def _to_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    stack = reading.value(step.operands[0])
+    if not isinstance(stack, LocalStack) or stack.number is None:
+        raise CannotPrepare("a stack is read as an array that was not made inside")
+    if stack.length != Affine(stack.length.constant) or not stack.length.constant:
+        raise CannotPrepare("how many rows a stack has is not known")
+    count, lengths = stack.length.constant, reading.listing.lengths
+    lengths[stack.number] = max(count, lengths.get(stack.number, 0))
+    return (part(stack.rows, (slice(0, count),), ())[0],)
+
+
+def _known(shape: KnownShape, node: Node) -> Shape:
+    if None in shape:
+        raise CannotPrepare(f"a size of {node.op.name} is not known")
+    return tuple(d for d in shape if d is not None)
+
+
+STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
+
+__all__ = ["STACKS", "pushed"]

@@ -1,0 +1,175 @@
+"""Tables in a prepared body: stacks of a fixed length whose rows are read and written by index.
+
+The rows lie in one array, beside a mark for each: whether it was written. A row that was not is zeros where it is read,
+and nothing where it is added to. An index that goes by steps makes a row a part of the array, whose address moves; by
+any other the card looks for it. Where rows may be written once, the card notes in the run's flag which one is again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
+from ctrlgrad.engines.cuda.prepared.operands import (
+    INT64,
+    Affine,
+    Fixed,
+    Flag,
+    Operand,
+    Shape,
+    Site,
+    View,
+    contiguous,
+)
+from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
+from ctrlgrad.engines.cuda.prepared.views import part
+from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.texts import TextBuilder
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
+
+BOOL = np.dtype(np.bool_)
+Index = Affine | View
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row of an array: `place` where the index goes by steps, else what the index chooses."""
+
+    shape: Shape
+    place: View | None
+    its: Chosen | None
+
+
+def _row(reading: Reading, array: View, index: Index) -> _Row:
+    if isinstance(index, Affine):
+        place, bounds = part(array, (DYNAMIC,), [index])
+        reading.bounds += bounds
+        return _Row(array.shape[1:], place, None)
+    its = chosen(len(array.shape), [index], lambda item: isinstance(item, View), lambda key: array)
+    return _Row(array.shape[1:], None, its)
+
+
+def _seen(reading: Reading, row: _Row, node: Node) -> View:
+    """A row where it lies, or a copy of it."""
+    if row.place is not None:
+        return row.place
+    assert row.its is not None
+    return reading.launches.gather(row.its, node)
+
+
+def _written(reading: Reading, row: _Row, value: Operand, node: Node) -> None:
+    if row.place is not None:
+        reading.launches.copied(value, row.place)
+        return
+    assert row.its is not None
+    found = value if isinstance(value, View) else reading.launches.copy(value)
+    reading.launches.scatter(row.its, found, None, node)
+
+
+def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    table, index = reading.table(step.operands[0]), _index(reading, step.operands[1])
+    row = _seen(reading, _row(reading, table.rows, index), step.node)
+    if table.marks is not None:
+        mark = _seen(reading, _row(reading, table.marks, index), step.node)
+        zero = Fixed(row.dtype, row.dtype.type(0))
+        return (_computed(reading, row.shape, row.dtype, "where", [mark, row, zero], [BOOL, row.dtype, row.dtype]),)
+    # What is about to be overwritten is read first.
+    return (reading.launches.copy(row) if reading.is_updated(table.rows) else row,)
+
+
+def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    how = attributes.Write.of(step.node)
+    if how.grow:
+        raise CannotPrepare("an array that may grow is written")
+    value, index = reading.operand(step.operands[2]), _index(reading, step.operands[1])
+    table = reading.own_table(step.operands[0], step.operands[1:])
+    assert table.marks is not None
+    marks = _row(reading, table.marks, index)
+    if how.once:
+        _check(reading, _seen(reading, marks, step.node), index, len(table), step.node)
+    _require_dtype(value, table)
+    _written(reading, _row(reading, table.rows, index), value, step.node)
+    _written(reading, marks, Fixed(BOOL, np.True_), step.node)
+    return (table,)
+
+
+def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    value, index = reading.operand(step.operands[2]), _index(reading, step.operands[1])
+    table = reading.own_table(step.operands[0], step.operands[1:])
+    assert table.marks is not None
+    _require_dtype(value, table)
+    rows, marks = _row(reading, table.rows, index), _row(reading, table.marks, index)
+    before, mark = _seen(reading, rows, step.node), _seen(reading, marks, step.node)
+    dtype = table.rows.dtype
+    target = rows.place or reading.launches.buffer(rows.shape, dtype)
+    builder = TextBuilder()
+    old, new, is_written = builder.input(dtype), builder.input(dtype), builder.input(BOOL)
+    total = builder.elementwise("add", [old, new], [dtype, dtype], dtype)
+    found = builder.elementwise("where", [is_written, total, new], [BOOL, dtype, dtype], dtype)
+    reading.launches.kernel(builder.text(found, dtype), rows.shape, [before, value, mark], [target])
+    if rows.place is None:
+        _written(reading, rows, target, step.node)
+    _written(reading, marks, Fixed(BOOL, np.True_), step.node)
+    return (table,)
+
+
+def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    index = _index(reading, step.operands[1])
+    table = reading.own_table(step.operands[0], step.operands[1:])
+    assert table.marks is not None
+    _written(reading, _row(reading, table.marks, index), Fixed(BOOL, np.False_), step.node)
+    return (table,)
+
+
+def length(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    return (Affine(len(reading.table(step.operands[0]))),)
+
+
+def _index(reading: Reading, slot: int) -> Index:
+    index = reading.value(slot)
+    return index if isinstance(index, Affine) else reading.view(slot)
+
+
+def _require_dtype(value: Operand, table: TableValue) -> None:
+    if (INT64 if isinstance(value, Affine) else value.dtype) != table.rows.dtype:
+        raise CannotPrepare("a row is converted when it is written")
+
+
+def _computed(
+    reading: Reading, shape: Shape, dtype: np.dtype, name: str, operands: list[Operand], dtypes: list[np.dtype]
+) -> View:
+    builder = TextBuilder()
+    text = builder.text(builder.elementwise(name, [builder.input(d) for d in dtypes], dtypes, dtype), dtype)
+    found = reading.launches.buffer(shape, dtype)
+    reading.launches.kernel(text, shape, operands, [found])
+    return found
+
+
+def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) -> None:
+    """Note a row that is written again: what is noted first stays."""
+    flag = View(Flag(), INT64, (3,), contiguous((3,), INT64))
+    words = [part(flag, (n,), ())[0] for n in range(3)]
+    dtype = INT64 if isinstance(index, Affine) else index.dtype
+    noted = ("a4", "int64(a5)", f"int64({size})")
+    lines = [f"o{n} = np_select(a0 & (a1 == int64(0)), {x}, a{n + 1});" for n, x in enumerate(noted)]
+    dtypes = ("bool", "int64", "int64", "int64", "int64", dtype.name)
+    inputs = tuple(Parameter(name, f"a{n}") for n, name in enumerate(dtypes))
+    text = KernelText(inputs, tuple(Parameter("int64", f"o{n}") for n in range(3)), "\n".join(lines))
+    reading.launches.kernel(text, (), [mark, *words, Site(node), index], words)
+
+
+TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
+    "stack_read": read,
+    "stack_write": write,
+    "stack_add": add,
+    "stack_clear": clear,
+    "stack_length": length,
+}
+
+__all__ = ["TABLES"]

@@ -1,0 +1,436 @@
+"""Loops in prepared lists: a list of the inner loop's iteration, gone through by a count or by what the card says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.comparing import assert_same
+from instruments.graph_loops import without_graphs
+from instruments.order import Judge
+from instruments.python_calls import calls_of_the_engine
+from instruments.recorded import recorded_run
+from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_reference, on_stand_in
+from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda import stacks
+from ctrlgrad.engines.cuda.prepared import graphs, loops, placement, runner
+from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.entries import ListWriter
+from ctrlgrad.engines.cuda.prepared.operands import Affine
+from ctrlgrad.engines.cuda.prepared.reading import Reading
+from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.errors import MemoryBudgetError
+
+X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
+STEPS = 24
+
+
+def looped(step: Callable[[Any, Any], Any], x: Any) -> Any:
+    return cg.fori_loop(0, STEPS, step, x)
+
+
+def counted(x: Any) -> Any:
+    """A number that goes by both counters, and an array that goes on behind the loop inside."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, total = c
+        found = cg.fori_loop(0, 3, lambda j, z: cnp.tanh(z @ x) + 0.1 * j + 0.01 * i, y)
+        return found * 0.5, total + found
+
+    y, total = looped(step, (x, x * 0.0))
+    return y + total
+
+
+def exchanged(x: Any) -> Any:
+    """Carries that change places, and one that is the other as it was."""
+
+    def step(i: Any, c: Any) -> Any:
+        a, b = c
+        a, b, old = cg.fori_loop(0, 5, lambda j, c: (c[1] * 0.9, cnp.sin(c[0]) + 0.1, c[0]), (a, b, a))
+        return a + old * 0.1, b
+
+    a, b = looped(step, (x, x * 0.5))
+    return a + b
+
+
+def layers(x: Any) -> Any:
+    """A recurrent network of several layers: states that a scan inside reads and collects."""
+    weights = cnp.stack([x, x * 0.5, cnp.sin(x)])
+
+    def step(states: Any, row: Any) -> Any:
+        def layer(below: Any, c: Any) -> Any:
+            w, state = c
+            new = cnp.tanh(below @ w + state @ w * 0.5)
+            return new, new
+
+        above, states = cg.scan(layer, row, (weights, states))
+        return states, above
+
+    return cg.scan(step, cnp.zeros((3, 2, 3)), cnp.broadcast_to(x[:2], (STEPS, 2, 3)))[1]
+
+
+def deep(x: Any) -> Any:
+    """Three loops, with numbers that go by all of their counters, and an array that is added to in place."""
+
+    def inner(i: Any, j: Any, c: Any) -> Any:
+        return cg.fori_loop(0, 2, lambda k, c: (cnp.sin(c[0]) * 0.9 + 0.01 * (i + 2 * j + 3 * k), c[1]), c)
+
+    def middle(i: Any, j: Any, c: Any) -> Any:
+        y, total = inner(i, j, c)
+        return y, cnp.at(total)[j].add(y[j])
+
+    y, total = looped(lambda i, c: cg.fori_loop(0, 3, lambda j, c: middle(i, j, c), c), (x, x * 0.0))
+    return y + total
+
+
+def branched(x: Any) -> Any:
+    """A branch in a loop inside, and a loop in a branch inside that; both push."""
+
+    def side(y: Any) -> Any:
+        return cg.fori_loop(0, 2, lambda k, z: cnp.sin(z) * 1.1, y)
+
+    def inner(j: Any, y: Any) -> Any:
+        return cg.cond(cnp.sum(y) > 1.0, side, lambda y: y * y * 0.5 + 0.2, y)
+
+    return looped(lambda i, y: cg.fori_loop(0, 2, inner, y) + 0.01, x)
+
+
+def grows(x: Any) -> Any:
+    """As often as there were iterations before, at first never."""
+    inner = lambda i, y: cg.fori_loop(0, i, lambda j, z: cnp.sin(z) * 0.9 + 0.1 * j, y)
+    return cg.fori_loop(0, STEPS + 1, lambda i, y: inner(i, y) * 0.99 + 0.01, x)
+
+
+GRADIENTS = [counted, exchanged, layers, deep, branched, grows]
+
+
+def newton(x: Any) -> Any:
+    """As often as the data says, with a count that is read behind the loop."""
+
+    def step(i: Any, total: Any) -> Any:
+        value = x * x + 0.5 + i * 0.3
+
+        def body(c: Any) -> Any:
+            return 0.5 * (c[0] + value / c[0]), c[1] + 1
+
+        root, count = cg.while_loop(lambda c: cnp.max(cnp.abs(c[0] * c[0] - value)) > 1e-9, body, (value, 0))
+        return total * 0.9 + root + count * 0.01
+
+    return looped(step, x)
+
+
+def indexed(x: Any) -> Any:
+    """Rows that are read and written by the counter of the loop inside, up and down."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, total = c
+        total = cg.fori_loop(0, 3, lambda j, t: cnp.at(t)[2 - j].add(y[j] * 0.1), total)
+        return cnp.cos(y) + total * 0.1, total
+
+    return looped(step, (x, x))[1]
+
+
+def kept(x: Any) -> Any:
+    """What the loop inside begins with, and what it reads, is read behind it too."""
+
+    def step(i: Any, y: Any) -> Any:
+        z = cnp.sin(y)
+        found = cg.fori_loop(0, 3, lambda j, a: cnp.at(a)[j].add(z[j]) * 0.5, z)
+        return found + z * 0.5
+
+    return looped(step, x)
+
+
+def changed(x: Any) -> Any:
+    """What all iterations of the loop inside read, each has changed for itself; nobody reads it behind them."""
+
+    def step(i: Any, y: Any) -> Any:
+        z = cnp.sin(y)
+        return cg.fori_loop(0, 3, lambda j, a: a * 0.5 + cnp.at(z)[j].add(a[j]), y) * 0.7
+
+    return looped(step, x)
+
+
+def searched(x: Any) -> Any:
+    """Rows by a counter of which only the card knows the end, inside the loop and behind it."""
+    rows = cnp.stack([x * k for k in range(12)])
+
+    def step(i: Any, y: Any) -> Any:
+        def body(c: Any) -> Any:
+            return c[0] + cnp.abs(cnp.sum(rows[c[1]])) + 2.0, c[1] + 1, c[2] * 0.9 + rows[c[1]]
+
+        init = cnp.sum(y) * 0.0, 0, y
+        _, count, z = cg.while_loop(lambda c: cnp.logical_and(c[0] < 30.0, c[1] < 11), body, init)
+        return z * 0.5 + rows[count] * 0.1 + 0.01 * i
+
+    return looped(step, x)
+
+
+FUNCTIONS = [*GRADIENTS, newton, indexed, kept, changed, searched]
+
+
+def loss(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: cnp.sum(cnp.sin(fn(x)))
+
+
+def programs(fn: Callable[[Any], Any]) -> list[Callable[[Any], Any]]:
+    return [fn, cg.grad(loss(fn)), cg.grad(lambda x: cnp.sum(cg.grad(loss(fn))(x) ** 2))]
+
+
+@pytest.fixture
+def long_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "LEAST_ROWS", 1024)
+
+
+def all_from_lists(library: StandIn, graph: Any) -> bool:
+    """Whether loops are listed that no other one is around, and those inside are in their lists."""
+    report = explain_on(library, optimised_graph(graph), [X])
+    found = [loop.launching for loop in report.loops], [x.launching for loop in report.loops for x in loop.inner]
+    outer, inner = (
+        all(x.startswith(text) for x in xs) for xs, text in zip(found, ("from a list", "from the list"), strict=True)
+    )
+    return outer and inner and all(" inside" in x for x in found[0])
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("in_graphs", [True, False], ids=["graphs", "lists"])
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_values_and_gradients(
+    fn: Callable[[Any], Any], in_graphs: bool, order: int, long_blocks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_graphs:
+        without_graphs(monkeypatch)
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
+    library, graph = StandIn(), cg.function(programs(fn)[order]).graph(X)
+    ran = on_stand_in(graph, [X], library=library)
+    assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+    # The second derivative of what a scan collects asks how long stacks are.
+    if not order or (fn in GRADIENTS and (order == 1 or fn is not layers)):
+        assert all_from_lists(library, graph), str(explain_on(library, optimised_graph(graph), [X]))
+        assert bool(ran.counts.graphs) == in_graphs
+
+
+@pytest.mark.parametrize("fn", [counted, newton, layers])
+def test_the_same_bits_as_step_by_step(fn: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = cg.function(programs(fn)[1]).graph(X)
+    found = on_stand_in(graph, [X])
+    monkeypatch.setattr(runner.Iterations, "_count", lambda self, form, most: 0)
+    stepped = on_stand_in(graph, [X])
+    assert found.counts.runs and not stepped.counts.runs
+    for a, b in zip(found.results, stepped.results, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_what_python_does_does_not_grow_with_either_count(long_blocks: None) -> None:
+    """Forward and backward; how often the loop inside goes on is an argument."""
+    calls, counted = [], []
+
+    def loss(x: Any, n: Any, m: Any) -> Any:
+        inner = lambda y: cg.fori_loop(0, m, lambda j, z: cnp.tanh(z @ x) + 0.1 * j, y)
+        return cnp.sum(cg.fori_loop(0, n, lambda i, y: inner(y) * 0.9, x))
+
+    for trips in ((24, 2), (24, 9), (60, 2), (61, 12)):
+        library, given = StandIn(), [X, *map(np.int64, trips)]
+        graph = cg.function(cg.grad(loss)).graph(*given)
+        ran = on_stand_in(graph, given, library=library)
+        assert_same(ran.results, on_reference(graph, given), 1e-9)
+        counted.append((ran.counts.runs, ran.counts.graphs, ran.counts.predicate_reads))
+        calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, given, library=library)))
+    assert counted == [(4, 2, 0)] * 4
+    assert len(set(calls[:3])) == 1 and abs(calls[3] - calls[0]) <= 8, calls
+
+
+def test_a_loop_that_counts_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that follows from data is asked for before each of its iterations, but by a graph."""
+    without_graphs(monkeypatch)
+    for fn, waits in ((counted, False), (grows, False), (newton, True)):
+        ran = on_stand_in(cg.function(fn).graph(X), [X])
+        assert ran.counts.runs == 2 and bool(ran.counts.predicate_reads) == waits
+
+
+@pytest.mark.parametrize("in_graphs", [True, False], ids=["graphs", "lists"])
+def test_a_loop_that_asks_the_card_too_often(in_graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few iterations of the outer loop are a graph, too, if there are many inside; without graphs it runs by itself."""
+    if not in_graphs:
+        without_graphs(monkeypatch)
+
+    def slow(c: Any) -> Any:
+        inner = lambda y: cg.while_loop(lambda y: cnp.max(y) > 0.1, lambda y: y * 0.99, y)
+        return c[0] - 1.0, c[1] + inner(c[1] * 0.0 + 1.0)
+
+    def fn(x: Any) -> Any:
+        return cg.while_loop(lambda c: c[0][0, 0] > 0.5, slow, (x + 10.0, x))[1]
+
+    library, graph = StandIn(), cg.function(fn).graph(X)
+    ran = on_stand_in(graph, [X], library=library)
+    assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+    # For each of the 230 iterations inside at first, then not at all, or for many at a time.
+    assert bool(ran.counts.graphs) == in_graphs and 460 < ran.counts.predicate_reads < (500 if in_graphs else 1100)
+    said = "a loop inside asks the card too often" in str(explain_on(library, optimised_graph(graph), [X]))
+    assert said != in_graphs
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize("fn", GRADIENTS)
+def test_blocks_that_are_soon_full(fn: Callable[[Any], Any], rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations for which a block has not enough rows run step by step."""
+    monkeypatch.setattr(stacks, "LEAST_ROWS", rows)
+    monkeypatch.setattr(stacks, "BLOCK_BYTES", rows * X.nbytes)
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
+    graph = cg.function(programs(fn)[1]).graph(X)
+    assert_same(on_stand_in(graph, [X]).results, on_reference(graph, [X]), 1e-9)
+
+
+@pytest.mark.parametrize("way", [SWAP, RECOMPUTE, FREE])
+@pytest.mark.parametrize("fn", GRADIENTS)
+def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits, whichever way blocks come back."""
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
+    graph = cg.function(programs(fn)[1]).graph(X)
+    expected = on_stand_in(graph, [X])
+    force(monkeypatch, way)
+    results, manager = run_within(None, graph, [X])
+    for share in (4, 3, 2):
+        with suppress(MemoryBudgetError):
+            results, manager = run_within(manager.stats.peak_bytes["device"] * share // 5, graph, [X])
+        for a, b in zip(results, expected.results, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_explain_says_what_is_inside_and_why_not() -> None:
+    def launching(fn: Callable[[Any], Any]) -> list[str]:
+        library, graph = StandIn(), cg.function(fn).graph(X)
+        on_stand_in(graph, [X], library=library)
+        return [loop.launching for loop in explain_on(library, optimised_graph(graph), [X]).all_loops()]
+
+    outer, inner = launching(newton)
+    assert " an iteration with 1 loop inside, which waits for 1 loop, in a graph" in outer
+    assert inner == "from the list of the loop around it"
+
+    def pushing(x: Any) -> Any:
+        def body(c: Any) -> Any:
+            return c[0] * 0.7, c[1].push(c[0])
+
+        rows = cg.TensorArray(np.float64, None, (3, 3))
+        step = lambda i, c: (cnp.cos(c[0]), cg.while_loop(lambda c: cnp.max(c[0]) > 0.1, body, (c[0], c[1]))[1])
+        return looped(step, (x, rows))[1].stack()
+
+    assert launching(pushing)[0] == (
+        "one by one (a loop inside pushes or pops, and how often it goes on follows from data)"
+    )
+
+
+# Mistakes.
+
+
+def counter_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter of a loop inside is not 0 when it begins."""
+    text = loops._text
+    monkeypatch.setattr(
+        loops,
+        "_text",
+        lambda n, *outputs: text(n, *(x.replace("int64(0)", "int64(1)", x == "int64(0)") for x in outputs)),
+    )
+
+
+def first_value_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reading, "_is_read_later", lambda *given: False)
+
+
+def never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = ListWriter._switch
+
+    def wrong(self: ListWriter, word: int, deltas: Any) -> tuple[int, int]:
+        return switch(self, word, [max(x, 1) for x in deltas])
+
+    monkeypatch.setattr(ListWriter, "_switch", wrong)
+
+
+def one_time_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    trips = loops._trips
+
+    def more(*given: Any) -> Affine | None:
+        found = trips(*given)
+        return None if found is None else found.plus(Affine(1))
+
+    monkeypatch.setattr(loops, "_trips", more)
+
+
+def counts_from_the_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a graph as before it."""
+    have = Binding._have_trips
+    monkeypatch.setattr(Binding, "_have_trips", lambda self, integers, before: have(self, integers, 0))
+
+
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops._Listed, "_may_be_in", lambda *given: True)
+
+
+def needed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first iteration of a loop inside reads last is gone then."""
+    monkeypatch.setattr(placement, "_keep_in_loops", lambda *given: None)
+
+
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops._Listed, "_fixed", lambda self: frozenset())
+
+
+def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A while node inside has its condition from the iteration before."""
+    write = graphs._Writer.write
+
+    def wrong(self: Any, graph: Any, parts: Any) -> None:
+        write(self, graph, [replace(x, put=lambda *given: None) if isinstance(x, graphs.Cycle) else x for x in parts])
+
+    monkeypatch.setattr(graphs._Writer, "write", wrong)
+
+
+def rows_of_one_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "total", lambda times, iterations, integers: iterations)
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass
+
+
+MISTAKES = [
+    counter_goes_on,
+    first_value_is_not_copied,
+    never_goes_back,
+    one_time_too_many,
+    counts_from_the_run_on,
+    written_at_once,
+    needed_once,
+    read_once,
+    asked_once,
+    rows_of_one_iteration,
+]
+
+
+@pytest.mark.parametrize("mistake", [nothing, *MISTAKES])
+def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
+    mistake(monkeypatch)
+    is_found = False
+    for fn, order in ((counted, 1), (exchanged, 0), (layers, 1), (grows, 0), (kept, 0), (changed, 0), (newton, 0)):
+        graph = cg.function(programs(fn)[order]).graph(X)
+        expected = on_reference(graph, [X])
+        try:
+            assert_same(on_stand_in(graph, [X]).results, expected, 1e-9)
+            results, entries, _ = recorded_run(monkeypatch, graph, [X], 1 << 20, 0.5)
+            assert_same(results, expected, 1e-9)
+            Judge().judge(entries)
+        except (AssertionError, cg.CtrlgradError, IndexError):
+            is_found = True
+            break
+    assert is_found == (mistake is not nothing)
