@@ -29,6 +29,7 @@ from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
+from ctrlgrad.engines.cuda.prepared.operands import Carried
 from ctrlgrad.errors import MemoryBudgetError
 
 
@@ -285,7 +286,7 @@ def predicate_of_the_iteration_before(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Binding._end
 
     def asked(self: Binding, *given: Any) -> None:
-        its = [] if self.body.ending is None else self.carried[self.body.ending.position]
+        its = [] if self.body.ending is None else self.carried[Carried(self.body.ending.position)]
         its.reverse()
         end(self, *given)
         its.reverse()
