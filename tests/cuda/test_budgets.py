@@ -27,7 +27,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
-from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.prepared import forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph, StackType, walk
@@ -192,7 +192,7 @@ def test_a_row_that_is_carried_on_does_not_keep_its_block(
     """
     force(monkeypatch, way)
     if not is_prepared:
-        monkeypatch.setattr(runner, "prepared", refused)
+        monkeypatch.setattr(forms, "prepared", refused)
     x = np.linspace(0.1, 1.0, 50)
     graph = cg.function(cg.grad(lambda x: np.sum(cg.fori_loop(0, 40, lambda i, x: np.exp(-x), x)))).graph(x)
     context = Context(LIBRARY)

@@ -20,7 +20,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.prepared import forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.reductions import running, stages, tree
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
@@ -207,7 +207,7 @@ def test_a_list_has_the_bits_of_what_is_run_step_by_step(monkeypatch: pytest.Mon
     def refuse(*given: Any) -> Any:
         raise CannotPrepare("a test")
 
-    monkeypatch.setattr(runner, "prepared", refuse)
+    monkeypatch.setattr(forms, "prepared", refuse)
     steps = on_stand_in(cg.function(fn).graph(x), [x])
     assert steps.counts.runs == 0
     np.testing.assert_array_equal(prepared.results[0], steps.results[0])
