@@ -12,7 +12,7 @@ from llvmlite import binding
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.native import engine, target
+from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.emit import PlanWriter
 
 
@@ -38,8 +38,11 @@ def assembly(vector_bytes: int) -> str:
         cpu="x86-64-v4" if vector_bytes == 64 else "x86-64-v3", features=features, opt=2, reloc="pic", codemodel="small"
     )
     module = binding.parse_assembly(text)
-    compiler = target._Compiler(target.USUAL, target.GOOD)
-    compiler._passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options()))
+    # As `target.USUAL`.
+    passes = binding.create_new_module_pass_manager()
+    for add in (passes.add_sroa_pass, passes.add_instruction_combine_pass, passes.add_simplify_cfg_pass):
+        add()
+    passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options()))
     return machine.emit_assembly(module)
 
 

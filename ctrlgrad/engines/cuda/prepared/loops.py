@@ -83,15 +83,16 @@ class _Listed:
         self.reading, self.launches, self.listing = reading, reading.launches, reading.listing
         self.loop, self.read = loop, read
         self.counter, self.since = self.listing.new_counter(), self.listing.new_counter()
-        self.captures = len(step.operands) - len(loop.parts.carries)
+        self.captured, self.entering = loop.parts.split(step.operands)
+        self.captures = len(self.captured)
         self.trips = _trips(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
         if self.trips is None:
             self.listing.endless.add(self.since)
         if loop.maximum is not None and not _is_at_most(self.trips, loop.maximum):
             raise CannotPrepare("a loop inside may go on too often, which is an error")
         self.goes_on = self.launches.buffer((), INT64)
-        self.given = [_captured(reading.values[slot]) for slot in step.operands[: self.captures]]
-        self.given += [self._carried(step, position) for position in range(len(loop.parts.carries))]
+        self.given = [_captured(reading.values[slot]) for slot in self.captured]
+        self.given += [self._carried(position) for position in range(len(loop.parts.carries))]
         self.first = len(self.launches.buffers)
 
     def results(self) -> tuple[object, ...]:
@@ -113,9 +114,9 @@ class _Listed:
 
     # What it carries, when it begins.
 
-    def _carried(self, step: NodeStep, position: int) -> object:
+    def _carried(self, position: int) -> object:
         """What a carry is in the iterations."""
-        slot, program = step.operands[self.captures + position], self.loop.iteration
+        slot, program = self.entering[position], self.loop.iteration
         value = _at_least(self.reading, self.reading.value(slot))
         adds = self.listing.rates.numbers.get((self.since, position), 0)
         moved = Affine(0, (), ((self.since, adds),) if adds else ())
@@ -129,7 +130,7 @@ class _Listed:
             if not isinstance(value, Affine):
                 raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
             return value.plus(moved)
-        others = [*step.operands[: self.captures + position], *step.operands[self.captures + position + 1 :]]
+        others = [*self.captured, *self.entering[:position], *self.entering[position + 1 :]]
         return self.reading.own(slot, others)
 
     def _fixed(self) -> frozenset[Source]:
