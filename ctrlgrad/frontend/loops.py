@@ -14,12 +14,13 @@ from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.row_sizes import RowSizes
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
-from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value
+from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value, definitions
 from ctrlgrad.source import Source, here
 
 
@@ -187,6 +188,7 @@ def _scan(
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
+    rows = _of_length(rows, count, static)
 
     def trace_step(carry: Carry) -> Traced:
         def step(inputs: list[Tensor]) -> Any:
@@ -212,7 +214,13 @@ def _scan(
     start = [np.int64(0), *carry.values(), *stacks]
     _, *results = emit_while(_is_below(body, count), body, start, LoopOptions(name=operation), source)
     last = carry.rest_weak(results[: len(carry.leaves)], following)
-    collected = [apply("stack_to_tensor", [s], {"size": static}) for s in results[len(carry.leaves) :]]
+    producers = definitions(body)
+    sizes = RowSizes(builder, producers, dict(zip(body.inputs, start, strict=True)))
+    pushed = [producers[v].operands[1] for v in body.outputs[1 + len(carry.leaves) :]]
+    collected = [
+        apply("stack_to_tensor", [s, *sizes.of(row)], {"size": static})
+        for s, row in zip(results[len(carry.leaves) :], pushed, strict=True)
+    ]
     if reverse:
         collected = [apply("flip", [y], {"axes": (0,)}) for y in collected]
     return tree.unflatten(carry.treedef, last), tree.unflatten(ys_treedef, collected)
@@ -281,3 +289,14 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
             hint="pass length=..., or use ctrlgrad.while_loop where the number of iterations is not known",
         )
     return rows[0].shape[0], None
+
+
+def _of_length(rows: list[Any], count: Any, static: int | None) -> list[Any]:
+    """The leaves with one length, which those of another refuse to take when they run."""
+    length = count if static is None else static
+    found = []
+    for x in rows:
+        own = x.shape[0] if isinstance(x, Tensor) else None
+        differs = isinstance(own, Tensor) and not (isinstance(count, Tensor) and own.value is count.value)
+        found.append(FUNCTIONS["reshape"](x, (length, *x.shape[1:])) if differs else x)
+    return found
