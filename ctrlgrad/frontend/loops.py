@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -188,7 +188,7 @@ def _scan(
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
-    rows = _of_length(rows, count, static)
+    rows = _of_length(rows, length, count, static)
 
     def trace_step(carry: Carry) -> Traced:
         def step(inputs: list[Tensor]) -> Any:
@@ -291,12 +291,13 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
     return rows[0].shape[0], None
 
 
-def _of_length(rows: list[Any], count: Any, static: int | None) -> list[Any]:
+def _of_length(rows: list[Any], length: Any, count: Any, static: int | None) -> list[Any]:
     """The leaves with one length, which those of another refuse to take when they run."""
-    length = count if static is None else static
-    found = []
-    for x in rows:
-        own = x.shape[0] if isinstance(x, Tensor) else None
-        differs = isinstance(own, Tensor) and not (isinstance(count, Tensor) and own.value is count.value)
-        found.append(FUNCTIONS["reshape"](x, (length, *x.shape[1:])) if differs else x)
+    # The first is measured where nothing else tells the length.
+    measured = 1 if static is None and length is None else 0
+    size = count if static is None else static
+    found = rows[:measured]
+    for x in rows[measured:]:
+        is_known = tensor_type(x).shape[0] is not None
+        found.append(x if is_known else FUNCTIONS["reshape"](x, (size, *x.shape[1:])))
     return found

@@ -11,7 +11,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.ir import verify
+from ctrlgrad.ir import count_ops, verify
 
 ENGINES = ("native", "reference", "dataflow")
 TABLE = np.array([0.5, 2.0, 5.0])
@@ -119,3 +119,11 @@ def test_rows_that_are_known_from_one_argument_are_known_of_all() -> None:
         f = cg.function(fn, signature=[spec])
         verify(f.graph(x))
         np.testing.assert_allclose(f(x), cg.function(fn, engine="reference")(x), rtol=1e-12)
+
+
+def test_the_array_that_tells_a_length_is_not_compared_with_itself() -> None:
+    spec = cg.TensorSpec((None,), "float64")
+    total = lambda *xs: cg.scan(lambda c, row: (c + sum(row), None), 0.0, xs)[0]
+    for arrays in (1, 2, 3):
+        graph = cg.function(total, signature=[spec] * arrays).graph(*[np.ones(3)] * arrays)
+        assert count_ops(graph)["reshape"] == arrays - 1
