@@ -11,8 +11,8 @@ from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
 from ctrlgrad.gradients.branches import reverse_cond
 from ctrlgrad.gradients.calls import Batch, reverse_call
 from ctrlgrad.gradients.loops import reverse_while
-from ctrlgrad.ir import Builder, Graph
-from ctrlgrad.ops.term import Term
+from ctrlgrad.ir import Builder, Graph, StackType, Value
+from ctrlgrad.ops.term import Term, reshape
 from ctrlgrad.stacks.saving import FunctionScope
 
 REGION_RULES = {"call": reverse_call, "cond": reverse_cond, "while": reverse_while}
@@ -37,8 +37,7 @@ def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batc
     for i, seed in zip(seeded, seeds, strict=True):
         adjoint.add(graph.outputs[i], Term(backward, seed))
     adjoint.run()
-    cotangents = [adjoint.cotangents.get(graph.inputs[i]) or adjoint.zeros_like(graph.inputs[i]) for i in wrt]
-    outputs = tuple(term.value for term in cotangents)
+    outputs = tuple(_cotangent(adjoint, graph.inputs[i]).value for i in wrt)
 
     residual_inputs = tuple(backward.inputs)
     behind = {scope.resolved[v]: v for v in scope.residuals}
@@ -55,3 +54,13 @@ def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batc
         tuple(seeded),
         tuple(wrt),
     )
+
+
+def _cotangent(adjoint: Adjoint, value: Value) -> Term:
+    """The cotangent of an input, of its sizes: those that follow from the ops alone are compared with them."""
+    found = adjoint.cotangents.get(value)
+    if found is None:
+        return adjoint.zeros_like(value)
+    if isinstance(value.type, StackType) or found.tensor.shape == value.tensor.shape:
+        return found
+    return reshape(found, adjoint.primal(value).dims)

@@ -18,7 +18,7 @@ from ctrlgrad.ops.term import Term, emit
 def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = attributes.Axis.of(node).axis % x.tensor.rank + 1
-    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], replace(attributes.Order.of(node), axis=axis)))]
+    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], replace(attributes.Axis.of(node), axis=axis)))]
 
 
 @batches("searchsorted")

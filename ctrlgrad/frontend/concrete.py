@@ -1,4 +1,5 @@
-"""The arrays that functions of `ctrlgrad.numpy` return outside of a trace: NumPy arrays, with what JAX users expect.
+"""The arrays that functions of `ctrlgrad.numpy`, loops and branches return outside of a trace: NumPy arrays, with what
+JAX users expect.
 
 A subclass of NumPy's array, since nothing else can be indexed by a traced tensor: `xs[t]` asks NumPy's array, which
 knows numbers alone. Everything else is NumPy's: memory, methods, printed text, `isinstance`. Results of compiled

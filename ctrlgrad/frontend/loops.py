@@ -10,16 +10,17 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.row_sizes import RowSizes
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
-from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value
+from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value, definitions
 from ctrlgrad.source import Source, here
 
 
@@ -187,6 +188,7 @@ def _scan(
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
+    rows = _of_length(rows, length, count, static)
 
     def trace_step(carry: Carry) -> Traced:
         def step(inputs: list[Tensor]) -> Any:
@@ -212,7 +214,13 @@ def _scan(
     start = [np.int64(0), *carry.values(), *stacks]
     _, *results = emit_while(_is_below(body, count), body, start, LoopOptions(name=operation), source)
     last = carry.rest_weak(results[: len(carry.leaves)], following)
-    collected = [apply("stack_to_tensor", [s], {"size": static}) for s in results[len(carry.leaves) :]]
+    producers = definitions(body)
+    sizes = RowSizes(builder, producers, dict(zip(body.inputs, start, strict=True)))
+    pushed = [producers[v].operands[1] for v in body.outputs[1 + len(carry.leaves) :]]
+    collected = [
+        apply("stack_to_tensor", [s, *sizes.of(row)], {"size": static})
+        for s, row in zip(results[len(carry.leaves) :], pushed, strict=True)
+    ]
     if reverse:
         collected = [apply("flip", [y], {"axes": (0,)}) for y in collected]
     return tree.unflatten(carry.treedef, last), tree.unflatten(ys_treedef, collected)
@@ -281,3 +289,15 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
             hint="pass length=..., or use ctrlgrad.while_loop where the number of iterations is not known",
         )
     return rows[0].shape[0], None
+
+
+def _of_length(rows: list[Any], length: Any, count: Any, static: int | None) -> list[Any]:
+    """The leaves with one length, which those of another refuse to take when they run."""
+    # The first is measured where nothing else tells the length.
+    measured = 1 if static is None and length is None else 0
+    size = count if static is None else static
+    found = rows[:measured]
+    for x in rows[measured:]:
+        is_known = tensor_type(x).shape[0] is not None
+        found.append(x if is_known else FUNCTIONS["reshape"](x, (size, *x.shape[1:])))
+    return found

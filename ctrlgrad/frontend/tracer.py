@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import tree
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.known import Known
 from ctrlgrad.frontend.refusals import refused_inside
@@ -106,11 +109,19 @@ class Traced:
 
 
 def in_trace(fn: Callable[[], Any]) -> Any:
-    """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once."""
+    """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once.
+
+    What runs at once gives arrays as functions of `ctrlgrad.numpy` do: a traced tensor may index them.
+    """
     if trace.current() is not None:
         return fn()
     traced = Traced("at_once", lambda _: fn(), known=())
     graph, arrays = lift_constants(traced.finish())
     # What runs knows no rules, so that two traces of one program are equal.
     results = map(without_numbers, traced.leaves, evaluate(interned(inline_calls(graph)), arrays))
-    return tree.unflatten(traced.treedef, [*results])
+    return tree.unflatten(traced.treedef, [*map(concrete, map(_writable, results))])
+
+
+def _writable(result: Any) -> Any:
+    """A result that is a constant of the graph as an array of its caller's own."""
+    return result.copy() if isinstance(result, np.ndarray) and not result.flags.writeable else result

@@ -176,12 +176,13 @@ class ChunkedLoop:
         left, right = product.operands
         flat = _reshaped(outer, part, [None, left.tensor.shape[1]])
         whole = outer.emit("matmul", [flat, copies[right]], source=product.source)
-        count = outer.emit("dim", [part], {"axis": 0})
-        m = left.tensor.shape[0]
+        sizes = [outer.emit("dim", [part], {"axis": 0})]
+        m, n = left.tensor.shape[0], right.tensor.shape[1]
         if m is None:
-            m_value = outer.emit("dim", [part], {"axis": 1})
-            return outer.emit("reshape", [whole, count, m_value], {"shape": (None, None, right.tensor.shape[1])})
-        return outer.emit("reshape", [whole, count], {"shape": (None, m, right.tensor.shape[1])})
+            sizes.append(outer.emit("dim", [part], {"axis": 1}))
+        if n is None:
+            sizes.append(outer.emit("dim", [whole], {"axis": 1}))
+        return outer.emit("reshape", [whole, *sizes], {"shape": (None, m, n)})
 
     # The loop over the iterations of a chunk.
 

@@ -11,6 +11,7 @@ import optree
 
 from ctrlgrad import tree
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
+from ctrlgrad.batching.lanes import fit
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
@@ -188,11 +189,11 @@ def _vmap(
     captures = len(closed.captures)
     row = simplify(closed.regions[0])
     batched = batch(row, [captures + i for i in mapped], size, rows_name)
+    outer.source = source
     moved = _rows_first(outer, arguments, size)
     operands = [*closed.captures, *moved]
     if batched.has_buffers and _is_mapped(outer):
         # What is mapped around it may need the rows anew.
-        outer.source = source
         values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole, rows_name))
         given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
         shared = [axis is None and not rows for axis, rows in zip(given, batched.mapped, strict=True)]
@@ -332,6 +333,8 @@ def _rows_first(builder: Builder, arguments: Sequence[_Argument], size: int | No
                 rows = rows or constant(builder, first, np.int64)
                 shape, unknown = sized(builder, x.dims[1:])
                 x = emit("reshape", x, rows, *unknown, shape=(None, *shape))
+        else:
+            x = fit(x, TensorType(x.dtype, (size, *x.tensor.shape[1:])))
         moved.append(x.value)
     return moved
 

@@ -85,6 +85,32 @@ def test_keys_with_a_traced_part_are_those_of_numpy(key: Callable[[Any], Any]) -
     np.testing.assert_array_equal(found, X[key(1)])
 
 
+CONSTRUCTS: dict[str, Callable[[Any], Any]] = {
+    "while_loop": lambda x: cg.while_loop(lambda s: s[0, 0] < 9.0, lambda s: 2.0 * s, x),
+    "fori_loop": lambda x: cg.fori_loop(0, 2, lambda i, s: s * i, x),
+    "cond": lambda x: cg.cond(True, lambda: x, lambda: 2.0 * x),
+    "switch": lambda x: cg.switch(1, [lambda x: x, lambda x: 2.0 * x], x),
+    "case": lambda x: cg.case([(False, lambda: x)], lambda: 2.0 * x),
+    "scan": lambda x: cg.scan(lambda c, row: (c + row, c), x[0], x)[1],
+    "map": lambda x: cg.map(lambda row: 2.0 * row, x),
+    "foldr": lambda x: cg.foldr(lambda c, row: c + row, x, x),
+    "associative_scan": lambda x: cg.associative_scan(np.add, x),
+    "jvp": lambda x: cg.jvp(lambda x: x, (x,), (x,))[1],
+    "checkpoint": lambda x: cg.checkpoint(lambda x: x)(x),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_what_a_construct_gives_at_once_may_be_indexed_updated_and_written_to(name: str) -> None:
+    x = X.copy()
+    found = CONSTRUCTS[name](x)
+    rows = cg.fori_loop(0, 2, lambda t, total: total + found[t], np.zeros(3))
+    np.testing.assert_array_equal(rows, found[0] + found[1])
+    assert found.at[0].set(7.0)[0].tolist() == [7.0, 7.0, 7.0]
+    found += 1.0
+    np.testing.assert_array_equal(x, X)
+
+
 def test_it_is_numpys_array_in_all_else() -> None:
     x = cnp.asarray(X)
     assert np.shares_memory(x, X) and cnp.asarray(x) is not None

@@ -204,6 +204,28 @@ def test_rows_of_another_number_in_each_iteration() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("unknown", range(16))
+def test_products_of_rows_whose_sizes_are_not_known(unknown: int) -> None:
+    """Any of the four sizes of a product of rows may be unknown, its columns too."""
+
+    def columns(xs: Any, w: Any) -> Any:
+        return cg.scan(lambda c, x: (c + cnp.sum(np.sin(x @ w)), c), 0.0, xs)
+
+    loss = lambda xs, w: cnp.sum(cnp.cos(columns(xs, w)[1]))
+    arguments = (normal(0, 5, 2, 3), normal(1, 3, 4))
+    known = [bool(unknown >> bit & 1) for bit in range(4)]
+    sizes = [size if known else None for size, known in zip((5, 2, 3, 4), known, strict=True)]
+    specs = (cg.TensorSpec(tuple(sizes[:3]), "float64"), cg.TensorSpec((sizes[2], sizes[3]), "float64"))
+    for function in (loss, cg.grad(loss, argnums=(0, 1))):
+        graph = cg.function(function, signature=specs).graph(*arguments)
+        distributed = verify(distribute(graph, 3))
+        assert loops(distributed, "chunks_of")
+        with checked():
+            found = run_on("reference", distributed, arguments)
+        for a, b in zip(run_on("reference", graph, arguments), found, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14)
+
+
 def _reaches_the_recurrence(xs: Any, u: Any, v: Any) -> Any:
     """The product goes to a row of an array that the next iteration reads."""
 

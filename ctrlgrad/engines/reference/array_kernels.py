@@ -109,8 +109,10 @@ PURE["cumprod"] = _scan(np.cumprod)
 
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Sum over the axes in which `shape` was broadcast to the shape of `x`."""
+    """Sum over the axes in which `shape` was broadcast to the shape of `x`. An error where it does not broadcast."""
     lead = x.ndim - len(shape)
+    if any(d not in (1, n) for d, n in zip(shape, x.shape[lead:], strict=True)):
+        raise ValueError(f"shape {shape} does not broadcast to {x.shape}, which is to be summed to it")
     over = tuple(range(lead)) + tuple(
         lead + axis for axis, d in enumerate(shape) if d == 1 and x.shape[lead + axis] != 1
     )

@@ -1,0 +1,129 @@
+"""Sizes that are unknown when a function is traced: rows of loops that never run, and sizes that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.ir import count_ops, verify
+
+ENGINES = ("native", "reference", "dataflow")
+TABLE = np.array([0.5, 2.0, 5.0])
+
+
+def _rows_of_ones(x: Any, w: Any) -> Any:
+    """The size of a row is told to the op that makes it."""
+    return cg.map(lambda row: cnp.ones((2 * row.shape[0] + 1, 2)) * row[0], x)
+
+
+def _rows_of_a_sum(x: Any, w: Any) -> Any:
+    """A carry, a product and a row of the argument come together: the sizes of three values."""
+    return cg.scan(lambda c, row: (np.tanh(c + row @ w), c * row), w[0], x)[1]
+
+
+ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "map": lambda x, w: cg.map(np.tanh, x),
+    "reversed": lambda x, w: cg.scan(lambda c, row: (c, (row @ w)[None]), 0.0, x, reverse=True)[1],
+    "a sum": _rows_of_a_sum,
+    "a told size": _rows_of_ones,
+    "what is around": lambda x, w: cg.map(lambda row: row[0] * w.mT, x),
+    "outer product": lambda x, w: cg.map(lambda row: row[:, None] * row, x),
+    "all elements": lambda x, w: cg.map(lambda row: cnp.ravel(row[:, None] * w), x),
+    "inside a map": lambda x, w: cg.vmap(lambda y: cg.map(np.sin, y[:0, None] * w[0]))(x),
+    "inside a loop": lambda x, w: cg.map(lambda row: cg.map(lambda u: u * row, TABLE), x),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ROWS)
+def test_a_loop_that_never_runs_has_rows_of_the_shape_of_others(name: str, engine: str) -> None:
+    """One trace serves every number of rows, none too; the gradient is as one that is traced for these sizes alone."""
+    fn = ROWS[name]
+    loss = cg.grad(lambda x, w: cnp.sum(np.sin(fn(x, w))), argnums=(0, 1))
+    rows, slopes = cg.function(fn, engine=engine), cg.function(loss, engine=engine)
+    rng = np.random.default_rng(5)
+    for count, width in ((2, 3), (4, 2), (0, 5), (1, 1), (0, 2)):
+        x, w = rng.normal(size=(count, width)), rng.normal(size=(width, width))
+        known = cg.function(fn, engine="reference")(x, w)
+        found = rows(x, w)
+        assert found.shape == known.shape
+        np.testing.assert_allclose(found, known, rtol=1e-12)
+        for a, b in zip(slopes(x, w), cg.function(loss, engine="reference")(x, w), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    assert rows.traces == 2
+
+
+MISFITS: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda x: cg.vmap(lambda a, b: a + b)(x, TABLE),
+    "scan": lambda x: cg.scan(lambda c, row: (c + row[0] * row[1], None), 0.0, (x, TABLE))[0],
+    "map": lambda x: cg.map(lambda row: row[0] * row[1], (TABLE, x)),
+    "foldr": lambda x: cg.foldr(lambda c, row: c + row[0] * row[1], (x, TABLE), 0.0),
+    "dot": lambda x: x @ TABLE,
+    "gradient of a dot": cg.grad(lambda x: x @ TABLE),
+    "gradient of a scan": cg.grad(lambda x: cg.scan(lambda c, row: (c + row[0] * row[1], None), 0.0, (x, TABLE))[0]),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", MISFITS)
+def test_sizes_that_do_not_fit_are_refused_whatever_was_called_before(name: str, size: int, engine: str) -> None:
+    """Not only by the first call, which knows them; and the function goes on to work."""
+    f = cg.function(MISFITS[name], engine=engine)
+    expected = f(np.ones(3))
+    for _ in range(2):
+        with pytest.raises(CtrlgradError):
+            f(np.ones(size))
+    np.testing.assert_array_equal(f(np.ones(3)), expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("sizes", [(4, 3), (3, 4), (1, 4), (4, 1)])
+def test_lengths_that_differ_are_refused_where_neither_is_known(sizes: tuple[int, int], engine: str) -> None:
+    def total(x: Any, y: Any) -> Any:
+        return cg.scan(lambda c, row: (c + row[0] * row[1], None), 0.0, (x, y))[0]
+
+    f = cg.function(total, engine=engine)
+    for n in (2, 3):
+        assert float(f(np.ones(n), np.ones(n))) == n
+    with pytest.raises(CtrlgradError):
+        f(*map(np.ones, sizes))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_gradient_of_a_broadcast_is_refused_where_it_was_none(engine: str) -> None:
+    """The product itself is not computed for it; one element is broadcast, as in the first call."""
+    slope = cg.function(cg.grad(lambda x: cnp.sum(x * TABLE)), engine=engine)
+    for n in (3, 1):
+        np.testing.assert_allclose(slope(np.ones(n)), TABLE if n == 3 else [TABLE.sum()])
+    with pytest.raises(CtrlgradError):
+        slope(np.ones(4))
+
+
+def test_rows_that_are_known_from_one_argument_are_known_of_all() -> None:
+    """In the graph too: a loop inside of another map begins with what its body declares."""
+
+    def powers(x: Any) -> Any:
+        return cg.vmap(lambda a, n: cg.fori_loop(0, n, lambda i, s: np.sin(s) * a, a))(x, np.array([0, 2, 5]))
+
+    slope = cg.grad(lambda x: cnp.sum(powers(x) ** 2))
+    one, two = cg.TensorSpec((None,), "float64"), cg.TensorSpec((None, None), "float64")
+    xs = np.random.default_rng(1).normal(size=(2, 3))
+    for fn, spec, x in ((powers, one, xs[0]), (slope, one, xs[0]), (cg.vmap(slope), two, xs)):
+        f = cg.function(fn, signature=[spec])
+        verify(f.graph(x))
+        np.testing.assert_allclose(f(x), cg.function(fn, engine="reference")(x), rtol=1e-12)
+
+
+def test_the_array_that_tells_a_length_is_not_compared_with_itself() -> None:
+    spec = cg.TensorSpec((None,), "float64")
+    total = lambda *xs: cg.scan(lambda c, row: (c + sum(row), None), 0.0, xs)[0]
+    for arrays in (1, 2, 3):
+        graph = cg.function(total, signature=[spec] * arrays).graph(*[np.ones(3)] * arrays)
+        assert count_ops(graph)["reshape"] == arrays - 1
