@@ -16,15 +16,28 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.driver import STREAM, Driver
-from instruments.graph_driver import CAPTURE_STREAM, INVALIDATED, NOT_SUPPORTED, UNSUPPORTED
+from instruments.graph_driver import (
+    CAPTURE_STREAM,
+    INVALID,
+    INVALIDATED,
+    NOT_SUPPORTED,
+    UNSUPPORTED,
+    UNWRITTEN,
+    Conditional,
+    Graph,
+    Graphs,
+)
 from instruments.graph_loops import rnn
 from instruments.stand_in import StandIn, StandInDevice
 from instruments.stand_in_runs import on_reference, on_stand_in
 
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.prepared import entries, graphs
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NodeParameters
 from ctrlgrad.engines.cuda.prepared.words import LaunchList, Words
 from ctrlgrad.engines.cuda.report import explain_on
@@ -57,7 +70,18 @@ def test_what_the_driver_refuses_is_run_from_the_list(name: str, status: int) ->
     assert all(f"not in a graph ({name}: " in text and f"(status {status})" in text for text in texts)
     calls = library.driver.graph_calls.calls
     assert calls[name] == (4 if status == 2 else 2) and not calls["cuGraphLaunch"]
-    assert calls["cuGraphCreate"] == calls["cuGraphDestroy"] + (name == "cuGraphCreate") * calls[name]
+    # Where a capture was spoilt, there is none to destroy.
+    lost = calls[name] if name in ("cuGraphCreate", "cuStreamEndCapture") else 0
+    assert calls["cuGraphCreate"] == calls["cuGraphDestroy"] + lost
+    assert not library.driver.graph_calls.alive and not library.driver.graph_calls.freed_twice
+
+
+def test_a_node_that_no_body_may_hold_is_a_refusal() -> None:
+    """The driver takes it for a wrong argument."""
+    library = StandIn()
+    library.driver.graph_calls.refusals["cuGraphInstantiateWithFlags"] = INVALID
+    reason = "not in a graph (cuGraphInstantiateWithFlags: it has a node that no while node may hold (status 1))"
+    assert all(reason in text for text in explained(library))
     assert not library.driver.graph_calls.alive
 
 
@@ -85,7 +109,7 @@ def test_other_errors_of_the_driver_are_raised(name: str) -> None:
         on_stand_in(graph, arguments, library=library)
     gc.collect()
     calls = library.driver.graph_calls.calls
-    assert not library.driver.graph_calls.alive
+    assert not library.driver.graph_calls.alive and not library.driver.graph_calls.freed_twice
     assert calls["cuStreamBeginCaptureToGraph"] - (name == "cuStreamBeginCaptureToGraph") == calls["cuStreamEndCapture"]
 
 
@@ -110,7 +134,7 @@ def test_a_product_that_is_not_captured(status: int, is_refusal: bool, monkeypat
 
 
 def test_products_without_a_workspace_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the driver, since they take memory by themselves."""
+    """By the driver, since they take memory by themselves: no body may have a node that does."""
     monkeypatch.setattr(Driver, "workspace_bytes", 0)
     on = Driver._multiply
 
@@ -119,7 +143,10 @@ def test_products_without_a_workspace_are_refused(monkeypatch: pytest.MonkeyPatc
         on(self, *given)
 
     monkeypatch.setattr(Driver, "_multiply", without)
-    assert all("not in a graph (cuGraphInstantiateWithFlags: not supported" in text for text in explained(StandIn()))
+    assert all(
+        "cuGraphInstantiateWithFlags: it has a node that no while node may hold" in text
+        for text in explained(StandIn())
+    )
 
 
 def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,14 +164,14 @@ def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch
 
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
-    end = Binding._end
+    end = Capture.end
 
-    def interrupted(self: Binding, *given: Any) -> None:
+    def interrupted(self: Capture, *given: Any) -> None:
         end(self, *given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Binding, "_end", interrupted)
+        patched.setattr(Capture, "end", interrupted)
         on_stand_in(graph, arguments, library=library)
     assert not library.driver.graph_calls.alive
     # Lists are kept, and have been gone through before.
@@ -162,9 +189,9 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
 def test_what_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
     driver, out = library.driver, ctypes.c_uint64()
-    end = Binding._end
+    end = Capture.end
 
-    def forbidden(self: Binding, *given: Any) -> None:
+    def forbidden(self: Capture, *given: Any) -> None:
         end(self, *given)
         match what:
             case "allocation":
@@ -176,16 +203,44 @@ def test_what_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatc
             case _:
                 driver.graph_calls._cuGraphInstantiateWithFlags(ctypes.addressof(out), 0, 0)
 
-    monkeypatch.setattr(Binding, "_end", forbidden)
+    monkeypatch.setattr(Capture, "end", forbidden)
     with pytest.raises(RuntimeError, match=f"not permitted when stream is capturing: {what}"):
         on_stand_in(graph, arguments, library=library)
-    monkeypatch.setattr(Binding, "_end", lambda self, *given: suppressed(forbidden, self, *given))
+    monkeypatch.setattr(Capture, "end", lambda self, *given: suppressed(forbidden, self, *given))
     assert all(f"cuStreamEndCapture: not captured (status {INVALIDATED})" in text for text in explained(library))
+    # A spoilt capture has freed the body that it went to, which a graph would free again.
+    assert not library.driver.graph_calls.freed_twice
 
 
 def suppressed(function: Callable[..., None], *given: Any) -> None:
     with suppress(RuntimeError):
         function(*given)
+
+
+def test_conditions_are_of_the_graphs_that_their_nodes_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the outermost one has a default, which it has once a launch; the others are set in front of their nodes."""
+    found: list[list[int]] = []
+    instantiate = Graphs._cuGraphInstantiateWithFlags
+
+    def noted(self: Graphs, out: int, graph: int, flags: int) -> int | None:
+        def note(its: Graph) -> None:
+            found.append(list(its.conditions.values()))
+            for node in its.nodes:
+                if isinstance(node, Conditional):
+                    note(node.body)
+
+        note(self._things[graph])
+        return instantiate(self, out, graph, flags)
+
+    monkeypatch.setattr(Graphs, "_cuGraphInstantiateWithFlags", noted)
+    x = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
+    inner = lambda j, y: cg.cond(cnp.sum(y) > 1.0, lambda y: cnp.sin(y), lambda y: y * 1.1 + 0.1, y)
+    graph = cg.function(lambda x: cg.fori_loop(0, 24, lambda i, y: cg.fori_loop(0, 2, inner, y * 0.9), x)).graph(x)
+    ran = on_stand_in(graph, [x])
+    assert_same(ran.results, on_reference(graph, [x]), 1e-9)
+    # Two halves of a turn, each with a loop that has a branch of two sides.
+    side, loop = [[], []], [UNWRITTEN] * 2
+    assert ran.counts.graphs == 1 and found == [[1], loop, *([loop, *side] * 2)]
 
 
 def test_a_graph_is_not_launched_on_a_stream_that_captures() -> None:

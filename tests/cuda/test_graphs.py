@@ -28,6 +28,7 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.engines.cuda.prepared.operands import Carried
 from ctrlgrad.errors import MemoryBudgetError
@@ -193,13 +194,13 @@ def text(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
 def halves_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The odd half first."""
-    turn = Binding._turn
-    monkeypatch.setattr(Binding, "_turn", lambda self: turn(self)[::-1])
+    turn = Capture.turn
+    monkeypatch.setattr(Capture, "turn", lambda self: turn(self)[::-1])
 
 
 def one_half_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Binding._turn
-    monkeypatch.setattr(Binding, "_turn", lambda self: turn(self)[:1] * 2)
+    turn = Capture.turn
+    monkeypatch.setattr(Capture, "turn", lambda self: turn(self)[:1] * 2)
 
 
 def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,27 +272,26 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
 
 
 def predicate_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Binding._end
+    end = Capture.end
 
-    def asked(self: Binding, *given: Any) -> None:
-        body, self.body = self.body, replace(self.body, ending=None)
+    def asked(self: Capture, *given: Any) -> None:
+        self._asked = 0
         end(self, *given)
-        self.body = body
 
-    monkeypatch.setattr(Binding, "_condition", lambda self: graphs.condition(False))
-    monkeypatch.setattr(Binding, "_end", asked)
+    monkeypatch.setattr(Capture, "condition", lambda self: graphs.condition(False))
+    monkeypatch.setattr(Capture, "end", asked)
 
 
 def predicate_of_the_iteration_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Binding._end
+    capture = Binding.capture
 
-    def asked(self: Binding, *given: Any) -> None:
+    def asked(self: Binding) -> None:
         its = [] if self.body.ending is None else self.carried[Carried(self.body.ending.position)]
         its.reverse()
-        end(self, *given)
+        capture(self)
         its.reverse()
 
-    monkeypatch.setattr(Binding, "_end", asked)
+    monkeypatch.setattr(Binding, "capture", asked)
 
 
 @pytest.mark.parametrize("mistake", [predicate_is_not_asked, predicate_of_the_iteration_before])

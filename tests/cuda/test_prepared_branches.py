@@ -26,7 +26,7 @@ from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
-from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
 from ctrlgrad.engines.cuda.prepared.reading import Reading
@@ -247,11 +247,41 @@ def test_explain_says_what_waits() -> None:
     assert all(" an iteration, which waits for 1 branch and how many rows there are, in a graph" in x for x in found)
 
 
+def test_a_side_that_launches_nothing_is_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before CUDA 12.8 a node with an empty body never ends; the stand-in refuses it."""
+    chosen: list[tuple[int, ...]] = []
+    choice = graphs.choice
+    monkeypatch.setattr(graphs, "choice", lambda numbers: (chosen.append(tuple(numbers)), choice(numbers))[1])
+
+    def sometimes(x: Any) -> Any:
+        def step(i: Any, c: Any) -> Any:
+            y, total = c
+            y = cnp.sin(y) * 1.3 + 0.1
+            return y, cg.cond(cnp.sum(y) > 6.0, lambda t: cnp.at(t)[1].add(y[0]), lambda t: t, total)
+
+        return looped(step, (x, x))[1]
+
+    def never(x: Any) -> Any:
+        """All sides leave everything as it is."""
+        step = lambda i, y: cg.cond(cnp.sum(y) > 6.0, lambda y: y, lambda y: y, cnp.sin(y) * 1.3 + 0.1)
+        return looped(step, x)
+
+    for fn, expected in ((sometimes, {(1,)}), (never, set())):
+        chosen.clear()
+        graph = cg.function(fn).graph(X)
+        ran = on_stand_in(graph, [X])
+        assert_same(ran.results, on_reference(graph, [X]), 1e-9)
+        assert ran.counts.graphs == 1 and set(chosen) == expected
+
+
 # Mistakes.
 
 
 def the_other_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "choice", lambda first, count, choice=graphs.choice: choice(first + (not first), count))
+    choice = graphs.choice
+    monkeypatch.setattr(
+        graphs, "choice", lambda numbers: choice(numbers if numbers == (1,) else [n + 1 for n in numbers])
+    )
 
 
 def sides_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,16 +299,16 @@ def rows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def odd_half_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Binding._turn
+    turn = Capture.turn
 
-    def always(self: Binding) -> list[graphs.Part]:
+    def always(self: Capture) -> list[graphs.Part]:
         found: list[graphs.Part] = []
         for part in turn(self):
             is_half = isinstance(part, graphs.Fork) and len(part.bodies) == 1
             found += part.bodies[0] if isinstance(part, graphs.Fork) and is_half else [part]
         return found
 
-    monkeypatch.setattr(Binding, "_turn", always)
+    monkeypatch.setattr(Capture, "turn", always)
 
 
 def updated_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import body, entries, runner
-from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.operands import View
 from ctrlgrad.engines.cuda.report import explain_on
@@ -252,16 +252,16 @@ def word_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def odd_half_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Binding._turn
+    turn = Capture.turn
 
-    def always(self: Binding) -> list[Any]:
+    def always(self: Capture) -> list[Any]:
         found: list[Any] = []
         for part in turn(self):
             is_half = len(getattr(part, "bodies", ())) == 1
             found += part.bodies[0] if is_half else [part]
         return found
 
-    monkeypatch.setattr(Binding, "_turn", always)
+    monkeypatch.setattr(Capture, "turn", always)
 
 
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ A launch on a stream that captures becomes a node, with its arguments as they ar
 launched. Refused are: whatever may wait or take memory while the thread captures (the capture is spoilt by it), a graph
 in which a product has taken memory by itself, another capture on the same stream, and work on a stream that is none.
 A while node whose body leaves its condition alone would never end, and an if node whose condition nothing has written
-since it ran would do what it did then: errors here. Nodes of a graph come one behind the other, as their dependencies
-have to say.
+since it ran would do what it did then: errors here. So are two mistakes of CUDA's: a node with an empty body does not
+end (before 12.8), and a graph of which a capture was spoilt has lost a body and must not be destroyed. Nodes of a graph
+come one behind the other, as their dependencies have to say.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Graph:
     # Whether a product takes memory in it.
     allocates: bool = False
     conditions: dict[int, int] = field(default_factory=dict)
-    # The graph that a body is in.
-    whole: Graph | None = None
+    # Whether the driver has freed it, with the capture that went to it.
+    is_freed: bool = False
 
 
 @dataclass
@@ -82,6 +83,8 @@ class Graphs:
         # How often each function was called, and how many turns each launch had.
         self.calls: dict[str, int] = dict.fromkeys(FUNCTIONS, 0)
         self.turns: list[int] = []
+        # How often a graph was destroyed of which a body was freed: CUDA ends the process.
+        self.freed_twice = 0
         # A function's name, and what it answers instead of doing anything.
         self.refusals: dict[str, int] = {}
         # Held, since the engine has their addresses.
@@ -97,6 +100,8 @@ class Graphs:
             with self._lock:
                 self.calls[name] += 1
             refusal = self.refusals.get(name)
+            if refusal is not None and name == "cuStreamEndCapture":
+                self._captures[given[0]].is_spoilt = True
             # A capture ends, whatever is said of it.
             found: int | None = method(*given) if refusal is None or name == "cuStreamEndCapture" else None
             return found if refusal is None else refusal
@@ -105,8 +110,8 @@ class Graphs:
 
     @property
     def alive(self) -> int:
-        """Graphs and executables that nobody has destroyed."""
-        return sum(isinstance(x, Graph) for x in self._things.values())
+        """Graphs and executables that nobody has destroyed, and that may be."""
+        return sum(isinstance(x, Graph) and not _is_broken(x) for x in self._things.values())
 
     def _put(self, thing: Any, out: int | None = None) -> int:
         with self._lock:
@@ -165,6 +170,7 @@ class Graphs:
         capture = self._captures.pop(stream)
         assert capture.thread == threading.get_ident()
         ctypes.c_uint64.from_address(out).value = 0
+        capture.graph.is_freed = capture.is_spoilt
         return INVALIDATED if capture.is_spoilt else None
 
     # Graphs.
@@ -181,11 +187,11 @@ class Graphs:
         self._put(Graph(), out)
 
     def _cuGraphConditionalHandleCreate(self, out: int, graph: int, context: int, default: int, flags: int) -> None:
-        assert (context, flags) == (CONTEXT, 1)
+        assert context == CONTEXT and flags in (0, 1)
         memory = np.zeros(1, np.uint64)
         handle = int(memory.ctypes.data)
         self._memory[handle] = memory
-        self._things[graph].conditions[handle] = default
+        self._things[graph].conditions[handle] = default if flags else UNWRITTEN
         ctypes.c_uint64.from_address(out).value = handle
 
     def _cuGraphAddNode_v2(self, out: int, graph: int, before: int, edges: int, count: int, given: int) -> None:
@@ -198,8 +204,7 @@ class Graphs:
         assert not any(raw[4:16]) and not any(raw[32:40]) and not any(raw[48:])
         owner = self._things[graph]
         self._comes_last(owner, before, count)
-        whole = owner.whole or owner
-        node = Conditional(handle, whole.conditions[handle], Graph(whole=whole), bool(condition))
+        node = Conditional(handle, owner.conditions[handle], Graph(), bool(condition))
         owner.nodes.append(node)
         bodies = np.array([self._put(node.body)], np.uint64)
         self._memory[bodies.ctypes.data] = bodies
@@ -209,10 +214,14 @@ class Graphs:
     def _cuGraphInstantiateWithFlags(self, out: int, graph: int, flags: int) -> int | None:
         self.forbid("instantiation")
         found: Graph = self._things[graph]
-        conditions = [node.handle for node in _conditional(found)]
-        assert not flags and sorted(found.conditions) == sorted(conditions), "a condition is one node's"
-        if any(node.body.allocates for node in _conditional(found)):
-            return NOT_SUPPORTED
+        inside = list(_conditional(found))
+        assert not flags and not _is_broken(found)
+        for graph_of in (found, *(node.body for node in inside)):
+            handles = [node.handle for node in graph_of.nodes if isinstance(node, Conditional)]
+            assert sorted(graph_of.conditions) == sorted(handles), "a condition is one node's"
+        assert all(node.body.nodes for node in inside), "a node with an empty body never ends"
+        if any(node.body.allocates for node in inside):
+            return INVALID
         self._put(Graph(list(found.nodes), conditions=dict(found.conditions)), out)
         return None
 
@@ -222,7 +231,7 @@ class Graphs:
         assert stream == 11, "a graph on another stream than its launches"
         graph: Graph = self._things[executable]
         for node in _conditional(graph):
-            ctypes.c_uint64.from_address(node.handle).value = node.default if node in graph.nodes else UNWRITTEN
+            ctypes.c_uint64.from_address(node.handle).value = node.default
         turns = self._run(graph)
         self.turns += turns
         return None
@@ -249,6 +258,7 @@ class Graphs:
 
     def _cuGraphDestroy(self, graph: int) -> None:
         whole = self._things[graph]
+        self.freed_twice += _is_broken(whole)
         bodies = [whole, *(node.body for node in _conditional(whole))]
 
         def is_its(x: object) -> bool:
@@ -263,6 +273,11 @@ class Graphs:
     def is_condition(self, handle: int) -> bool:
         """Whether a kernel may set it."""
         return handle in self._memory
+
+
+def _is_broken(graph: Graph) -> bool:
+    """Whether a body is gone."""
+    return graph.is_freed or any(node.body.is_freed for node in _conditional(graph))
 
 
 def _conditional(graph: Graph) -> Iterator[Conditional]:

@@ -6,8 +6,6 @@ stream) is named in it, and set when the run begins. Between two runs it has no 
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.indexing.model import IndexSpec
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
 from ctrlgrad.engines.cuda.prepared.buffers import array_buffers, table_buffers
+from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.entries import (
     GOING,
     MEMORY,
@@ -26,23 +24,13 @@ from ctrlgrad.engines.cuda.prepared.entries import (
     ListWriter,
     NumberWord,
     bits_of,
-    entries_of,
-    parameters_of,
 )
 from ctrlgrad.engines.cuda.prepared.inputs import Input
-from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import (
-    Branching,
     CarriedArray,
     CarriedRows,
     CarriedTable,
-    Item,
-    KernelSpec,
     PreparedBody,
-    ProductLaunch,
-    Repeating,
-    all_launches,
-    lists_in,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
@@ -58,10 +46,8 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     View,
     Word,
 )
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
-from ctrlgrad.engines.cuda.prepared.words import WORD, Words
-from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
+from ctrlgrad.engines.cuda.prepared.words import WORD
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Node
 
@@ -294,87 +280,28 @@ class Binding:
         addresses = self._called.graphs()
         if isinstance(addresses, str):
             raise graphs.Refused(addresses)
-        driver = graphs.GraphDriver(addresses)
+        driver, capture = graphs.GraphDriver(addresses), Capture(self._writer, self._walk, self._called, self._asked)
         # A capture may neither compile nor load them.
-        specs: list[KernelSpec | ReductionSpec | IndexSpec] = [self._condition()]
-        specs += itertools.starmap(graphs.choice, sorted(_choices(self.body.items)))
-        if not self.body.is_known:
-            specs.append(graphs.choice(1, 1))
-        # What is in lists inside may not have been called yet.
-        inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
-        specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
-        asking = [self.library.function(spec, self.precision != "ieee") for spec in dict.fromkeys(specs)]
+        functions = [self.library.function(spec, self.precision != "ieee") for spec in capture.kernels]
         place = self._have_workspace()
         try:
-            for function in asking:
+            for function in functions:
                 driver.call("cuFuncLoad", function)
             with self._called.capturing(self._workspace) as stream:
-                self.graph = graphs.LoopGraph(driver, stream, self._turn(), self._end)
+                self.graph = graphs.LoopGraph(driver, stream, capture.turn(), capture.end)
             self._captured, self._captured_at = self.list.version, place
         except graphs.GraphFailed as failed:
             raise self._called.error(walker.KERNEL, failed.status) from None
         except walker.Failed as failed:
             raise self._called.error(failed.kind, failed.status) from None
 
-    def _condition(self) -> KernelSpec:
-        """The kernel behind a turn: masked iterations past the loop's end are harmless, so it asks once a turn."""
-        return graphs.condition(self.body.ending is not None) if self.body.is_known else graphs.choice(1, 1)
-
-    def _turn(self) -> list[graphs.Part]:
-        """The body of the while node."""
-        halves = [
-            self._parts(self.body.items, side, self._writer.first + side * self._writer.half) for side in range(2)
-        ]
-        if self.body.is_known:
-            return [*halves[0], *halves[1]]
-        goes_on = functools.partial(self._choose, self.body.word(GoesOn()), 0, 1)
-        return [*halves[0], graphs.Fork(goes_on, (tuple(halves[1]),))]
-
-    def _parts(self, items: Sequence[Item], side: int, start: int) -> list[graphs.Part]:
-        """Items as they are captured, by the entries from one on."""
-        parts: list[graphs.Part] = []
-        for has_lists, group in itertools.groupby(items, lambda item: bool(lists_in(item))):
-            for item in group if has_lists else ():
-                inside, bodies = start + 2, []
-                for its in lists_in(item):
-                    bodies.append(tuple(self._parts(its, side, inside)))
-                    inside += entries_of(its) + 1
-                if isinstance(item, Branching):
-                    parts.append(graphs.Fork(functools.partial(self._choose, item.chosen, side, 0), tuple(bodies)))
-                else:
-                    assert isinstance(item, Repeating)
-                    parts.append(graphs.Cycle(functools.partial(self._choose, item.goes_on, side, 1), *bodies))
-                start = inside
-            count = 0 if has_lists else len(list(group))
-            if count:
-                parts.append(graphs.Stretch(functools.partial(self._walk, start, count, 0, 0)))
-                start += count
-        return parts
-
-    def _choose(self, number: View, side: int, first: int, stream: int, handles: Sequence[int]) -> None:
-        """Set conditions by a number on the card: that of the first where it is `first`."""
-        address = self.list.now(self._writer.place(number, side))
-        self._set_conditions(graphs.choice(first, len(handles)), [address], stream, handles)
-
-    def _end(self, stream: int, handle: int) -> None:
-        """Set the condition of another turn."""
-        words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
-        given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
-        if self.body.is_known and self.body.ending is not None:
-            given.append(self.library.address(self.carried[Carried(self.body.ending.position)][0]))
-        self._set_conditions(self._condition(), given, stream, [handle])
-
-    def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
-        words = Words()
-        signed = [int(np.uint64(handle).astype(np.int64)) for handle in handles]
-        kind, arguments = self._writer.kernel(
-            words, spec, parameters_of(words, [*given, *signed]), (grid_of(spec), BLOCK)
-        )
-        entry = words.add(kind)
-        words.inner(arguments)
-        made = words.made()
-        going = self.list.address + WORD * self._writer.host
-        walker.run(made.address + WORD * entry, 1, 0, 0, 0, going, self._called.functions, stream)
+    @property
+    def _asked(self) -> int:
+        """The address of what masked iterations say at the end of a turn: whether another one counts; else 0."""
+        ending = self.body.ending
+        if ending is None or not ending.is_masked:
+            return 0
+        return self.library.address(self.carried[Carried(ending.position)][0])
 
     def _word(self, named: object, context: Context) -> int:
         """What is named in the list, as it is now."""
@@ -393,12 +320,6 @@ class Binding:
         if named is MEMORY:
             return self.library.address(self._memory)
         return self._called.handle
-
-
-def _choices(items: Sequence[Item]) -> set[tuple[int, int]]:
-    """The kernels of conditions, by the first number and how many: a branch has as many as sides, a loop has one."""
-    inside = [item for item in items_in_order(items) if lists_in(item)]
-    return {(0, len(x.sides)) if isinstance(x, Branching) else (1, 1) for x in inside}
 
 
 __all__ = ["Binding"]

@@ -3,9 +3,11 @@
     words, by the list -> [ while condition: even half, odd half, condition ]
 
 A branch is an if node for each side, behind a kernel that says which of them runs; between these nodes the list is
-captured stretch by stretch. A loop inside is a while node of its own, whose condition is set in front of it and at the
-end of its body: a condition has its default only when the graph is launched. Where only the card knows whether there is
-memory for another iteration, the odd half is in an if node too.
+captured stretch by stretch. A side that launches nothing is no node: before CUDA 12.8 a node with an empty body never
+ends. A loop inside is a while node of its own, whose condition is set in front of it and at the end of its body: a
+condition has its default only when the graph is launched, so only the outermost one has any. Where only the card knows
+whether there is memory for another iteration, the odd half is in an if node too. A condition belongs to the graph, or
+the body, that its node is in.
 
 The body is captured from the list: what is called, and with which arguments, is the list's. All that moves is in the
 words on the card, so a graph is launched again for other blocks as it is. The last launch of a turn says whether there
@@ -13,7 +15,9 @@ is another one: whether two more iterations are within the run, and where a loop
 predicate holds. A run is one launch of the driver's, however many iterations it has.
 
 A body is captured on a stream of its own: nobody else's work comes between. A workspace for products is given, since
-what cuBLAS allocates by itself in a capture would be a node that no while node may hold.
+what cuBLAS allocates by itself in a capture would be a node that no while node may hold. A capture that is spoilt takes
+the body that it went to with it: the driver frees that, though its node has it still. Such a graph is left as it is,
+since destroying it would free the body again, which ends the process.
 """
 
 from __future__ import annotations
@@ -58,6 +62,8 @@ _ASSIGN_DEFAULT, _CONDITIONAL, _IF, _WHILE, _THREAD_LOCAL = 1, 13, 0, 1, 1
 _OUT_OF_MEMORY = 2
 _REFUSALS = {_OUT_OF_MEMORY: "there is no memory for it", 801: "not supported"}
 _REFUSALS |= dict.fromkeys(range(900, 909), "not captured")
+# By name what it says of a graph with a node that no body may hold, such as one that allocates.
+_OWN_REFUSALS = {"cuGraphInstantiateWithFlags": {1: "it has a node that no while node may hold"}}
 _PRODUCT_REFUSALS = (3, 15)
 
 
@@ -101,12 +107,12 @@ def condition(asks: bool) -> KernelSpec:
     return KernelSpec(text, (), (Access(()),) * len(inputs), (Access(None),))
 
 
-def choice(first: int, count: int) -> KernelSpec:
-    """The kernel that sets so many conditions by a number: one where it is `first`, the next where it is one more."""
-    outputs = tuple(Parameter("bool", f"o{k}") for k in range(count))
-    operation = "\n".join(f"o{k} = a0 == int64({first + k});" for k in range(count))
+def choice(numbers: Sequence[int]) -> KernelSpec:
+    """The kernel that sets conditions by a number on the card: each where it is that one of these."""
+    outputs = tuple(Parameter("bool", f"o{k}") for k in range(len(numbers)))
+    operation = "\n".join(f"o{k} = a0 == int64({number});" for k, number in enumerate(numbers))
     text = KernelText((Parameter("int64", "a0"),), outputs, operation)
-    return KernelSpec(text, (), (Access(()),), (Access(None),) * count)
+    return KernelSpec(text, (), (Access(()),), (Access(None),) * len(numbers))
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,8 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Fork:
-    """Bodies of if nodes: what sets their conditions, of which it is given the handles, on a stream."""
+    """Bodies of if nodes, none of them empty: what sets their conditions, of which it is given the handles, on a
+    stream."""
 
     put: Callable[[int, Sequence[int]], None]
     bodies: tuple[tuple[Part, ...], ...]
@@ -149,9 +156,14 @@ class GraphDriver:
 
     def call(self, name: str, *given: object) -> None:
         """Raises `Refused` or `GraphFailed`."""
-        status = self.status(name, *given)
-        if status in _REFUSALS:
-            raise Refused(f"{name}: {_REFUSALS[status]} (status {status})", status != _OUT_OF_MEMORY)
+        self.judge(name, self.status(name, *given))
+
+    @staticmethod
+    def judge(name: str, status: int) -> None:
+        """Raises `Refused` or `GraphFailed` where that is what a function has answered."""
+        refusals = _REFUSALS | _OWN_REFUSALS.get(name, {})
+        if status in refusals:
+            raise Refused(f"{name}: {refusals[status]} (status {status})", status != _OUT_OF_MEMORY)
         if status:
             raise GraphFailed(status)
 
@@ -169,16 +181,18 @@ class LoopGraph:
 
     def __init__(self, driver: GraphDriver, stream: int, turn: Sequence[Part], put: Callable[[int, int], None]) -> None:
         self._driver = driver
-        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        graph, executable, context = (ctypes.c_void_p() for _ in range(3))
+        driver.call("cuCtxGetCurrent", ctypes.byref(context))
         driver.call("cuGraphCreate", ctypes.byref(graph), 0)
+        writer = _Writer(driver, context, stream)
         try:
-            writer = _Writer(driver, graph, stream)
-            handle = writer.handle()
+            handle = writer.handle(graph, has_default=True)
             body = writer.node(graph, [], _WHILE, handle).body
             writer.write(body, [*turn, Stretch(lambda stream: put(stream, handle))])
             driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
         finally:
-            driver.status("cuGraphDestroy", graph)
+            if not writer.is_spoilt:
+                driver.status("cuGraphDestroy", graph)
         self._executable = executable
         # At the end of the process the driver may be gone.
         weakref.finalize(self, driver.status, "cuGraphExecDestroy", executable).atexit = False
@@ -197,17 +211,19 @@ class _Node:
 
 
 class _Writer:
-    """Writes nodes into a graph and the bodies of its nodes, each behind the one before."""
+    """Writes nodes into a graph and the bodies of its nodes, each behind the one before.
 
-    def __init__(self, driver: GraphDriver, graph: ctypes.c_void_p, stream: int) -> None:
-        self._driver, self._graph, self._stream = driver, graph, stream
-        self._context = ctypes.c_void_p()
-        driver.call("cuCtxGetCurrent", ctypes.byref(self._context))
+    `is_spoilt`: the driver has freed a body of it.
+    """
 
-    def handle(self) -> int:
-        """Of a new condition."""
+    def __init__(self, driver: GraphDriver, context: ctypes.c_void_p, stream: int) -> None:
+        self._driver, self._context, self._stream = driver, context, stream
+        self.is_spoilt = False
+
+    def handle(self, graph: ctypes.c_void_p, has_default: bool = False) -> int:
+        """Of a new condition of a node in a graph; its default is that it holds."""
         handle = ctypes.c_ulonglong()
-        given = self._graph, self._context, 1, _ASSIGN_DEFAULT
+        given = graph, self._context, int(has_default), _ASSIGN_DEFAULT * has_default
         self._driver.call("cuGraphConditionalHandleCreate", ctypes.byref(handle), *given)
         return handle.value
 
@@ -227,7 +243,7 @@ class _Writer:
                 puts.append(part.put)
                 continue
             bodies = part.bodies if isinstance(part, Fork) else (part.body,)
-            handles = [self.handle() for _ in bodies]
+            handles = [self.handle(graph) for _ in bodies]
             put = partial(_set, part, handles)
             before = self._captured(graph, before, [*puts, put])
             puts = []
@@ -245,23 +261,28 @@ class _Writer:
         driver, stream = self._driver, self._stream
         earlier = _array(before)
         driver.call("cuStreamBeginCaptureToGraph", stream, graph, earlier, None, len(before), _THREAD_LOCAL)
-        ended = ctypes.c_void_p()
         try:
             for put in puts:
                 put(stream)
             last = self._last()
         except walker.Failed as failed:
-            status = driver.status("cuStreamEndCapture", stream, ctypes.byref(ended))
+            status = self._ended()
             is_product = failed.kind == walker.PRODUCT
             if status not in _REFUSALS and failed.status not in (_PRODUCT_REFUSALS if is_product else _REFUSALS):
                 raise
             what = "a product" if is_product else "a kernel"
             raise Refused(f"{what} was not captured (status {failed.status})") from None
         except BaseException:
-            driver.status("cuStreamEndCapture", stream, ctypes.byref(ended))
+            self._ended()
             raise
-        driver.call("cuStreamEndCapture", stream, ctypes.byref(ended))
+        driver.judge("cuStreamEndCapture", self._ended())
         return last
+
+    def _ended(self) -> int:
+        """What the driver says of the capture at its end."""
+        status = self._driver.status("cuStreamEndCapture", self._stream, ctypes.byref(ctypes.c_void_p()))
+        self.is_spoilt |= bool(status)
+        return status
 
     def _last(self) -> list[int]:
         """The nodes that the next one of the capture would be behind."""

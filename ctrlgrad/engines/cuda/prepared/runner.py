@@ -261,8 +261,6 @@ class Iterations:
         counts.kernels += launched.kernels
         counts.products += launched.products
         counts.predicate_reads += launched.reads
-        if form.asks and not in_graph:
-            self.body.asked = launched.reads / count
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
         # How often regions were gone through; iterations are one of them.
@@ -270,6 +268,9 @@ class Iterations:
             counted = {counter: total(times, count, integers) for counter, times in form.times.items()}
         else:
             counted = binding.counted(self.context)
+        if form.asks and not in_graph:
+            # The card may have ended the run before the others.
+            self.body.asked = launched.reads / counted[0]
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray | CarriedTable):
                 carry[position] = binding.carry(position)

@@ -10,13 +10,16 @@ A list is two words an entry: what is done and the address of its arguments, a w
   (below 0: back);
 - `ADD`: the addresses of three words of the host's: the first becomes the sum of the others;
 - `COUNT`: the address of a word of the host's, and how many entries further to go where it is 0; else 1 is taken off.
+
+A list that asks the card how to go on may go on for as long as the data says, so Python has a turn after so many reads:
+Ctrl-C ends a loop inside that does not end.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.engines.native import objects, target
@@ -24,6 +27,8 @@ from ctrlgrad.engines.native import objects, target
 KERNEL, PRODUCT, READ, SWITCH, ADD, COUNT = range(6)
 # Words of an entry of the list.
 ENTRY = 2
+# Python has a turn each time that a run has read so many words.
+READS = 256
 
 # The parameters of the functions, where a word is one of the arguments, and else a constant.
 _LAUNCH = ("ptr", "i32", "i32 1", "i32 1", "i32", "i32 1", "i32 1", "i32 0", "ptr %stream", "ptr", "ptr null")
@@ -108,7 +113,7 @@ _TEXT = "\n".join(
         f"define internal i64 @walk(ptr %list, i64 %first, i64 %last, {_GIVEN})",
         "nounwind {",
         "entry:",
-        *(line for n, name in enumerate(("launch", "multiply", "copy", "wait")) for line in _function(name, n)),
+        *(line for n, name in enumerate(("launch", "multiply", "copy", "wait", "turn")) for line in _function(name, n)),
         "br label %head",
         "head:",
         "%n = phi i64 [%first, %entry], [%next, %called], [%target, %going.on]",
@@ -136,6 +141,16 @@ _TEXT = "\n".join(
         "br i1 %copied, label %waiting, label %called",
         "waiting:",
         "%waiting.status = call i32 %wait(ptr %stream)",
+        "%waited = icmp eq i32 %waiting.status, 0",
+        "br i1 %waited, label %counting, label %called",
+        "counting:",
+        f"%reads.at = getelementptr i64, ptr %counts, i64 {READ}",
+        "%reads = load i64, ptr %reads.at",
+        f"%reads.since = urem i64 %reads, {READS}",
+        f"%is.turn = icmp eq i64 %reads.since, {READS - 1}",
+        "br i1 %is.turn, label %turning, label %called",
+        "turning:",
+        "%turning.status = call i32 %turn()",
         "br label %called",
         "switch:",
         "%switch.word = load i64, ptr %words",
@@ -171,7 +186,7 @@ _TEXT = "\n".join(
         "br label %head",
         "called:",
         "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product],",
-        " [%read.status, %read], [%waiting.status, %waiting]",
+        " [%read.status, %read], [%waiting.status, %waiting], [0, %counting], [%turning.status, %turning]",
         "%calls.at = getelementptr i64, ptr %counts, i64 %kind",
         "%calls = load i64, ptr %calls.at",
         "%calls.now = add i64 %calls, 1",
@@ -220,6 +235,25 @@ _TEXT = "\n".join(
 _RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 4)
 
 
+def _turns(raised: list[BaseException]) -> Generator[int, None, None]:
+    """Turns of Python's: 0, or 1 where it has raised something, such as what a signal asks for.
+
+    A function would have to be entered for that, and an exception on the way in would be lost; a generator comes back
+    inside of its `try`.
+    """
+    while True:
+        try:
+            while True:
+                yield int(bool(raised))
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            raised.append(error)
+
+
+_TURN = ctypes.CFUNCTYPE(ctypes.c_int)
+
+
 @functools.cache
 def _code() -> objects.Loaded:
     make = lambda: objects.ObjectCode(("run",), target.compiled(_TEXT))
@@ -244,11 +278,19 @@ def run(
         stream: where kernels go. Products go where their handle says.
 
     Raises:
-        Failed: a function has refused; what follows has not been called.
+        Failed: a function has refused; what follows has not been called. So it is with what Python raises in a turn of
+            its own, which is raised as it is.
     """
-    called = (ctypes.c_void_p * 4)(functions.launch, functions.multiply, functions.copy, functions.wait)
+    raised: list[BaseException] = []
+    turns = _turns(raised)
+    next(turns)
+    turn = _TURN(turns.__next__)
+    addresses = functions.launch, functions.multiply, functions.copy, functions.wait
+    called = (ctypes.c_void_p * 5)(*addresses, ctypes.cast(turn, ctypes.c_void_p))
     counts = (ctypes.c_int64 * SWITCH)()
     found = _compiled()(address, once, half, odd, iterations, going, stream, called, counts)
+    if raised:
+        raise raised[0]
     if found:
         raise Failed(found >> 32, found & 0xFFFFFFFF)
     return Counts(*counts)
