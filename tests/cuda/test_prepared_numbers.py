@@ -147,6 +147,26 @@ def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], 
     assert calls(40) == calls(80) == calls(200)
 
 
+def test_integers_that_go_round() -> None:
+    """What a word holds has 64 bits: multiples of the counter, a state of random numbers, one that a mask cuts back."""
+
+    def multiple(x: Any) -> Any:
+        return cg.fori_loop(0, 24, lambda i, y: y * 0.5 + ((i + 3) * 2**62) * 1e-20, x)
+
+    def state(x: Any) -> Any:
+        step = lambda i, c: (c[0] * 0.5 + c[1] * 1e-20, c[1] - 7046029254386353131)
+        y, last = cg.fori_loop(0, 24, step, (x, 2**62))
+        return y, last
+
+    def masked(x: Any) -> Any:
+        step = lambda c: (c[0] - 1.0, c[1] * 0.5 + c[2] * 1e-20, c[2] + 2**61)
+        return cg.while_loop(lambda c: c[0][0] > -20.0, step, (x, x, 2**62))[1:]
+
+    for fn in (multiple, state, masked):
+        graph = cg.function(fn).graph(np.ones(3))
+        assert_same(on_stand_in(graph, [np.ones(3)]).results, on_reference(graph, [np.ones(3)]), 1e-12)
+
+
 def test_an_array_of_rank_0_is_turned_along_no_axes() -> None:
     """It lies where it was: what NumPy makes of one is a number somewhere else."""
     cases = [case for case in cases_of("flip") if isinstance(t := case.types[0], TensorType) and not t.rank]

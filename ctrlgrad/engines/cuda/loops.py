@@ -25,6 +25,7 @@ from ctrlgrad.engines.cuda.masking import Masked, asked_graph, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of
 from ctrlgrad.engines.cuda.prepared.forms import Body
 from ctrlgrad.engines.cuda.prepared.model import Ending
+from ctrlgrad.engines.cuda.prepared.operands import wrapped
 from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Iterations, LoopState
 from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
@@ -274,7 +275,7 @@ class LoopExecution:
         start = max(n for n in before.numbers if n <= counted)
         for i, value in zip(self.loop.hosted, before.numbers[start], strict=True):
             step = steps.get(i, 0)
-            carry[i] = np.int64(value + (counted - start) * step) if step else value
+            carry[i] = np.int64(wrapped(int(value) + (counted - start) * step)) if step else value
         for i, count in masked.pushes.items():
             stack, length = carry[i], before.lengths[i] + counted * count
             if isinstance(stack, DeviceStack):

@@ -45,6 +45,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Rows,
     View,
     Word,
+    wrapped,
 )
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD
@@ -223,7 +224,7 @@ class Binding:
             case Capacity(position):
                 return capacities[position]
             case Affine():
-                return word.value(integers)
+                return wrapped(word.value(integers))
             case View(Rows(position)):
                 return rows[position] + word.offset
         raise AssertionError(word)

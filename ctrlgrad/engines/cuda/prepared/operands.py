@@ -91,6 +91,16 @@ class Affine:
         return self.constant + sum(count * integers[slot] for slot, count in self.terms)
 
 
+def wrapped(number: int) -> int:
+    """A whole number as 64 bits have it: sums of integers go round.
+
+    >>> wrapped(1 << 63) == -(1 << 63), wrapped(-1)
+    (True, -1)
+    """
+    half = 1 << 63
+    return (number + half) % (2 * half) - half
+
+
 def _sum(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...], factor: int) -> tuple[tuple[int, int], ...]:
     found = dict(a)
     for key, count in b:

@@ -11,7 +11,7 @@ from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View
+from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View, wrapped
 from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading
 from ctrlgrad.engines.cuda.prepared.rows import STACKS
@@ -48,7 +48,9 @@ def _converted(node: Node, operands: Sequence[object]) -> Converted | Fixed | No
     number, dtype = operands[0], node.result.tensor.dtype
     if dtype.name not in C_TYPES:
         return None
-    return Converted(number, dtype) if number.is_moving else Fixed(dtype, dtype.type(number.constant))
+    return (
+        Converted(number, dtype) if number.is_moving else Fixed(dtype, np.int64(wrapped(number.constant)).astype(dtype))
+    )
 
 
 def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:

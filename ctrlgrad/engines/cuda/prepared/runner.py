@@ -19,7 +19,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedTable,
     PreparedBody,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Given
+from ctrlgrad.engines.cuda.prepared.operands import Given, wrapped
 from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack, as_table
 from ctrlgrad.engines.cuda.prepared.totals import fitting, total
 from ctrlgrad.engines.cuda.program import Values
@@ -275,7 +275,7 @@ class Iterations:
             if isinstance(its, CarriedArray | CarriedTable):
                 carry[position] = binding.carry(position)
             elif isinstance(its, CarriedNumber):
-                carry[position] = np.int64(carry[position] + counted[0] * its.step)
+                carry[position] = np.int64(wrapped(int(carry[position]) + counted[0] * its.step))
             elif isinstance(its, CarriedRows):
                 moved = sum(rows * counted[counter] for counter, rows in its.rows)
                 self._moved(carry[position], its, moved, binding.spare(position) if position in spare else None)

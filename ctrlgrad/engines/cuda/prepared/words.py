@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.prepared.operands import wrapped
+
 WORD = np.dtype(np.int64).itemsize
 
 
@@ -36,7 +38,7 @@ class Words:
             if isinstance(word, Known):
                 self._places.setdefault(word.what, []).append(len(self._words))
                 word = word.plus
-            self._words.append(word)
+            self._words.append(wrapped(word))
         return first
 
     def inner(self, *numbers: int) -> int:
