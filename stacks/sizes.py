@@ -25,13 +25,13 @@ def origin(producers: Mapping[Value, Node], size: Size) -> Size:
     """The first size in the chain that is known to equal this one."""
     while True:
         node = producers.get(size.value)
-        step = None if node is None else source(producers, node, size.axis)
+        step = None if node is None else _source(producers, node, size.axis)
         if step is None:
             return size
         size = step
 
 
-def source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
+def _source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
     """Which operand's size a result's size is, if the op passes it on."""
     name = node.op.name
     if Trait.ELEMENTWISE in node.op.traits:

@@ -17,7 +17,7 @@ import numpy as np
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Node, Trait, Use, Value, attributes
-from ctrlgrad.stacks.sizes import Size, origin, source
+from ctrlgrad.stacks.sizes import Size, origin
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,6 @@ class RowSizes:
         node = self.producers.get(value)
         if node is None:
             return apply("dim", [self._outside(value)], {"axis": axis})
-        found = source(self.producers, node, axis)
-        if found is not None:
-            return self._size(found)
         if Trait.ELEMENTWISE in node.op.traits:
             return self._broadcast(node, axis - value.tensor.rank)
         # What an op is told are the last of its result's unknown sizes.

@@ -18,8 +18,8 @@ TABLE = np.array([0.5, 2.0, 5.0])
 
 
 def _rows_of_ones(x: Any, w: Any) -> Any:
-    """The size of a row is told to the op that makes it."""
-    return cg.map(lambda row: cnp.ones((2 * row.shape[0] + 1, 2)) * row[0], x)
+    """The sizes of a row are told to the op that makes it."""
+    return cg.map(lambda row: cnp.ones((2 * row.shape[0] + 1, w.shape[0])) * row[0], x)
 
 
 def _rows_of_a_sum(x: Any, w: Any) -> Any:
@@ -31,7 +31,9 @@ ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "map": lambda x, w: cg.map(np.tanh, x),
     "reversed": lambda x, w: cg.scan(lambda c, row: (c, (row @ w)[None]), 0.0, x, reverse=True)[1],
     "a sum": _rows_of_a_sum,
-    "a told size": _rows_of_ones,
+    "told sizes": _rows_of_ones,
+    "one element and a row": lambda x, w: (lambda u: cg.map(lambda row: u * row, x))(w[0, :1]),
+    "a row and one element": lambda x, w: (lambda u: cg.map(lambda row: row - u, x))(w[0, :1]),
     "what is around": lambda x, w: cg.map(lambda row: row[0] * w.mT, x),
     "outer product": lambda x, w: cg.map(lambda row: row[:, None] * row, x),
     "all elements": lambda x, w: cg.map(lambda row: cnp.ravel(row[:, None] * w), x),
