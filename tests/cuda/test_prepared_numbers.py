@@ -162,7 +162,11 @@ def test_integers_that_go_round() -> None:
         step = lambda c: (c[0] - 1.0, c[1] * 0.5 + c[2] * 1e-20, c[2] + 2**61)
         return cg.while_loop(lambda c: c[0][0] > -20.0, step, (x, x, 2**62))[1:]
 
-    for fn in (multiple, state, masked):
+    def far(x: Any) -> Any:
+        """What an iteration adds has more than 64 bits too."""
+        return cg.fori_loop(0, 24, lambda i, y: y * 0.5 + ((i + 1) * 2**62 * 3) * 1e-20, x)
+
+    for fn in (multiple, state, masked, far):
         graph = cg.function(fn).graph(np.ones(3))
         assert_same(on_stand_in(graph, [np.ones(3)]).results, on_reference(graph, [np.ones(3)]), 1e-12)
 
