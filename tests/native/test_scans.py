@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType
@@ -134,3 +139,22 @@ def test_positions_in_what_threads_would_share(op: str) -> None:
 def test_positions_in_no_rows(op: str, shape: tuple[int, ...], is_known: bool) -> None:
     axis = max(k for k, size in enumerate(shape) if size > 1)
     agree(op, np.ones(shape), shape if is_known else tuple(None for _ in shape), axes=(axis,), keepdims=False)
+
+
+@pytest.mark.parametrize("op", [cnp.argmax, cnp.argmin])
+@pytest.mark.parametrize("dtype", ["f8", "i8", "f2"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_positions_along_two_axes_of_which_one_has_a_single_element(op: Any, dtype: str, is_known: bool) -> None:
+    """Found: one kernel has the index along both, and the extremes themselves were told for positions."""
+    for shape in ((5, 1), (40, 1), (3, 40, 1), (1, 40), (1, 30, 1), (20, 1, 1)):
+        x = (10 * RNG.normal(size=shape)).astype(dtype)
+        signature = None if is_known else (cg.TensorSpec((None,) * len(shape), x.dtype.name),)
+        for first, second in itertools.permutations(range(len(shape)), 2):
+
+            def both(x: Any, a: int = first, b: int = second) -> tuple[Any, Any]:
+                return op(x, axis=a), op(x, axis=b)
+
+            found = cg.function(lambda x, both=both: both(x), engine="native", signature=signature)(x)
+            reference = getattr(np, op.__name__)
+            np.testing.assert_array_equal(found[0], reference(x, axis=first))
+            np.testing.assert_array_equal(found[1], reference(x, axis=second))

@@ -77,6 +77,30 @@ def test_results_have_the_same_bits_whatever_the_number_of_threads(little_work: 
 @pytest.mark.parametrize(
     "fn",
     [
+        lambda x, y: cnp.sum(cnp.sin(x[:, None]) * y[:, :6, None], axis=1),
+        lambda x, y: cnp.max(-x[:, None] * y[:, :6, None], axis=1),
+        lambda x, y: (cnp.prod(x[:, None] * y[:, :6, None], axis=1), cnp.sum(x[:, None] * y[:, :6, None])),
+        lambda x, y: cnp.sum(x[:, None] * cnp.exp(1j * y[:, :6, None]), axis=1),
+        lambda x, y: cnp.argmin(x[:, None] * y[:, :6, None], axis=1),
+        lambda x, y: cnp.all(x[:, None] > y[:, :2, None], axis=1),
+        cg.grad(lambda x, y: cnp.sum(cnp.sin(cnp.sum(x[:, None] * y[:, :6, None], axis=1)))),
+    ],
+    ids=["sum", "negative", "product", "complex", "positions", "bools", "gradient"],
+)
+def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: None, fn: Callable[..., Any]) -> None:
+    """Found: each part began all of the result anew, and so undid what the parts before it had come to."""
+    assert "@cg_parallel" in text_of(fn, X, Y)
+    expected = cg.tree.leaves(cg.function(fn, engine="reference")(X, Y))
+    function = cg.function(fn, engine="native")
+    for threads in THREADS:
+        products().set_threads(threads)
+        for found, other in zip(cg.tree.leaves(function(X, Y)), expected, strict=True):
+            np.testing.assert_allclose(found, other, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
         # Columns are added up by all rows; where an index is wrong is told of the first one.
         lambda x, y: cnp.sum(x * y, axis=0),
         lambda x, y: x[(y[:, 0] * 10).astype("int64")],

@@ -8,13 +8,13 @@ each part, brought together in their order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
-from ctrlgrad.plan.model import Array, Kernel, Register
+from ctrlgrad.plan.model import Array, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sizes import ZERO, Size, product
 
@@ -51,6 +51,9 @@ class _Part(KernelWriter):
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
         return (self.first, self.end) if depth == 0 else super().ends(depth, axis)
+
+    def start_in_memory(self, k: int, write: Write, axes: Sequence[Axis]) -> None:
+        """Nothing: what adds to memory was begun before all parts, since it begins everywhere at once."""
 
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
         if k in self.tables:
@@ -126,6 +129,9 @@ class SharedKernel:
         part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
         part.write()
         inner.line("ret void")
+        for k, write in enumerate(self.kernel.writes):
+            if part.is_reduction(write) and k not in part.still:
+                self.outer.start_in_memory(k, write, axes)
         self.call(parts)
         for k, table in tables.items():
             self.combine_parts(k, table, parts)

@@ -72,7 +72,10 @@ def _least(
     array = state.array(
         INDEX, kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(kept) if a != axis)
     )
-    strides = tuple(ZERO if a == axis else stride for a, stride in enumerate(row_major(kept)))
+    # Behind an axis of a row's elements all sizes are 1: a row stands still along these axes too, whose index another
+    # formula of the kernel may have.
+    stands_still = [a == axis or (a > axis and size == ONE) for a, size in enumerate(kept)]
+    strides = tuple(ZERO if still else stride for still, stride in zip(stands_still, row_major(kept), strict=True))
     write = Write(View(array, (), space, strides), tuple(range(len(expression.outputs))), how)
     state.emit(Kernel(space, operands, numbers, expression, (write,), nodes=(node,)))
     return array
