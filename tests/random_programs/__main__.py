@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     one = parser.add_argument_group("an engine that is compared with the reference engine")
     one.add_argument("--orders", type=int, default=2, choices=(1, 2, 3), help="value, gradient, second (default 2)")
     one.add_argument("--budget", action="store_true", help="again within less and less memory")
-    one.add_argument("--threads", action="store_true", help="machine: kernels and products in parts, in any order")
+    one.add_argument("--threads", action="store_true", help="native, machine: kernels in parts, in any order")
     how = one.add_mutually_exclusive_group()
     how.add_argument("--checked", action="store_true", help="native: plans are judged before they run (default)")
     how.add_argument("--compiled", action="store_true", help="native: plans run unjudged")

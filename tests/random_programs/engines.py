@@ -48,7 +48,8 @@ ENGINES = ("reference", "native", "machine", "dataflow", "cuda")
 class Settings:
     """How programs run: `orders` graphs of each; `checked`: native plans are judged before they run.
 
-    `threads`: the machine computes kernels and products in parts, as several threads would.
+    `threads`: the machine computes kernels and products in parts, as several threads would; machine code has threads
+    share all nests that can be.
     """
 
     engine: str = "native"
@@ -207,7 +208,7 @@ def _reference(settings: Settings, graph: Graph, arguments: Sequence[Any], draw:
 
 
 def _native(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
-    with _checked(settings):
+    with _checked(settings), _shared(settings, draw):
         return run_on("native", graph, arguments)
 
 
@@ -217,6 +218,14 @@ def _checked(settings: Settings) -> AbstractContextManager[Any]:
     from instruments.checked import checked
 
     return checked()
+
+
+def _shared(settings: Settings, draw: random.Random) -> AbstractContextManager[Any]:
+    if settings.engine != "native" or not settings.threads:
+        return nullcontext()
+    from instruments.little_work import shared_by
+
+    return shared_by(draw.randint(2, 4))
 
 
 def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
