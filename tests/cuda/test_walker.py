@@ -37,6 +37,8 @@ def test_a_word_is_read_and_says_where_to_go() -> None:
 def interrupted() -> None:
     """In a process of its own, which would go on for ever."""
     walker._compiled()
+    # Where the process was begun in the background of a shell, the signal is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
         asking()
