@@ -13,7 +13,7 @@ import pytest
 from llvmlite import binding
 from llvmlite.binding import orcjit
 
-from ctrlgrad.engines.native import llvm
+from ctrlgrad.engines.native import llvm, target
 
 DECLARED = llvm.LONG | llvm.SHORT
 STRUCTURES = {llvm.LinkElement: orcjit._LinkElement, llvm.SymbolAddress: orcjit._SymbolAddress}
@@ -50,14 +50,14 @@ def test_a_difference_in_a_declaration_is_seen() -> None:
 FORKS = """
 import os
 import ctrlgrad as cg
-from ctrlgrad.engines.native import llvm
+from ctrlgrad.engines.native import llvm, target
 
 loaded = []
 
 def twice(x):
     child = os.fork()
     if child == 0:
-        loaded.append(llvm._loaded.cache_info().currsize)
+        loaded.append(llvm.functions.cache_info().currsize)
         os._exit(0 if loaded == [1] and float(cg.function(lambda x: x + x)(1.5)) == 3.0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     return x + x
@@ -71,3 +71,28 @@ def test_a_process_that_is_forked_while_a_function_is_traced_has_the_whole_libra
     environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path), "CTRLGRAD_QUICK_CODE": "1"}
     found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, env=environment)
     assert found.stdout.strip() == "4.0", found.stderr
+
+
+def test_texts_that_llvm_gives_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: that of a check which finds nothing wrong was kept, for each module."""
+    target.host()
+    calls, given, back = llvm.functions(), [], []
+    verify, dispose = calls.VerifyModule, calls.DisposeString
+
+    def verified(module: Any, problem: Any) -> Any:
+        found = verify(module, problem)
+        given.append(ctypes.cast(problem._obj, ctypes.c_void_p).value)
+        return found
+
+    def disposed(text: Any) -> None:
+        back.append(ctypes.cast(text, ctypes.c_void_p).value)
+        dispose(text)
+
+    monkeypatch.setattr(calls, "VerifyModule", verified)
+    monkeypatch.setattr(calls, "DisposeString", disposed)
+    assert target.compiled("define void @nothing() {\n  ret void\n}\n")
+    assert given == back and all(given)
+    wrong = "define i64 @wrong() {\n  %a = add i64 %b, 1\n  %b = add i64 %a, 1\n  ret i64 %b\n}\n"
+    with pytest.raises(RuntimeError, match="does not dominate"):
+        target.compiled(wrong)
+    assert given == back and len(given) == 2

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import threading
 import types
 from collections.abc import Callable
 from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint64, c_void_p
@@ -84,7 +83,6 @@ SHORT: dict[str, tuple[Any, ...]] = {
 }
 """Calls that are over at once. A thread that let others go on in each of them would wait as often for its next turn."""
 
-_LOCK = threading.Lock()
 _KEY = "LLVM"
 _is_begun = False
 
@@ -93,14 +91,18 @@ def begin() -> None:
     """Have another thread load the library, if the process has a processor for one."""
     global _is_begun
     _is_begun = True
-    if not _loaded.cache_info().currsize:
+    if not functions.cache_info().currsize:
         ahead.prepare(_KEY, _load)
 
 
+@functools.cache
 def functions() -> Any:
-    """The functions, as attributes, with what makes code for this machine's processor ready to be asked for."""
-    with _LOCK:
-        return _loaded()
+    """The functions, as attributes, with what makes code for this machine's processor ready to be asked for.
+
+    No lock is held meanwhile: a thread that waits here does other jobs of `ahead`, which may ask for them too. Of two
+    that load at once both find the same library.
+    """
+    return ahead.made(_KEY, _load)
 
 
 def told(call: Callable[[Any], Any]) -> str:
@@ -116,11 +118,6 @@ def text_of(given: c_char_p) -> str:
     if given:
         functions().DisposeString(given)
     return text
-
-
-@functools.cache
-def _loaded() -> Any:
-    return ahead.made(_KEY, _load)
 
 
 def _load() -> Any:
@@ -153,11 +150,5 @@ def _end_loading() -> None:
         functions()
 
 
-def _renew_lock() -> None:
-    """In a forked child: another thread of the parent may have held the lock."""
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_end_loading, after_in_child=_renew_lock)
+    os.register_at_fork(before=_end_loading)

@@ -103,8 +103,11 @@ class _Compiler:
         context = calls.ContextCreate()
         module = calls.ParseAssembly(context, text.encode(), ctypes.byref(problem))
         try:
-            if not module or calls.VerifyModule(module, ctypes.byref(problem)):
-                raise RuntimeError(f"LLVM IR parsing error: {llvm.text_of(problem)}")
+            is_right = module and not calls.VerifyModule(module, ctypes.byref(problem))
+            # Of what is right it says nothing, which takes memory too.
+            said, problem = llvm.text_of(problem), ctypes.c_char_p()
+            if not is_right:
+                raise RuntimeError(f"LLVM IR parsing error: {said}")
             calls.RunNewModulePassManager(self._passes, module, self._builder)
             buffer = calls.TargetMachineEmitToMemory(self._machine, module, True, ctypes.byref(problem))
             if not buffer:
