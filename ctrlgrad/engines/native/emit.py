@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -14,12 +14,11 @@ from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted
 from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
-from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.reductions import element_parts
-from ctrlgrad.engines.native.rows_across import write_columns
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
+from ctrlgrad.engines.native.turns_text import TurnsText
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.loop_tiling import loop_tiles
@@ -47,7 +46,6 @@ from ctrlgrad.plan.model import (
     Push,
     ReadRow,
     Register,
-    Stack,
     Step,
     ToStack,
     WriteRow,
@@ -70,7 +68,7 @@ _STATUS = {
 }
 
 
-class PlanWriter(OutsideText):
+class PlanWriter(TurnsText):
     """Writes a plan as a function `void @NAME(ptr %frame)`."""
 
     def function(self, name: str) -> str:
@@ -146,7 +144,7 @@ class PlanWriter(OutsideText):
         elif isinstance(step, Pack):
             self.pack(step)
         elif isinstance(step, Columns):
-            write_columns(self, step)
+            self.columns(step)
         elif isinstance(step, Factorise):
             self.factorise(step)
         elif isinstance(step, Outside):
@@ -232,7 +230,7 @@ class PlanWriter(OutsideText):
 
         return kind(self.w, kernel, self.place_of, self.number, self.size, fail, self.vector_bytes)
 
-    # What a plan without products does without is no part of its first call.
+    # What a plan without products, factors or columns does without is no part of its first call.
 
     def product(self, step: Product) -> None:
         from ctrlgrad.engines.native.product_calls import ProductWriter
@@ -243,6 +241,11 @@ class PlanWriter(OutsideText):
         from ctrlgrad.engines.native.product_calls import write_pack
 
         write_pack(self, step)
+
+    def columns(self, step: Columns) -> None:
+        from ctrlgrad.engines.native.rows_across import write_columns
+
+        write_columns(self, step)
 
     def factorise(self, step: Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter
@@ -312,59 +315,9 @@ class PlanWriter(OutsideText):
         w.label(exit)
         self.store_word(word, w.op(f"load i64, ptr {ticks}"))
         if left is not None:
-            with self.w.when(self.is_managed()):
-                self.tell_position()
-                self.ask(Request.END_LOOP, str(step.number))
+            self.end_chunks(step)
         self.loops.pop()
         self.calls_in_place = outside
-
-    def is_managed(self) -> str:
-        return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
-
-    def begin_chunks(self, step: Loop) -> str | None:
-        """Tell a memory manager that a loop begins; the variable of the iterations that a chunk has left."""
-        if step.number not in self.layout.chunks:
-            return None
-        with self.w.when(self.is_managed()):
-            index = self.layout.captures[step.number]
-            for value in self.layout.chunked[step.number].captured:
-                index = self.tell_value(value, index)
-            for stack in self.pushed_stacks(step):
-                self.row_shape(stack)
-            self.ask(Request.BEGIN_LOOP, str(step.number))
-        left = self.w.alloca("i64")
-        self.w.line(f"store i64 {self.load_word(self.layout.chunks[step.number])}, ptr {left}")
-        return left
-
-    def end_of_chunk(self, step: Loop, left: str) -> None:
-        """Where a chunk has no iterations left, show what the loop carries and ask for another one."""
-        w, index = self.w, self.layout.chunks[step.number]
-        after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")
-        w.line(f"store i64 {after}, ptr {left}")
-        with self.w.when(w.op(f"icmp slt i64 {after}, 0")):
-            self.tell_position()
-            at = index + 1
-            for carry in step.carries:
-                at = self.tell_value(carry.inside, at)
-            self.ask(Request.NEXT_CHUNK, str(step.number))
-            w.line(f"store i64 {w.op(f'sub i64 {self.load_word(index)}, 1')}, ptr {left}")
-
-    def pushed_stacks(self, step: Loop) -> Iterator[Stack]:
-        """The stacks that each iteration of a loop pushes on."""
-        pushed = self.layout.chunked[step.number].pushed
-        for carry in step.carries:
-            if isinstance(carry.inside, Stack) and self.plan.handles[carry.inside] in pushed:
-                yield carry.inside
-
-    def poll(self, step: Loop, ticks: str) -> None:
-        """Now and then Python has its turn: whenever the iterations that a variable counts down are over."""
-        w = self.w
-        left = w.op(f"sub i64 {w.op(f'load i64, ptr {ticks}')}, 1")
-        w.line(f"store i64 {left}, ptr {ticks}")
-        with self.w.when(w.op(f"icmp sle i64 {left}, 0")):
-            self.tell_position()
-            self.ask(Request.POLL, str(step.number))
-            w.line(f"store i64 {self.load_word(self.layout.ticks + step.number)}, ptr {ticks}")
 
     def branch(self, step: Branch) -> None:
         w = self.w

@@ -8,17 +8,16 @@ vectors are put together of that. So are rows that are whole vectors taken, wher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
 from ctrlgrad.engines.native.axes import Axis
-from ctrlgrad.engines.native.elements import Elements
+from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.text import Writer, type_of
-from ctrlgrad.plan.model import Kernel, View
-from ctrlgrad.plan.sizes import ONE, ZERO, Size
+from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.sizes import ONE, ZERO
 from ctrlgrad.records import record
 
 # Vectors that a row has at most, and instructions of all vectors that are written together.
@@ -26,9 +25,6 @@ MOST_VECTORS, MOST_TOGETHER = 4, 256
 
 Load = Callable[[int, Sequence[str], int, int, int], str]
 """Loads elements: of which operand, the offsets of the first row, in which row and from which column on, how many."""
-
-Known = Callable[[int], tuple[str, bool] | None]
-"""What an operand is, by its number: a name and whether it is a vector; None where it is to be loaded."""
 
 
 @record
@@ -68,22 +64,6 @@ def flat_rows(kernel: Kernel, outer: Axis, inner: Axis, width: int) -> FlatRows 
     count = len(kernel.operands)
     reads = zip(lies_flat[:count], strides[:count], strict=True)
     return form if all(lies_flat[count:]) and all(flat or ZERO in pair for flat, pair in reads) else None
-
-
-class Nest(Protocol):
-    """What is asked of the writer of the kernel."""
-
-    w: Writer
-    kernel: Kernel
-    elements: Elements
-    bases: list[str]
-    views: list[View]
-
-    def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
-    def whole(self, start: str, total: str, step: int) -> str: ...
-    def moved(self, axis: Axis, offsets: list[str], i: str) -> list[str]: ...
-    def times(self, i: str, stride: Size) -> str: ...
-    def point(self, offsets: list[str], width: int, *, further: int, known: Known | None) -> None: ...
 
 
 class Lanes:
@@ -180,4 +160,4 @@ def take_end_to_end(nest: Nest, form: FlatRows, axes: Sequence[Axis], offsets: l
     return stop
 
 
-__all__ = ["FlatRows", "Known", "flat_rows", "take_end_to_end"]
+__all__ = ["FlatRows", "flat_rows", "take_end_to_end"]

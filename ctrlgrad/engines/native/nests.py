@@ -26,7 +26,7 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
-    from ctrlgrad.engines.native.flat_rows import Known
+    from ctrlgrad.engines.native.nest import Known
 
 INDEX = np.dtype(np.int64)
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Protocol
 
 from ctrlgrad.engines.native.axes import Axis, addresses_stand_still
-from ctrlgrad.engines.native.elements import Elements
-from ctrlgrad.engines.native.extremes import Extremes
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.reductions import Sums, element_parts
+from ctrlgrad.engines.native.nest import Nest
+from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of
 from ctrlgrad.plan.columns import LONGEST, matrix_of
@@ -53,24 +51,6 @@ def rows_across(
         return None
     together = max(TOGETHER // len(kernel.writes), 1)
     return RowsAcross(width, 1 if rows is not None and rows < together * width else together, by_columns)
-
-
-class Nest(Protocol):
-    """What is asked of the writer of the kernel."""
-
-    w: Writer
-    kernel: Kernel
-    elements: Elements
-    sums: dict[int, Sums | Extremes]
-    through: list[int]
-    size: Callable[[Size], str]
-
-    def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
-    def whole(self, start: str, total: str, step: int) -> str: ...
-    def moved(self, axis: Axis, offsets: list[str], i: str) -> list[str]: ...
-    def point(self, offsets: list[str], width: int, lane: int, axis: Axis, further: int) -> None: ...
-    def gathered(self, k: int, forms: Iterable[tuple[int, int]]) -> Sums | Extremes: ...
-    def target(self, k: int, offsets: list[str]) -> tuple[str, str]: ...
 
 
 def reduce_across(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:

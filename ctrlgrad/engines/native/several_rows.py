@@ -6,34 +6,10 @@ Where there are too few rows for it, or they turn out to be long, they are left 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ctrlgrad.engines.native import flat_rows, rows_across, short_rows
 from ctrlgrad.engines.native.axes import Axis
-from ctrlgrad.engines.native.elements import First
-
-
-class Nest(flat_rows.Nest, rows_across.Nest, short_rows.Nest, Protocol):
-    """What is asked of the writer of the kernel."""
-
-    # From which depth of the nest on a write's value is gathered in registers.
-    still: dict[int, int]
-    whole_width: int
-    vector_bytes: int
-    uniform: set[int]
-    can_mask: bool
-
-    def width(self, axis: Axis) -> int: ...
-    def point(
-        self,
-        offsets: list[str],
-        width: int,
-        lane: int = 0,
-        axis: Axis | None = None,
-        further: int = 0,
-        known: flat_rows.Known | None = None,
-        first: First | None = None,
-    ) -> None: ...
+from ctrlgrad.engines.native.nest import Nest
 
 
 def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:

@@ -10,18 +10,16 @@ Rows have the bits that each has by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis
-from ctrlgrad.engines.native.elements import Elements, First
-from ctrlgrad.engines.native.extremes import Extremes
+from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.reductions import Sums, element_parts
 from ctrlgrad.engines.native.text import Writer, is_number, type_of
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.reductions import EXTREMES
-from ctrlgrad.plan.sizes import ONE, ZERO, Size
+from ctrlgrad.plan.sizes import ONE, ZERO
 from ctrlgrad.records import record
 
 # Rows that are taken together where nothing else says how many; at most, instructions for an element and of all rows
@@ -61,27 +59,6 @@ def short_rows(
     has_numbers = all(dtype_kind(w.view.dtype) != "b" and w.how not in EXTREMES for w in kernel.writes)
     is_led = width > 1 and has_numbers and (inner.size.is_known or has_masks)
     return ShortRows(rows, width, MOST_VECTORS if is_led else MOST_VECTORS // 2, is_led)
-
-
-class Nest(Protocol):
-    """What is asked of the writer of the kernel."""
-
-    w: Writer
-    kernel: Kernel
-    elements: Elements
-    sums: dict[int, Sums | Extremes]
-    size: Callable[[Size], str]
-
-    def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
-    def moved(self, axis: Axis, offsets: list[str], i: str) -> list[str]: ...
-    def times(self, i: str, stride: Size) -> str: ...
-    def point(
-        self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, *, first: First | None = None
-    ) -> None: ...
-    def innermost(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str) -> None: ...
-    def begin(self, k: int, axes: Sequence[Axis], rows: int = 1) -> None: ...
-    def finish(self, k: int, offsets: list[str], row: int | None = None) -> None: ...
-    def target(self, k: int, offsets: list[str]) -> tuple[str, str]: ...
 
 
 def reduce_rows(nest: Nest, form: ShortRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
