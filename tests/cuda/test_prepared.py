@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.driver import Driver
-from instruments.order import Judge
+from instruments.mutants import nothing, shows
 from instruments.python_calls import calls_of_the_engine
 from instruments.recorded import recorded_run
 from instruments.stand_in import StandIn
@@ -246,23 +246,6 @@ def block_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Binding, "run", with_old_blocks)
 
 
-def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    pass
-
-
-def is_found(monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether a run under a budget fails, gives something else, or does what only luck keeps from going wrong."""
-    graph, leaves = lstm(9, 1)
-    expected = on_reference(graph, leaves)
-    try:
-        results, entries, _ = recorded_run(monkeypatch, graph, leaves, 1 << 20, 0.5)
-        assert_same(results, expected, 1e-9)
-        Judge().judge(entries)
-    except AssertionError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize(
     "mistake", [nothing, off_by_one_slot, counter_stands_still, buffers_change_once_too_few, block_stays]
 )
@@ -270,7 +253,7 @@ def test_mistakes_are_found(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, short_chunks: None
 ) -> None:
     mistake(monkeypatch)
-    assert is_found(monkeypatch) == (mistake is not nothing)
+    assert shows(monkeypatch, *lstm(9, 1)) == (mistake is not nothing)
 
 
 def test_prepared_launches_are_in_the_record(monkeypatch: pytest.MonkeyPatch, short_chunks: None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from instruments.comparing import assert_same, assert_same_bits
 from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import graph_of, launching_of, on_reference, on_stand_in, step_by_step
 from op_cases import cases_of
 from op_cases.looped import assert_loop_agrees
 
@@ -21,7 +20,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import numbers, placement
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError
-from ctrlgrad.ir import Graph, Loop, TensorType, is_loop
+from ctrlgrad.ir import Loop, TensorType, is_loop
 
 X = np.linspace(-0.5, 1.0, 6).reshape(2, 3)
 STEPS = 24
@@ -113,26 +112,15 @@ def while_by_quotient(x: Any) -> Any:
 INDEXED = [by_remainder, by_quotient, by_squares, while_by_quotient]
 
 
-@functools.cache
-def graph_of(fn: Callable[[Any], Any], order: int) -> Graph:
-    loss = lambda x: cnp.sum(cnp.sin(fn(x)))
-    programs = [fn, cg.grad(loss), cg.grad(lambda x: cnp.sum(cg.grad(loss)(x) ** 2))]
-    return cg.function(programs[order]).graph(X)
-
-
-def launching_of(graph: Graph) -> list[str]:
-    return [loop.launching for loop in explain_on(StandIn(), optimised_graph(graph), [X]).all_loops()]
-
-
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("fn", CARRIED + INDEXED)
 def test_values_and_gradients(fn: Callable[[Any], Any], order: int) -> None:
     """Step by step they have the same bits."""
-    graph = graph_of(fn, order)
+    graph = graph_of(fn, order, X)
     ran = on_stand_in(graph, [X])
     assert_same(ran.results, on_reference(graph, [X]), 1e-9)
     assert_same_bits(ran.results, step_by_step(graph, [X]).results)
-    assert all(text.startswith("from a list") for text in launching_of(graph)), launching_of(graph)
+    assert all(text.startswith("from a list") for text in launching_of(graph, [X])), launching_of(graph, [X])
 
 
 @pytest.mark.parametrize("fn", [decaying, by_remainder])
@@ -219,7 +207,7 @@ def test_an_index_that_leaves_the_array(index: Callable[[Any], Any]) -> None:
 
 def test_a_masked_loop_forgets_an_index_past_its_end() -> None:
     """And so does one that asks behind each iteration: there is none."""
-    graph = graph_of(while_by_quotient, 0)
+    graph = graph_of(while_by_quotient, 0, X)
     report = next(explain_on(StandIn(), optimised_graph(graph), [X]).all_loops())
     assert (report.mode, report.reason) == ("read", "an index of the host does not go by whole steps")
 

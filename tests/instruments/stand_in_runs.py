@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared.forms import Body
+from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from instruments.stand_in import StandIn, StandInArray
@@ -46,3 +50,23 @@ def step_by_step(graph: Graph, arguments: Sequence[Any]) -> Ran:
 
 def on_reference(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     return run_on("reference", graph, arguments)
+
+
+def graph_of(fn: Callable[[Any], Any], order: int, x: np.ndarray) -> Graph:
+    """A function of one array, its gradient (order 1), or the gradient of the squares of that (2); made once."""
+    return _graph_of(fn, order, x.shape, x.dtype)
+
+
+@functools.cache
+def _graph_of(fn: Callable[[Any], Any], order: int, shape: tuple[int, ...], dtype: np.dtype) -> Graph:
+    loss = lambda x: cnp.sum(cnp.sin(fn(x)))
+    programs = [fn, cg.grad(loss), cg.grad(lambda x: cnp.sum(cg.grad(loss)(x) ** 2))]
+    return cg.function(programs[order]).graph(np.zeros(shape, dtype))
+
+
+def launching_of(graph: Graph, arguments: Sequence[Any]) -> list[str]:
+    """How the launches of each loop were put on the stream."""
+    return [loop.launching for loop in explain_on(StandIn(), optimised_graph(graph), arguments).all_loops()]
+
+
+__all__ = ["LIBRARY", "Ran", "graph_of", "launching_of", "on_reference", "on_stand_in", "step_by_step"]
