@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
+from instruments.little_work import shared_by
 from instruments.natively import compiled, run_natively
 from instruments.tables import programs_at_orders
 from programs import BY_NAME, Program
@@ -70,19 +71,27 @@ def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -
     assert outside_in_loops(found) == OUTSIDE.get(program.name, ({},) * 3)[order]
 
 
+@programs_at_orders(1, share=(0, 2))
+def test_corpus_by_threads(program: Program, order: int) -> None:
+    """All nests that can be shared are, however small."""
+    graph = program.graph(order)
+    with shared_by(3):
+        assert_same(run_on("native", graph, program.leaves), program.expected(order))
+
+
 def test_the_table_names_programs() -> None:
     assert set(OUTSIDE) <= set(BY_NAME)
 
 
 @pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // PER_PART)))
 def test_random_programs(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To second order; of one part in three to first, again within less and less memory.
+    """To second order, in one part of three with threads; of another to first, again within less and less memory.
 
     Campaigns run code as users get it.
     """
     monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     within = part % 3 == 2
-    settings = Settings("native", orders=2 if within else 3, budget=within)
+    settings = Settings("native", orders=2 if within else 3, budget=within, threads=part % 3 == 1)
     outcome = run_batch(Batch(0, part * PER_PART, PER_PART, settings))
     assert not outcome.failures, outcome.failures[0]
     assert outcome.examined >= PER_PART // 2
