@@ -75,7 +75,7 @@ DTYPES = {
 CHANCES = {"key", "split", "fold_in", "random numbers", "random integer"}
 ARRAYS = {"new array", "unstack", "push", "write", "read", "stack of an array"}
 PARTS = {"static index", "traced index", "slice", "dynamic slice", "gather", "at set", "at add", "unknown_dims"}
-OPERATIONS = {"unary", "binary", "sum", "matmul", "concatenate", "transpose", "where"}
+OPERATIONS = {"unary", "binary", "sum", "sum between", "matmul", "concatenate", "transpose", "where"}
 KINDS = {"integer arithmetic", "floor of a float", "compare floats", "compare integers", "logic", "stop_gradient"}
 
 

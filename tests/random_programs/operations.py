@@ -176,7 +176,9 @@ def reduction(w: Writer) -> bool:
         return False
     x, kind = found
     axis = w.number(0, kind.rank - 1)
-    form = w.choose(("sum", "all", "keepdims", "mean", "max", "prod", "cumsum", "logsumexp"))
+    forms = ("sum", "all", "keepdims", "mean", "max", "prod", "cumsum", "logsumexp")
+    # A sum along an axis between two others, of the products of rows.
+    form = w.choose((*forms, "between") if kind.rank == 2 else forms)
     if (form in ("mean", "max", "logsumexp") and not kind.is_filled) or (form == "max" and kind.dims[axis] == 1):
         form = "sum"
     if form == "sum":
@@ -192,6 +194,9 @@ def reduction(w: Writer) -> bool:
         w.line(without(kind, axis), form, f"np.max({x}, axis={axis})", f"largest({x}, {axis})")
     elif form == "prod":
         w.line(without(kind, axis), form, f"np.tanh(np.prod({x} * 0.6, axis={axis}))")
+    elif form == "between":
+        dims = (kind.dims[1], kind.dims[1])
+        w.line(Float(dims), "sum between", f"np.sin(np.sum({x}.T[:, :, None] * {x}[None] * 0.4, axis=1))")
     elif form == "cumsum":
         w.line(kind, form, f"np.sin(np.cumsum({x}, axis={axis}))")
     else:
