@@ -160,6 +160,19 @@ def changed(x: Any) -> Any:
     return looped(step, x)
 
 
+def computed_late(x: Any) -> Any:
+    """Found: a number that the card computes where it is read, inside of or behind a loop that begins with what it is
+    computed of: the loop overwrote that."""
+
+    def step(i: Any, y: Any) -> Any:
+        first = cg.cond(y[0, 0] < 0.3, lambda: 0.5, lambda: -0.5)
+        late = first * 0.3
+        last = cg.fori_loop(0, 3, lambda j, a: cnp.sin(a + late) + cnp.sum(y) * 0.1, first)
+        return cnp.sin(y * last + late * 0.7)
+
+    return looped(step, x)
+
+
 def searched(x: Any) -> Any:
     """Rows by a counter of which only the card knows the end, inside the loop and behind it."""
     rows = cnp.stack([x * k for k in range(12)])
@@ -175,7 +188,7 @@ def searched(x: Any) -> Any:
     return looped(step, x)
 
 
-FUNCTIONS = [*GRADIENTS, newton, indexed, kept, changed, searched]
+FUNCTIONS = [*GRADIENTS, newton, indexed, kept, changed, computed_late, searched]
 
 
 @pytest.fixture

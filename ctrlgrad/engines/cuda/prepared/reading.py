@@ -307,7 +307,9 @@ class Reading:
 
 
 def sources_of(x: object) -> tuple[Source, ...]:
-    """The memory in which a value lies."""
+    """The memory in which a value lies, or in which lies what it will be computed of."""
+    if isinstance(x, Computed):
+        return tuple(source for operand in x.operands for source in sources_of(operand))
     if isinstance(x, TableValue):
         return x.rows.source, *sources_of(x.marks)
     if isinstance(x, LocalStack):
