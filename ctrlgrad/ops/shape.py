@@ -162,7 +162,9 @@ def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Seq
     return (TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape))),)
 
 
-def _infer_ensure(operands: Sequence[Type], attrs: attributes.Required, regions: Sequence[RegionType]) -> Sequence[Type]:
+def _infer_ensure(
+    operands: Sequence[Type], attrs: attributes.Required, regions: Sequence[RegionType]
+) -> Sequence[Type]:
     x, *dims = tensors("ensure_sizes", operands)
     template("ensure_sizes", attrs.shape, dims)
     wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))

@@ -200,7 +200,10 @@ class _ReverseRule(CustomCall):
                     ct = cast(ct, t.dtype) if isinstance(t, TensorType) and is_weak(ct) else ct
                     given = type_of(ct)
                     fits = t.accepts(given)
-                problem, hint = f"{label}: the cotangent of argument {position} does not fit", "None stands for a cotangent of zero"
+                problem, hint = (
+                    f"{label}: the cotangent of argument {position} does not fit",
+                    "None stands for a cotangent of zero",
+                )
                 if not fits:
                     raise TypeMismatchError(problem, source=self.source, expected=str(t), got=str(given), hint=hint)
                 if isinstance(ct, SymbolicZero):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.gradients.table import forward, reverse
+from ctrlgrad.ops.linalg import DIFFER, TURN
 from ctrlgrad.ops.term import Term, ensure_sizes, same_size, sum_to, swap_last
-
-
-_FITTING = "transpose one operand with .mT, or give leading dimensions that broadcast"
 
 
 def _to(ct: Term, x: Term, contracted: int, other: int | Term) -> Term:
@@ -19,7 +17,7 @@ def _to(ct: Term, x: Term, contracted: int, other: int | Term) -> Term:
     size = x.dim(contracted)
     if same_size(size, other):
         return ct
-    return ensure_sizes(ct, {x.rank + contracted: size}, "matmul: the shapes do not fit", _FITTING)
+    return ensure_sizes(ct, {x.rank + contracted: size}, DIFFER, TURN)
 
 
 def _push(tangents: Sequence[Term | None], out: Term, a: Term, b: Term) -> Term:

@@ -68,10 +68,10 @@ def _common_size(dtype: str) -> list[OpCase]:
 def _ensure_sizes(dtype: str) -> list[OpCase]:
     said = {"problem": "another size", "hint": "look at it"}
     return [
-        OpCase("ensure_sizes", (numbers(dtype, 2, 3),), {"axes": (1,), "shape": (3,), **said}),
+        OpCase("ensure_sizes", (numbers(dtype, 0, 3),), {"axes": (1,), "shape": (3,), **said}),
         OpCase("ensure_sizes", (numbers(dtype, 2, 3), np.int64(2)), {"axes": (0, 1), "shape": (None, 3), **said}),
         *(
-            OpCase("ensure_sizes", (numbers(dtype, 0), np.dtype(d).type(0)), {"axes": (0,), "shape": (None,), **said})
+            OpCase("ensure_sizes", (numbers(dtype, 2), np.dtype(d).type(2)), {"axes": (0,), "shape": (None,), **said})
             for d in counting(dtype)
         ),
     ]

@@ -112,6 +112,8 @@ def _concat(node: Node) -> Kernel:
         first, ends = parts[0].shape, list(itertools.accumulate(x.shape[axis] for x in parts))
         whole = context.library.empty((*first[:axis], ends[-1], *first[axis + 1 :]), dtype)
         for part, end in zip(parts, ends, strict=True):
+            if (*part.shape[:axis], *part.shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
+                raise ValueError(f"a part of shape {part.shape} beside one of shape {first}")
             place = whole[(*(slice(None),) * axis, slice(end - part.shape[axis], end))]
             compute(context, text, tuple(part.shape), [part], [place])
         return whole
