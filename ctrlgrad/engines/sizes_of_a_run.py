@@ -1,4 +1,4 @@
-"""What an op's type rule says of the sizes that a run brings: they are refused as known ones are when a function is traced.
+"""What an op's type rule says of the sizes that a run brings: they are refused as when a function is traced.
 
 A node whose sizes were unknown was built unchecked, and its kernel fails in words of its own. Asked again, with the
 sizes that there are, the type rule gives the error that everybody who calls the function with them first is shown.

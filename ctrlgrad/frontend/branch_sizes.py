@@ -1,4 +1,4 @@
-"""Branches return arrays of the same sizes: those that only a run tells are compared in the run, by the branch that is taken.
+"""Branches return arrays of the same sizes: those that only a run tells are compared in the branch that is taken.
 
 Only sizes that follow from the arguments' alone are: the size of what was cut out, joined or collected by data is known
 in its branch alone, and stays unknown in the result.

@@ -24,7 +24,6 @@ from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value, definitions
 from ctrlgrad.source import Source, here
 
-
 _LENGTHS_DIFFER = "the leading dimensions differ"
 _EQUAL_LENGTHS = "cut the longer ones, xs[:n], or pad the shorter ones"
 
@@ -298,7 +297,7 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
 
 
 def _of_length(operation: str, rows: list[Any], length: Any, count: Any, static: int | None) -> list[Any]:
-    """The leaves, which must have as many rows as there are iterations: unknown numbers of rows are compared in the run."""
+    """The leaves, which must have as many rows as there are iterations: unknown numbers are compared in the run."""
     # The first is measured where nothing else tells the length.
     measured = 1 if static is None and length is None else 0
     size = count if isinstance(length, Tensor) or static is None else static

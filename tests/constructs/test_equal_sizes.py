@@ -1,4 +1,4 @@
-"""Sizes that must be equal and are unknown when a function is traced: what the first call refuses, later ones refuse."""
+"""Sizes that must be equal and are unknown when a function is traced: later calls refuse what the first one would."""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ class NodeStep:
         try:
             result = self.kernel(context, operands)
         except ValueError as error:
-            raise refused(self.node, operands) or error
+            misfit = refused(self.node, operands)
+            if misfit is None:
+                raise
+            raise misfit from error
         if len(self.results) == 1:
             values[self.results[0]] = result
         else:

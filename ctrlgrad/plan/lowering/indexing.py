@@ -98,7 +98,7 @@ def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Val
 
 
 def _static(state: State, index: int, size: Size, axis: int) -> Size:
-    """A fixed index as a position from the start; one that was in range when the graph was built, or of unknown size."""
+    """A fixed index as a position from the start."""
     if size.is_known and -size.factor <= index < size.factor:
         return Size(index % size.factor)
     register = checked(state, state.number(index), size, axis)
