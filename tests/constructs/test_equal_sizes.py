@@ -34,10 +34,6 @@ def _with_rule(x: Any, y: Any) -> Any:
 _with_rule.defvjp(lambda x, y: (_with_rule(x, y), (x, y)), lambda saved, ct: (2 * ct * saved[1], ct + 0 * saved[0]))
 
 
-def _total(x: Any) -> Any:
-    return cnp.sum(np.sin(x))
-
-
 Program = Callable[[Any, Any], Any]
 # Functions of two vectors of one size, and what an error says of others.
 REQUIRED: dict[str, tuple[Program, str]] = {
@@ -74,11 +70,11 @@ REQUIRED: dict[str, tuple[Program, str]] = {
     "product": (lambda x, y: x @ y, "matmul: the sizes to sum over differ"),
     "product and joined": (lambda x, y: cnp.concat([x[None] * 2, y[None]]), "concat: sizes differ"),
     "joined": (
-        lambda x, y: cg.grad(lambda x: _total(cnp.concat([x[:, None], y[:, None]], axis=1)))(x),
+        lambda x, y: cg.grad(lambda x: cnp.sum(cnp.concat([x[:, None], y[:, None]], axis=1)))(x),
         "concat: ",
     ),
     "joined, the other": (
-        lambda x, y: cg.grad(lambda y: _total(2 * cnp.concat([x[:, None], y[:, None]], axis=1)))(y),
+        lambda x, y: cg.grad(lambda y: cnp.sum(2 * cnp.concat([x[:, None], y[:, None]], axis=1)))(y),
         "concat: ",
     ),
     "branches": (lambda x, y: cg.cond(True, lambda: 2 * x, lambda: y), "cond: the branches' results differ"),
@@ -101,6 +97,10 @@ REQUIRED: dict[str, tuple[Program, str]] = {
         "scan: the leading dimensions differ",
     ),
     "rows": (lambda x, y: cg.vmap(lambda a, b: a - b)(x, y), "vmap: the mapped axes have different sizes"),
+    "gradient of rows": (
+        lambda x, y: cg.grad(lambda y: cnp.sum(cg.vmap(lambda a, b: a + b)(x, np.tanh(y))))(y),
+        "vmap: the mapped axes have different sizes",
+    ),
     "rows of a map": (lambda x, y: cg.map(lambda row: row[0] - row[1], (x, y)), "map: the leading dimensions differ"),
 }
 TABLE = np.ones((2, 1))
