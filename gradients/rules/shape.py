@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, reverse_joint
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ops.term import Term, broadcast_to, emit, ensure_sizes, reshape, same_size, sum_to, transpose
@@ -9,10 +11,18 @@ from ctrlgrad.ops.term import Term, broadcast_to, emit, ensure_sizes, reshape, s
 not_differentiable("constant dim iota common_size")
 
 linear("forget_sizes", lambda ct, x, axes: ensure_sizes(ct, {a: x.dim(a) for a in axes}))
-linear(
-    "ensure_sizes",
-    lambda ct, x, *dims, shape, axes, problem, hint: ensure_sizes(ct, {a: x.dim(a) for a in axes}, problem, hint),
-)
+
+
+def _ensure_sizes(
+    ct: Term, x: Term, *dims: Term, shape: Sequence[int | None], axes: Sequence[int], problem: str, hint: str
+) -> Term:
+    """The cotangent, which has the sizes of the operand and those that were required: it may know either alone."""
+    given = iter(dims)
+    required = {a: next(given) if d is None else d for a, d in zip(axes, shape, strict=True)}
+    return ensure_sizes(ensure_sizes(ct, required, problem, hint), {a: x.dim(a) for a in axes}, problem, hint)
+
+
+linear("ensure_sizes", _ensure_sizes)
 linear("reshape", lambda ct, x, *dims, shape: reshape(ct, x.dims))
 linear("broadcast_to", lambda ct, x, *dims, shape: sum_to(ct, x.dims))
 linear("sum_to", lambda ct, x, *dims, shape: broadcast_to(ct, x.dims))

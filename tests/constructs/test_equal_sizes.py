@@ -101,6 +101,10 @@ REQUIRED: dict[str, tuple[Program, str]] = {
         lambda x, y: cg.grad(lambda y: cnp.sum(cg.vmap(lambda a, b: a + b)(x, np.tanh(y))))(y),
         "vmap: the mapped axes have different sizes",
     ),
+    "gradient of one of two rows": (
+        lambda x, y: cg.grad(lambda y: cnp.sum(cg.vmap(lambda a, b: b)(x, np.tanh(y))))(y),
+        "vmap: the mapped axes have different sizes",
+    ),
     "rows of a map": (lambda x, y: cg.map(lambda row: row[0] - row[1], (x, y)), "map: the leading dimensions differ"),
 }
 TABLE = np.ones((2, 1))
