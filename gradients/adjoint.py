@@ -17,7 +17,7 @@ from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.table import REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
-from ctrlgrad.ops.term import Term, constant, emit, reshape, sum_to, zeros
+from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.stacks.saving import Scope
 from ctrlgrad.stacks.sizes import Size
 
@@ -208,8 +208,7 @@ def _with_known_sizes(cotangent: Term, value: Value) -> Term:
     what it yields has them, the cotangent comes back with less than is known."""
     if not isinstance(value.type, TensorType) or value.type.accepts(cotangent.type):
         return cotangent
-    shape = value.type.shape
-    return reshape(cotangent, [cotangent.dim(axis) if d is None else d for axis, d in enumerate(shape)])
+    return ensure_sizes(cotangent, {axis: d for axis, d in enumerate(value.type.shape) if d is not None})
 
 
 def sum_to_operand(cotangent: Term, node: Node, position: int, operand: Term) -> Term:

@@ -12,7 +12,7 @@ from ctrlgrad.gradients.branches import reverse_cond
 from ctrlgrad.gradients.calls import Batch, reverse_call
 from ctrlgrad.gradients.loops import reverse_while
 from ctrlgrad.ir import Builder, Graph, StackType, Value
-from ctrlgrad.ops.term import Term, reshape
+from ctrlgrad.ops.term import Term, ensure_sizes
 from ctrlgrad.stacks.saving import FunctionScope
 
 REGION_RULES = {"call": reverse_call, "cond": reverse_cond, "while": reverse_while}
@@ -63,4 +63,5 @@ def _cotangent(adjoint: Adjoint, value: Value) -> Term:
         return adjoint.zeros_like(value)
     if isinstance(value.type, StackType) or found.tensor.shape == value.tensor.shape:
         return found
-    return reshape(found, adjoint.primal(value).dims)
+    primal = adjoint.primal(value)
+    return ensure_sizes(found, {axis: primal.dim(axis) for axis, d in enumerate(value.tensor.shape) if d is None})

@@ -10,7 +10,7 @@ from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Lane, common
 from ctrlgrad.batching.table import batches
 from ctrlgrad.ir import Node, attributes
-from ctrlgrad.ops.term import Term, emit, reshape, sum_to, transpose
+from ctrlgrad.ops.term import Term, emit, ensure_sizes, reshape, sum_to, transpose
 
 
 def template(batcher: Batcher, node: Node, dims: Sequence[object] = ()) -> list[int | Term]:
@@ -57,6 +57,16 @@ def _reshape(batcher: Batcher, node: Node) -> Sequence[Lane]:
     if batcher.is_same(x):
         return [batcher.lane_same(reshape(batcher.term(x), dims))]
     return [batcher.lane(reshape(batcher.term(x), [batcher.rows.count(batcher.builder), *dims]))]
+
+
+@batches("ensure_sizes")
+def _ensure_sizes(batcher: Batcher, node: Node) -> Sequence[Lane]:
+    x, given = node.operands[0], attributes.Required.of(node)
+    sizes = dict(zip(given.axes, template(batcher, node, (x,)), strict=True))
+    if batcher.is_same(x):
+        return [batcher.lane_same(ensure_sizes(batcher.term(x), sizes, given.problem, given.hint))]
+    moved = {axis + 1: size for axis, size in sizes.items()}
+    return [batcher.lane(ensure_sizes(batcher.term(x), moved, given.problem, given.hint))]
 
 
 @batches("broadcast_to")

@@ -11,6 +11,7 @@ from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
+from ctrlgrad.frontend.branch_sizes import AGREE, BRANCHES_DIFFER, of_equal_sizes
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
 from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.frontend.promotions import Promotion, advice, promotion
@@ -102,7 +103,8 @@ def _branch(
         labels = (f"the result of {names[0]}", f"the result of {name}")
         same_structure(operation, source, labels, (first.leaves, first.treedef), (region.leaves, region.treedef))
     dtypes = _join_branches(operation, names, regions, source)
-    closed = close([region.finish(dtypes=dtypes) for region in regions])
+    results = of_equal_sizes(operation, regions)
+    closed = close([region.finish(its, dtypes) for region, its in zip(regions, results, strict=True)])
     hints = tree.names(first.treedef, "r")
     values = emit_branch(builder, value_in(builder, selector), closed, source=source, hints=hints)
     weak = [all(map(is_weak, leaves)) for leaves in zip(*(region.leaves for region in regions), strict=True)]
@@ -138,11 +140,11 @@ def _join_branches(
             promotions += found.values()
     if wrong:
         raise TypeMismatchError(
-            f"{operation}: the branches' results differ",
+            f"{operation}: {BRANCHES_DIFFER}",
             source=source,
             expected="the same dtypes and shapes from every branch, path by path",
             got="\n".join(wrong),
-            hint=advice(promotions, "cast with .astype, or reshape so that all branches agree"),
+            hint=advice(promotions, AGREE),
         )
     return dtypes
 

@@ -10,7 +10,8 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype, tensor_type, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
+from ctrlgrad.frontend.array.dims import ensured
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -22,6 +23,9 @@ from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value, definitions
 from ctrlgrad.source import Source, here
+
+_LENGTHS_DIFFER = "the leading dimensions differ"
+_EQUAL_LENGTHS = "cut the longer ones, xs[:n], or pad the shorter ones"
 
 
 def fori_loop(
@@ -188,7 +192,7 @@ def _scan(
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
-    rows = _of_length(rows, length, count, static)
+    rows = _of_length(operation, rows, length, count, static)
 
     def trace_step(carry: Carry) -> Traced:
         def step(inputs: list[Tensor]) -> Any:
@@ -217,8 +221,10 @@ def _scan(
     producers = definitions(body)
     sizes = RowSizes(builder, producers, dict(zip(body.inputs, start, strict=True)))
     pushed = [producers[v].operands[1] for v in body.outputs[1 + len(carry.leaves) :]]
+    # A length that is given when it runs may be another one than the rows'.
+    certain = None if isinstance(length, Tensor) else static
     collected = [
-        apply("stack_to_tensor", [s, *sizes.of(row)], {"size": static})
+        _counted(operation, apply("stack_to_tensor", [s, *sizes.of(row)], {"size": certain}), static)
         for s, row in zip(results[len(carry.leaves) :], pushed, strict=True)
     ]
     if reverse:
@@ -268,18 +274,17 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
         known.add(int(length))
     if len(known) > 1:
         raise ShapeError(
-            f"{operation}: the leading dimensions differ",
+            f"{operation}: {_LENGTHS_DIFFER}",
             source=source,
             expected="one length for all leaves of xs, and `length` if it is given",
             got=", ".join(str(t) for t in types) + ("" if length is None else f"; length={length}"),
-            hint="cut the longer ones, xs[:n], or pad the shorter ones",
+            hint=_EQUAL_LENGTHS,
         )
-    if known:
-        (n,) = known
-        assert n is not None
-        return np.int64(n), n
+    static = next(iter(known), None)
     if isinstance(length, Tensor):
-        return cast(length, np.int64), None
+        return cast(length, np.int64), static
+    if static is not None:
+        return np.int64(static), static
     if not rows:
         raise ShapeError(
             f"{operation}: neither xs nor length is given",
@@ -291,13 +296,14 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
     return rows[0].shape[0], None
 
 
-def _of_length(rows: list[Any], length: Any, count: Any, static: int | None) -> list[Any]:
-    """The leaves with one length, which those of another refuse to take when they run."""
+def _of_length(operation: str, rows: list[Any], length: Any, count: Any, static: int | None) -> list[Any]:
+    """The leaves, which must have as many rows as there are iterations: unknown numbers are compared in the run."""
     # The first is measured where nothing else tells the length.
     measured = 1 if static is None and length is None else 0
-    size = count if static is None else static
-    found = rows[:measured]
-    for x in rows[measured:]:
-        is_known = tensor_type(x).shape[0] is not None
-        found.append(x if is_known else FUNCTIONS["reshape"](x, (size, *x.shape[1:])))
-    return found
+    size = count if isinstance(length, Tensor) or static is None else static
+    return rows[:measured] + [_counted(operation, x, size) for x in rows[measured:]]
+
+
+def _counted(operation: str, x: Any, length: Any) -> Any:
+    """Rows, which must be as many as this; None for any number."""
+    return x if length is None else ensured(x, {0: length}, f"{operation}: {_LENGTHS_DIFFER}", _EQUAL_LENGTHS)

@@ -186,6 +186,15 @@ class Shape(Attributes):
 
 
 @record(kw_only=True)
+class Required(Shape):
+    """The sizes that the operand must have along some axes, and what an error says where it has others."""
+
+    axes: tuple[int, ...]
+    problem: str
+    hint: str
+
+
+@record(kw_only=True)
 class Index(Attributes):
     """Items in the order of the axes: an int, a slice, None (a new axis) or `DYNAMIC`."""
 

@@ -11,6 +11,10 @@ from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
 
+# What is said of factors that do not fit, by the op and by what computes its derivatives alone.
+DIFFER = "matmul: the sizes to sum over differ"
+TURN = "transpose one operand with .mT, or sum over other axes with numpy.tensordot or numpy.einsum"
+
 
 def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     a, b = tensors("matmul", operands)
@@ -28,14 +32,16 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             got=f"{a} and {b}",
             hint="give a vector a dimension of size 1: x[None, :] or x[:, None]",
         )
-    inner = (a.shape[-1], b.shape[-2])
+    one, other = a.shape[-1], b.shape[-2]
+    if None not in (one, other) and one != other:
+        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN)
     batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
-    if batch is None or (None not in inner and inner[0] != inner[1]):
+    if batch is None:
         raise ShapeError(
-            "matmul: the shapes do not fit",
-            expected=f"[..., m, {inner[0]}] and [..., {inner[0]}, n]",
+            "matmul: the leading dimensions do not broadcast",
+            expected="sizes that are equal or 1, aligned before the matrices",
             got=f"{a} and {b}",
-            hint="transpose one operand with .mT, or give leading dimensions that broadcast",
+            hint="add dimensions of size 1 where they are missing: x[:, None]",
         )
     return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
 

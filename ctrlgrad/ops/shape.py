@@ -162,6 +162,31 @@ def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Seq
     return (TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape))),)
 
 
+def _infer_ensure(
+    operands: Sequence[Type], attrs: attributes.Required, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    x, *dims = tensors("ensure_sizes", operands)
+    template("ensure_sizes", attrs.shape, dims)
+    wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))
+    given = TensorType(x.dtype, tuple(x.shape[a] if wanted.get(a) is None else wanted[a] for a in range(x.rank)))
+    if any(None not in (d, n) and d != n for d, n in zip(given.shape, x.shape, strict=True)):
+        raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint)
+    return (given,)
+
+
+# The identity on arrays of these sizes along some axes, which are in order; an error for all others.
+declare(
+    "ensure_sizes",
+    None,
+    _infer_ensure,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.TOTAL_IF_STATIC,
+    Trait.SHAPE_OF_FIRST,
+    attributes=attributes.Required,
+    uses=(Use.PASS,),
+    further=Use.SIZE,
+)
 # The identity, after which the sizes of some axes count as unknown.
 declare(
     "forget_sizes",

@@ -137,6 +137,25 @@ def reshape(x: Term, dims: Sequence[int | Term]) -> Term:
     return x if shape == x.tensor.shape and not unknown else emit("reshape", x, *unknown, shape=shape)
 
 
+def same_size(a: int | Term, b: int | Term) -> bool:
+    """Whether two sizes are known to be equal: one number, or one value."""
+    return a == b if isinstance(a, int) or isinstance(b, int) else a.value is b.value
+
+
+def ensure_sizes(
+    x: Term,
+    sizes: Mapping[int, int | Term],
+    problem: str = "a cotangent is not of the shape of what it belongs to",
+    hint: str = "the sizes of this run do not fit; look at the shapes of what this line takes",
+) -> Term:
+    """x, which must have these sizes along its axes; x itself where it is known to have them."""
+    open_axes = tuple(a for a in sorted(sizes) if not isinstance(sizes[a], int) or sizes[a] != x.tensor.shape[a])
+    if not open_axes:
+        return x
+    shape, unknown = sized(x.builder, [sizes[a] for a in open_axes])
+    return emit("ensure_sizes", x, *unknown, shape=shape, axes=open_axes, problem=problem, hint=hint)
+
+
 def broadcast_to(x: Term, dims: Sequence[int | Term]) -> Term:
     shape, unknown = sized(x.builder, dims)
     return x if shape == x.tensor.shape and not unknown else emit("broadcast_to", x, *unknown, shape=shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,13 +14,14 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
+from ctrlgrad.frontend.array.dims import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.float0 import is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterReverse, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
-from ctrlgrad.ir import Graph, TensorType
+from ctrlgrad.ir import Graph, TensorType, Type
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.custom_calls import (
@@ -172,7 +173,7 @@ class _ReverseRule(CustomCall):
     def _cotangents(self, found: Any, sizes: Sequence[Any]) -> list[Any]:
         """One cotangent per input, zeros for None, with the arguments' dtypes checked."""
         label = self.label(self.rules[1])
-        zeros = iter(self._zeros(sizes))
+        shapes = iter(self._shapes(sizes))
         args = self.differentiable(Results(self.inputs, self.treedef).stand_ins())
         if not isinstance(found, tuple | list) or len(found) != len(args):
             raise TypeMismatchError(
@@ -187,10 +188,9 @@ class _ReverseRule(CustomCall):
             for x, ct in zip(expected, self._parts(position, argument, returned), strict=True):
                 if is_python(x):
                     continue
-                zero = next(zeros)
-                t = type_of(x)
+                t, shape = type_of(x), next(shapes)
                 if ct is None or (is_float0(ct) and not t.is_differentiable):
-                    result.append(zero())
+                    result.append(self._zero(t, shape))
                     continue
                 if isinstance(ct, SymbolicZero):
                     given: Any = TensorType(ct.dtype, ct.shape)
@@ -200,15 +200,16 @@ class _ReverseRule(CustomCall):
                     ct = cast(ct, t.dtype) if isinstance(t, TensorType) and is_weak(ct) else ct
                     given = type_of(ct)
                     fits = t.accepts(given)
+                problem, hint = (
+                    f"{label}: the cotangent of argument {position} does not fit",
+                    "None stands for a cotangent of zero",
+                )
                 if not fits:
-                    raise TypeMismatchError(
-                        f"{label}: the cotangent of argument {position} does not fit",
-                        source=self.source,
-                        expected=str(t),
-                        got=str(given),
-                        hint="None stands for a cotangent of zero",
-                    )
-                result.append(zero() if isinstance(ct, SymbolicZero) else ct)
+                    raise TypeMismatchError(problem, source=self.source, expected=str(t), got=str(given), hint=hint)
+                if isinstance(ct, SymbolicZero):
+                    result.append(self._zero(t, shape))
+                else:
+                    result.append(ensured(ct, {axis: shape[axis] for axis in unknown_axes(t)}, problem, hint))
         return result
 
     def _parts(self, position: int, argument: Any, given: Any) -> list[Any]:
@@ -230,24 +231,21 @@ class _ReverseRule(CustomCall):
             return leaves
         return [ct for ct, part in zip(leaves, parts, strict=True) for _ in tree.leaves(part)]
 
-    def _zeros(self, sizes: Sequence[Any]) -> list[Callable[[], Any]]:
-        """For each input what makes a cotangent of zero."""
+    def _shapes(self, sizes: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        """For each input its shape, none for a stack."""
         unknown = iter(sizes)
-        makers: list[Callable[[], Any]] = []
-        for x, hint in zip(self.inputs, self.hints, strict=True):
-            if isinstance(x.type, TensorType):
-                shape = tuple(next(unknown) if d is None else d for d in x.type.shape)
-                makers.append(functools.partial(FUNCTIONS["zeros"], shape, x.type.dtype))
-            else:
-                makers.append(functools.partial(self._no_zero, hint))
-        return makers
+        for x in self.inputs:
+            known = x.type.shape if isinstance(x.type, TensorType) else ()
+            yield tuple(next(unknown) if d is None else d for d in known)
 
-    def _no_zero(self, hint: str | None) -> Any:
+    def _zero(self, t: Type, shape: tuple[Any, ...]) -> Any:
+        if isinstance(t, TensorType):
+            return FUNCTIONS["zeros"](shape, t.dtype)
         raise TypeMismatchError(
             f"{self.label(self.rules[1])}: None for the cotangent of a TensorArray",
             source=self.source,
             expected="a TensorArray like the argument",
-            got=f"None for {hint}",
+            got=f"None for {t}",
             hint="pass array.stack() into the function",
         )
 

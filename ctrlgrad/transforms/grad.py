@@ -16,6 +16,7 @@ from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.array.dims import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -39,6 +40,8 @@ from ctrlgrad.transforms.tracing import (
     without_aux,
 )
 from ctrlgrad.transforms.transformed import Transformed, all_but
+
+_LIKE_THE_OUTPUT = "a cotangent has the dtype and shape of its output: numpy.ones_like(output)"
 
 
 def value_and_grad(
@@ -196,9 +199,15 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
     else:
-        outputs, residuals = _inline_forward(halves, traced, leaves)
+        outputs, residuals = _inline_forward(
+            halves, traced, leaves
+        )  # The sizes of outputs that only a run tells: cotangents must have them.
+    unknown = {i: unknown_axes(traced.graph.outputs[i].type) for i in seeded}
+    sizes = [outputs[i].shape[axis] for i, axes in unknown.items() for axis in axes]
 
-    def pull(residuals: list[Any], cotangents: Any) -> tuple[Any, ...]:
+    def pull(saved: tuple[list[Any], list[Any]], cotangents: Any) -> tuple[Any, ...]:
+        residuals, sizes = saved
+        size = iter(sizes)
         given, given_treedef = tree.flatten(cotangents)
         labels = ("the outputs", "the cotangents")
         same_structure("vjp", here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
@@ -212,9 +221,10 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
                     source=here(),
                     expected=str(t),
                     got=str(type_of(seed)),
-                    hint="a cotangent has the dtype and shape of its output: numpy.ones_like(output)",
+                    hint=_LIKE_THE_OUTPUT,
                 )
-            seeds.append(seed)
+            required = {axis: next(size) for axis in unknown[i]}
+            seeds.append(ensured(seed, required, "vjp: a cotangent does not fit its output", _LIKE_THE_OUTPUT))
         if trace.current() is None:
             found: Any = hand_out(halves.backward, evaluate(halves.backward, [*residuals, *seeds]), seeds)
         else:
@@ -222,7 +232,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         return tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))  # type: ignore[no-any-return]
 
     result, aux = tree.unflatten(traced.treedef, outputs)
-    pullback = tree.Partial(pull, residuals)
+    pullback = tree.Partial(pull, (residuals, sizes))
     return (result, pullback, aux) if has_aux else (result, pullback)
 
 

@@ -9,6 +9,7 @@ from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
+from ctrlgrad.frontend.array.dims import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -19,6 +20,8 @@ from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_names, trace_function, without_aux
+
+_LIKE_THE_PRIMAL = "a tangent has the dtype and shape of its primal: numpy.ones_like(primal)"
 
 
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
@@ -109,11 +112,16 @@ def _direction(x: Any, t: Any, path: str, source: Source | None) -> Any:
     if not is_float0(t):
         direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
         if primal.accepts(type_of(direction)):
-            return direction
+            sizes = {axis: x.shape[axis] for axis in unknown_axes(primal)}
+            return ensured(direction, sizes, _misfit(path), _LIKE_THE_PRIMAL)
     raise TypeMismatchError(
-        f"jvp: the tangent of {path} does not fit its primal",
+        _misfit(path),
         source=source,
         expected=str(primal),
         got="float0, which is for integers and booleans" if is_float0(t) else str(type_of(direction)),
-        hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
+        hint=_LIKE_THE_PRIMAL,
     )
+
+
+def _misfit(path: str) -> str:
+    return f"jvp: the tangent of {path} does not fit its primal"

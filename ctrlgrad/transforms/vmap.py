@@ -11,7 +11,6 @@ import optree
 
 from ctrlgrad import tree
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
-from ctrlgrad.batching.lanes import fit
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
@@ -23,7 +22,7 @@ from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.calls import rows_call
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
-from ctrlgrad.ops.term import Term, constant, emit, sized, transpose
+from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, transpose
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
@@ -31,6 +30,8 @@ from ctrlgrad.transforms.transformed import Transformed
 from ctrlgrad.tree_classes import NAMESPACE
 
 Axis = int | None
+_SIZES_DIFFER = "vmap: the mapped axes have different sizes"
+_ONE_SIZE = "in_axes=None for an argument that is the same for all rows: in_axes=(0, None)"
 
 
 def vmap(
@@ -304,11 +305,11 @@ def _size(mapped: Sequence[_Argument], source: Source | None) -> int | None:
     known = {a.size for a in mapped if a.size is not None}
     if len(known) > 1:
         raise ShapeError(
-            "vmap: the mapped axes have different sizes",
+            _SIZES_DIFFER,
             source=source,
             expected="one size for all mapped arguments",
             got="\n".join(f"{a.path}: {a.type}, axis {a.axis}" for a in mapped),
-            hint="in_axes=None for an argument that is the same for all rows: in_axes=(0, None)",
+            hint=_ONE_SIZE,
         )
     # No rows at all: left to run time, as argmax over no elements is refused when a graph is built.
     return (known.pop() or None) if known else None
@@ -331,10 +332,9 @@ def _rows_first(builder: Builder, arguments: Sequence[_Argument], size: int | No
                 rows = first
             else:
                 rows = rows or constant(builder, first, np.int64)
-                shape, unknown = sized(builder, x.dims[1:])
-                x = emit("reshape", x, rows, *unknown, shape=(None, *shape))
+                x = ensure_sizes(x, {0: rows}, _SIZES_DIFFER, _ONE_SIZE)
         else:
-            x = fit(x, TensorType(x.dtype, (size, *x.tensor.shape[1:])))
+            x = ensure_sizes(x, {0: size}, _SIZES_DIFFER, _ONE_SIZE)
         moved.append(x.value)
     return moved
 

@@ -112,11 +112,20 @@ def _sum_to(node: Node, sizes: Sizes | None, x: Any, *dims: Any) -> Any:
     return jnp.sum(x, axis=(*range(lead), *stretched), dtype=x.dtype).reshape(shape)
 
 
+def _ensure_sizes(node: Node, sizes: Sizes | None, x: Any, *dims: Any) -> Any:
+    given = attributes.Required.of(node)
+    found, wanted = tuple(x.shape[a] for a in given.axes), tuple(map(int, _shape(node, sizes)))
+    if found != wanted:
+        raise ValueError(f"{given.problem}: {found}, not {wanted}")
+    return x
+
+
 TENSOR_OPS["constant"] = lambda node, sizes: jnp.asarray(attributes.Constant.of(node).value)
 TENSOR_OPS["dim"] = lambda node, sizes, x: jnp.asarray(x.shape[attributes.Axis.of(node).axis], jax_dtype(np.int64))
 TENSOR_OPS["common_size"] = lambda node, sizes, x: jnp.max(x, initial=0)
 TENSOR_OPS["iota"] = lambda node, sizes, *dims: jnp.arange(_shape(node, sizes)[0], dtype=jax_dtype(np.int64))
 TENSOR_OPS["reshape"] = lambda node, sizes, x, *dims: jnp.reshape(x, _shape(node, sizes))
+TENSOR_OPS["ensure_sizes"] = _ensure_sizes
 TENSOR_OPS["broadcast_to"] = lambda node, sizes, x, *dims: jnp.broadcast_to(x, _shape(node, sizes))
 TENSOR_OPS["sum_to"] = _sum_to
 TENSOR_OPS["transpose"] = lambda node, sizes, x: jnp.transpose(x, attributes.Axes.of(node).axes)

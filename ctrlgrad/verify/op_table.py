@@ -46,6 +46,7 @@ _SAMPLES: dict[str, _Sample] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), _Sample(attrs=_AXES)),
     **dict.fromkeys(("cumsum", "cumprod"), _Sample(attrs={"axis": 0, "reverse": False})),
     **dict.fromkeys(("reshape", "broadcast_to", "sum_to"), _Sample(attrs={"shape": (2, 2)})),
+    "ensure_sizes": _Sample(attrs={"axes": (0,), "shape": (2,), "problem": "another shape", "hint": "look at it"}),
     **dict.fromkeys(("setitem", "additem"), _Sample((_X, _X), _SLICES)),
     "dim": _Sample(attrs={"axis": 0}),
     "argsort": _Sample(attrs={"axis": 0, "descending": False}),

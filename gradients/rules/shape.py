@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, reverse_variadic
+from collections.abc import Sequence
+
+from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, reverse_joint
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.ops.term import Term, broadcast_to, emit, reshape, sum_to, transpose
+from ctrlgrad.ops.term import Term, broadcast_to, emit, ensure_sizes, reshape, same_size, sum_to, transpose
 
 not_differentiable("constant dim iota common_size")
 
-linear("forget_sizes", lambda ct, x, axes: reshape(ct, x.dims))
+linear("forget_sizes", lambda ct, x, axes: ensure_sizes(ct, {a: x.dim(a) for a in axes}))
+
+
+def _ensure_sizes(
+    ct: Term, x: Term, *dims: Term, shape: Sequence[int | None], axes: Sequence[int], problem: str, hint: str
+) -> Term:
+    """The cotangent, which has the sizes of the operand and those that were required: it may know either alone."""
+    given = iter(dims)
+    required = {a: next(given) if d is None else d for a, d in zip(axes, shape, strict=True)}
+    return ensure_sizes(ensure_sizes(ct, required, problem, hint), {a: x.dim(a) for a in axes}, problem, hint)
+
+
+linear("ensure_sizes", _ensure_sizes)
 linear("reshape", lambda ct, x, *dims, shape: reshape(ct, x.dims))
 linear("broadcast_to", lambda ct, x, *dims, shape: sum_to(ct, x.dims))
 linear("sum_to", lambda ct, x, *dims, shape: broadcast_to(ct, x.dims))
@@ -25,16 +39,23 @@ def _cast(ct: Term, x: Term, dtype: object) -> Term:
 linear("cast", _cast)
 
 
-def _concat(position: int, ct: Term, out: Term, *parts: Term, axis: int) -> Term:
-    """The part of the cotangent that came from one operand."""
+def _concat(ct: Term, out: Term, *parts: Term, axis: int) -> list[Term]:
+    """The parts of the cotangent, which has the sizes of all parts beside the axis that they are joined along."""
+    first, *others = parts
+    for part in others:
+        sizes = {a: d for a, d in enumerate(part.dims) if a != axis and not same_size(first.dim(a), d)}
+        ct = ensure_sizes(ct, sizes, "concat: sizes differ", "arrays may differ only in the axis they are joined along")
+    found = []
     start: int | Term = 0
-    for part in parts[:position]:
-        start = start + part.dim(axis)
-    return slice_along(ct, axis, start, start + parts[position].dim(axis))
+    for part in parts:
+        stop = start + part.dim(axis)
+        found.append(slice_along(ct, axis, start, stop))
+        start = stop
+    return found
 
 
 jointly_linear("concat", None)
-reverse_variadic("concat", _concat)
+reverse_joint("concat", _concat)
 
 
 def slice_along(x: Term, axis: int, start: int | Term, stop: int | Term) -> Term:

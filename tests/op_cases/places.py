@@ -65,12 +65,25 @@ def _common_size(dtype: str) -> list[OpCase]:
     return [OpCase("common_size", (np.full(n, 3, dtype),), {"what": "a size"}) for n in (0, 2)]
 
 
+def _ensure_sizes(dtype: str) -> list[OpCase]:
+    said = {"problem": "another size", "hint": "look at it"}
+    return [
+        OpCase("ensure_sizes", (numbers(dtype, 0, 3),), {"axes": (1,), "shape": (3,), **said}),
+        OpCase("ensure_sizes", (numbers(dtype, 2, 3), np.int64(2)), {"axes": (0, 1), "shape": (None, 3), **said}),
+        *(
+            OpCase("ensure_sizes", (numbers(dtype, 2), np.dtype(d).type(2)), {"axes": (0,), "shape": (None,), **said})
+            for d in counting(dtype)
+        ),
+    ]
+
+
 MAKERS: dict[str, Maker] = {
     "constant": _constant,
     "iota": _iota,
     "common_size": _common_size,
     "dim": _each("dim", [((3,), {"axis": 0}), ((2, 0, 3), {"axis": 1})]),
     "forget_sizes": _each("forget_sizes", [((2, 3), {"axes": (1,)}), ((), {"axes": ()})]),
+    "ensure_sizes": _ensure_sizes,
     "reshape": _sized(
         "reshape", [((2, 3), (3, 2), ()), ((), (1, 1), ()), ((0, 2), (2, 0), ()), ((2, 3), (None, 2), (3,))]
     ),

@@ -145,6 +145,8 @@ def cases() -> list[Case]:
     add("iota", index(4), shape=(None,))
     add("common_size", index(4, 4, 4), what="a size")
     add("reshape", x, shape=(6, 4))
+    said = {"problem": "another size", "hint": "look at it"}
+    add("ensure_sizes", x, index(x.shape[0]), axes=(0,), shape=(None,), unknown={0: (None, *x.shape[1:])}, **said)
     add("reshape", x, index(6), index(4), shape=(None, None), unknown={0: (2, None, None)})
     add("broadcast_to", normal(3, 1), shape=(2, 3, 4))
     add("broadcast_to", normal(3, 1), index(5), shape=(2, 3, None))

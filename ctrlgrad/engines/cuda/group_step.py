@@ -25,7 +25,8 @@ from ctrlgrad.engines.cuda.reductions.ops import check_elements, reduced_axes, r
 from ctrlgrad.engines.cuda.reductions.running import compute, reduce
 from ctrlgrad.engines.cuda.regions import RegionKernel, Target, alone
 from ctrlgrad.engines.cuda.stacks import Stack
-from ctrlgrad.ir import Node, Value, attributes
+from ctrlgrad.engines.sizes_of_a_run import refused_types
+from ctrlgrad.ir import Node, TensorType, Value, attributes
 
 Shape = tuple[int, ...]
 
@@ -152,8 +153,10 @@ class GroupStep:
             except ValueError:
                 if len(kernel.nodes) > 1:
                     return None
-                shown = " ".join(map(str, given))
-                raise ValueError(f"operands could not be broadcast together with shapes {shown}") from None
+                types = [TensorType(v.tensor.dtype, s) for v, s in zip(node.operands[is_push:], given, strict=True)]
+                misfit = refused_types(node, types, node.attrs)
+                assert misfit is not None
+                raise misfit from None
         written = {found[node.result] for node in kernel.nodes}
         return written.pop() if len(written) == 1 else None
 

@@ -84,6 +84,8 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
         # One product of all rows.
         found = product(cupy, a.reshape(-1, a.shape[-1]), b, precision)
         return found.reshape(*a.shape[:-1], b.shape[-1])
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"{a.shape[-1]} columns of the left factor, {b.shape[-2]} rows of the right one")
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     if not math.prod(shape) * a.shape[-1]:

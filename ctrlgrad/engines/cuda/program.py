@@ -15,6 +15,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.engines.sizes_of_a_run import refused
 from ctrlgrad.ir import Node, StackType, Type, Value
 
 Values = list[Any]
@@ -49,7 +50,13 @@ class NodeStep:
         operands = [values[slot] for slot in self.operands]
         for slot in self.dead:
             values[slot] = None
-        result = self.kernel(context, operands)
+        try:
+            result = self.kernel(context, operands)
+        except ValueError as error:
+            misfit = refused(self.node, operands)
+            if misfit is None:
+                raise
+            raise misfit from error
         if len(self.results) == 1:
             values[self.results[0]] = result
         else:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
-from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Node, attributes
+from ctrlgrad.errors import ExecutionError, ShapeError
+from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ops.elementwise import FACTS
 
 PURE |= {name: same(facts.numpy) for name, facts in FACTS.items()}
@@ -139,11 +139,31 @@ def _common_size(node: Node) -> Callable[..., Any]:
     return kernel
 
 
+def require_sizes(node: Node, found: tuple[int, ...], sizes: Sequence[int]) -> None:
+    """Refuse an array of other sizes than a node requires."""
+    given, dtype = attributes.Required.of(node), node.result.tensor.dtype
+    wanted = list(found)
+    for axis, size in zip(given.axes, sizes, strict=True):
+        wanted[axis] = size
+    if found != tuple(wanted):
+        shown = [str(TensorType(dtype, shape)) for shape in (tuple(wanted), found)]
+        raise ShapeError(given.problem, expected=shown[0], got=shown[1], hint=given.hint)
+
+
+def _ensure_sizes(node: Node) -> Callable[..., Any]:
+    def kernel(x: Any, *dims: Any) -> Any:
+        require_sizes(node, np.shape(x), template_shape(node, dims))
+        return x
+
+    return kernel
+
+
 PURE["common_size"] = _common_size
 PURE["constant"] = lambda node: lambda: attributes.Constant.of(node).value
 PURE["dim"] = lambda node: lambda x: np.int64(x.shape[attributes.Axis.of(node).axis])
 PURE["iota"] = lambda node: lambda *dims: np.arange(template_shape(node, dims)[0])
 PURE["reshape"] = lambda node: lambda x, *dims: np.reshape(x, template_shape(node, dims))
+PURE["ensure_sizes"] = _ensure_sizes
 PURE["broadcast_to"] = lambda node: lambda x, *dims: np.broadcast_to(x, template_shape(node, dims))
 PURE["sum_to"] = lambda node: lambda x, *dims: sum_to(x, template_shape(node, dims))
 PURE["transpose"] = lambda node: lambda x: np.transpose(x, attributes.Axes.of(node).axes)

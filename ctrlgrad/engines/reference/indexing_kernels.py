@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference.run import Run
-from ctrlgrad.engines.reference.table import IN_PLACE, PURE, own
+from ctrlgrad.engines.reference.table import IN_PLACE, PURE, InPlace, own
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.indexing import fill
@@ -42,34 +42,40 @@ def _getitem(node: Node) -> Callable[..., Any]:
 PURE["getitem"] = _getitem
 
 
-def _setitem(node: Node) -> Callable[[list[Any], Run], Any]:
-    filled = _filler(attributes.Index.of(node).key)
+def _updating(write: Callable[[Any, Any, Any], None]) -> InPlace:
+    """An op that writes to a part of its first operand: `write(x, where, value)`."""
 
-    def kernel(operands: list[Any], run: Run) -> Any:
-        x = own(operands, run)
-        value, *indices = operands
-        x[filled(indices)] = value
-        return x
+    def entry(node: Node) -> Callable[[list[Any], Run], Any]:
+        filled = _filler(attributes.Index.of(node).key)
 
-    return kernel
+        def kernel(operands: list[Any], run: Run) -> Any:
+            x = own(operands, run)
+            value, *indices = operands
+            try:
+                write(x, filled(indices), value)
+            except ValueError:
+                # The error is about all operands.
+                operands.insert(0, x)
+                raise
+            return x
+
+        return kernel
+
+    return entry
+
+
+def _set(x: Any, where: Any, value: Any) -> None:
+    x[where] = value
+
+
+def _add(x: Any, where: Any, value: Any) -> None:
+    x[where] += value
 
 
 def _additem(node: Node) -> Callable[[list[Any], Run], Any]:
-    filled = _filler(attributes.Index.of(node).key)
     repeats = any(isinstance(v.type, TensorType) and v.type.rank > 0 for v in node.operands[2:])
-
-    def kernel(operands: list[Any], run: Run) -> Any:
-        x = own(operands, run)
-        value, *indices = operands
-        where = filled(indices)
-        if repeats:
-            np.add.at(x, where, value)
-        else:
-            x[where] += value
-        return x
-
-    return kernel
+    return _updating(np.add.at if repeats else _add)(node)
 
 
-IN_PLACE["setitem"] = _setitem
+IN_PLACE["setitem"] = _updating(_set)
 IN_PLACE["additem"] = _additem

@@ -16,6 +16,7 @@ import numpy as np
 
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
+from ctrlgrad.engines.sizes_of_a_run import refused
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, locate
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, attributes
 from ctrlgrad.ir.caching import Cache
@@ -60,9 +61,10 @@ class Program:
             values[slot] = None
         watch = _Watch(run) if run.is_watched else None
         step = None
+        operands: Any = ()
         try:
             for step in self.steps:
-                operands: Any = step.read(values)
+                operands = step.read(values)
                 if watch is not None:
                     watch.before(step, operands)
                 for slot in step.dead:
@@ -85,7 +87,7 @@ class Program:
         except BaseException as error:
             if step is None:
                 raise
-            found = explained(error, step.node)
+            found = explained(error, step.node, operands)
             if found is error:
                 raise
             raise found from error
@@ -204,8 +206,10 @@ def interpret(graph: Graph, arguments: Sequence[Any], run: Run, kernels: Kernels
 _OF_VALUES = (ValueError, ArithmeticError, IndexError)
 
 
-def explained(error: BaseException, node: Node) -> BaseException:
+def explained(error: BaseException, node: Node, operands: Sequence[Any] = ()) -> BaseException:
     """An error with the node's place in the user's code, as one of ours if it is about this run's sizes or values.
+
+    `operands` are those of the node, where they are at hand: what is wrong with their sizes is said as when tracing.
 
     All others keep their type and text: what a user's callback raises, an interruption, a defect of the library.
     """
@@ -214,6 +218,9 @@ def explained(error: BaseException, node: Node) -> BaseException:
         return error
     if getattr(error, "_ctrlgrad_located", False):
         return error  # of a callback inside
+    misfit = refused(node, operands) if isinstance(error, ValueError) else None
+    if misfit is not None:
+        return misfit
     got = ", ".join(str(v.type) for v in node.operands) or "no operands"
     if isinstance(error, IndexError):
         found = re.search(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)", str(error))

@@ -6,7 +6,7 @@ The functions here take arrays that `promote.operand` has made, and record nothi
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, shape_template, tensor_type
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.source import here
 
@@ -162,6 +163,22 @@ def reshaped(x: Any, sizes: Sequence[Any]) -> Any:
     if not unknown and template == shape_of(x):
         return x
     return apply("reshape", [x, *unknown], {"shape": template})
+
+
+def unknown_axes(t: Type) -> list[int]:
+    """The axes whose sizes are not known until the program runs; none of a stack."""
+    return [axis for axis, d in enumerate(t.shape) if d is None] if isinstance(t, TensorType) else []
+
+
+def ensured(x: Any, sizes: Mapping[int, Any], problem: str, hint: str) -> Any:
+    """x, which must have these sizes along its axes: an error at once or, where sizes are unknown, at run time."""
+    known = shape_of(x)
+    open_axes = tuple(a for a in sorted(sizes) if isinstance(sizes[a], Tensor) or sizes[a] != known[a])
+    if not open_axes:
+        return x
+    template, unknown = shape_template([sizes[a] for a in open_axes])
+    attrs = {"shape": template, "axes": open_axes, "problem": problem, "hint": hint}
+    return apply("ensure_sizes", [x, *unknown], attrs)
 
 
 def broadcasted(x: Any, sizes: Sequence[Any]) -> Any:

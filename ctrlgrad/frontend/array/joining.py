@@ -182,7 +182,7 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     """x cut into equal parts along an axis, or at the given places (which may be traced).
 
     Raises:
-        ShapeError: the size does not divide; an ExecutionError at run time where it is unknown.
+        ShapeError: the size does not divide.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.split([1, 2, 3, 4], 2)[1]

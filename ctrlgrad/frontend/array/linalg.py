@@ -17,6 +17,7 @@ from ctrlgrad.frontend.array.dims import (
     dim,
     dims,
     dtype_of,
+    ensured,
     expanded,
     rank_of,
     reshaped,
@@ -29,18 +30,21 @@ from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.ops.linalg import TURN
 from ctrlgrad.source import here
 
 
-def _require_match(operation: str, a: Any, b: Any, one: int | None, other: int | None) -> None:
-    if one is not None and other is not None and one != other:
+def _require_match(operation: str, a: Any, b: Any, axis: int, other: int) -> Any:
+    """b, whose axis is as long as one of a: where that is unknown, an error of the run where it is not."""
+    one, two = shape_of(a)[axis], shape_of(b)[other]
+    problem = f"{operation}: the sizes to sum over differ"
+    if one is None or two is None:
+        return ensured(b, {other % rank_of(b): dim(a, axis)}, problem, TURN)
+    if one != two:
         raise ShapeError(
-            f"{operation}: the sizes to sum over differ",
-            source=here(),
-            expected=f"{one} on both sides",
-            got=f"{shown(a)} and {shown(b)}",
-            hint="transpose one operand with .mT, or sum over other axes with numpy.tensordot or numpy.einsum",
+            problem, source=here(), expected=f"{one} on both sides", got=f"{shown(a)} and {shown(b)}", hint=TURN
         )
+    return b
 
 
 def _pair(operation: str, x1: Any, x2: Any) -> tuple[Any, Any, bool]:
@@ -70,7 +74,8 @@ def matmul(x1: Any, x2: Any) -> Any:
         raise ShapeError(
             "matmul: an operand is a scalar", source=here(), got=f"{shown(a)} and {shown(b)}", hint="use multiply"
         )
-    _require_match("matmul", a, b, shape_of(a)[-1], shape_of(b)[-2] if rank_of(b) > 1 else shape_of(b)[0])
+    if shape_of(a)[-1] is not None and shape_of(b)[-2:][0] is not None:
+        _require_match("matmul", a, b, -1, max(-2, -rank_of(b)))
     drop = ([-2] if rank_of(a) == 1 else []) + ([-1] if rank_of(b) == 1 else [])
     a = expanded(a, [0]) if rank_of(a) == 1 else a
     b = expanded(b, [1]) if rank_of(b) == 1 else b
@@ -150,7 +155,7 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Any:
     if rank_of(a) == 0 or rank_of(b) == 0:
         raise ShapeError("vecdot: an operand is a scalar", source=here(), got=f"{shown(a)} and {shown(b)}")
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
-    _require_match("vecdot", a, b, shape_of(a)[-1], shape_of(b)[-1])
+    b = _require_match("vecdot", a, b, -1, -1)
     result = cast(total(multiply(a, b), -1), dtype_of(a))
     return cast(result, np.bool_) if boolean else result
 
@@ -186,7 +191,7 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
     if len(one) != len(other):
         raise ShapeError("tensordot: as many axes of each", source=here(), got=str(axes))
     for i, j in zip(one, other, strict=True):
-        _require_match("tensordot", a, b, shape_of(a)[i], shape_of(b)[j])
+        b = _require_match("tensordot", a, b, i, j)
     left = [("a", axis) for axis in range(ranks[0])]
     right = [("a", one[other.index(axis)]) if axis in other else ("b", axis) for axis in range(ranks[1])]
     keep = [label for label in left if label[1] not in one] + [label for label in right if label[0] == "b"]

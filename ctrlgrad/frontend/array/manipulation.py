@@ -87,7 +87,7 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
         copy: accepted for the Array API; arrays of a graph have no identity.
 
     Raises:
-        ShapeError: the number of elements differs; with unknown sizes that is an ExecutionError at run time.
+        ShapeError: the number of elements differs.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.reshape([1, 2, 3, 4], (2, -1))

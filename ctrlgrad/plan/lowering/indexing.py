@@ -99,7 +99,7 @@ def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Val
 
 def _static(state: State, index: int, size: Size, axis: int) -> Size:
     """A fixed index as a position from the start."""
-    if size.is_known:
+    if size.is_known and -size.factor <= index < size.factor:
         return Size(index % size.factor)
     register = checked(state, state.number(index), size, axis)
     return state.size_of(register)

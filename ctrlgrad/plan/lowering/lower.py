@@ -30,6 +30,7 @@ RULES: dict[str, Rule] = {
     "barrier": moving.identity,
     "stop_gradient": moving.identity,
     "forget_sizes": moving.identity,
+    "ensure_sizes": moving.ensure_sizes,
     "watch": moving.identity,
     "getitem": indexing.getitem,
     "setitem": indexing.setitem,

@@ -29,6 +29,13 @@ def identity(state: State, node: Node) -> None:
     state.items[node.result] = state.items[node.operands[0]]
 
 
+def ensure_sizes(state: State, node: Node) -> None:
+    shape = state.shape(node.operands[0])
+    for axis, size in zip(attributes.Required.of(node).axes, template(state, node), strict=True):
+        state.guard_equal(shape[axis], size)
+    identity(state, node)
+
+
 def dim(state: State, node: Node) -> None:
     state.items[node.result] = (state.size_register(state.shape(node.operands[0])[attributes.Axis.of(node).axis]),)
 

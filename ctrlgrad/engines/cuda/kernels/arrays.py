@@ -23,6 +23,7 @@ from ctrlgrad.engines.cuda.reductions.ops import (
 from ctrlgrad.engines.cuda.reductions.running import compute, cumulate, reduce
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.engines.cuda.texts import copy_text
+from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.ir import Node, attributes
 
 
@@ -111,6 +112,8 @@ def _concat(node: Node) -> Kernel:
         first, ends = parts[0].shape, list(itertools.accumulate(x.shape[axis] for x in parts))
         whole = context.library.empty((*first[:axis], ends[-1], *first[axis + 1 :]), dtype)
         for part, end in zip(parts, ends, strict=True):
+            if (*part.shape[:axis], *part.shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
+                raise ValueError(f"a part of shape {part.shape} beside one of shape {first}")
             place = whole[(*(slice(None),) * axis, slice(end - part.shape[axis], end))]
             compute(context, text, tuple(part.shape), [part], [place])
         return whole
@@ -147,6 +150,15 @@ def _view(name: str, attribute: str) -> Factory:
 
 def _same(node: Node) -> Kernel:
     return lambda context, operands: operands[0]
+
+
+def _ensure_sizes(node: Node) -> Kernel:
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x, *dims = operands
+        require_sizes(node, np.shape(x), filled_shape(context, attributes.Required.of(node).shape, dims))
+        return x
+
+    return kernel
 
 
 def _argsort(node: Node) -> Kernel:
@@ -206,6 +218,7 @@ DEVICE |= {name: _shaped(name) for name in ("reshape", "broadcast_to")}
 DEVICE |= {name: _view(name, attribute) for name, attribute in _VIEWS.items()}
 DEVICE |= dict.fromkeys(_IDENTITIES, _same)
 DEVICE |= {
+    "ensure_sizes": _ensure_sizes,
     "sum_to": _sum_to,
     "concat": _concat,
     "iota": _iota,

@@ -19,7 +19,7 @@ from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
 from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.elementwise import add_to
-from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel
+from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel
 from ctrlgrad.engines.cuda.program import explained, scalar
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.engines.cuda.texts import binary_text
@@ -108,42 +108,54 @@ def _blank(context: Context, node: Node, x: Any, indices: Sequence[Any]) -> Any:
     return context.xp.zeros(shape, x.dtype)
 
 
-def _setitem(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = _owned(context, operands)
-        value, *indices = operands
-        key = _filled(context, node, x, indices)
-        if _has_index(context, key):
-            _scatter(context, node, x, key, value, None)
-        else:
-            context.counts.calls += 1
-            x[key] = _scalar_or_array(context, value)
-        return x
+def _updating(write: Callable[[Context, Node, Any, Any, Any], None]) -> Factory:
+    """An op that writes to a part of its first operand: `write(context, node, x, key, value)`."""
 
-    return kernel
+    def factory(node: Node) -> Kernel:
+        def kernel(context: Context, operands: list[Any]) -> Any:
+            x = _owned(context, operands)
+            value, *indices = operands
+            try:
+                write(context, node, x, _filled(context, node, x, indices), value)
+            except ValueError:
+                # The error is about all operands.
+                operands.insert(0, x)
+                raise
+            return x
+
+        return kernel
+
+    return factory
 
 
-def _additem(node: Node) -> Kernel:
-    text = binary_text("add", node.result.tensor.dtype)
+def _set(context: Context, node: Node, x: Any, key: Any, value: Any) -> None:
+    if _has_index(context, key):
+        _scatter(context, node, x, key, value, None)
+    else:
+        context.counts.calls += 1
+        x[key] = _scalar_or_array(context, value)
 
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = _owned(context, operands)
-        value, *indices = operands
-        key = _filled(context, node, x, indices)
-        if _has_index(context, key):
-            _scatter(context, node, x, key, value, text)
-        else:
-            # With an ellipsis, the element of a scalar index is a view too.
-            row = x[(*key, ...)]
-            add_to(context, row, scalar(_scalar_or_array(context, value).astype(x.dtype, copy=False)))
-        return x
 
-    return kernel
+def _add(context: Context, node: Node, x: Any, key: Any, value: Any) -> None:
+    if _has_index(context, key):
+        _scatter(context, node, x, key, value, binary_text("add", node.result.tensor.dtype))
+        return
+    # With an ellipsis, the element of a scalar index is a view too.
+    row = x[(*key, ...)]
+    _require_fit(row.shape, value)
+    add_to(context, row, scalar(_scalar_or_array(context, value).astype(x.dtype, copy=False)))
 
 
 def _scatter(context: Context, node: Node, x: Any, key: Sequence[Any], value: Any, text: KernelText | None) -> None:
     its, value = _chosen(context, x, key), context.on_device(value)
+    _require_fit(its.shape, value)
     _launch(context, node, its, lambda around: scatter(its, value, text, around))
+
+
+def _require_fit(shape: Sequence[int], value: Any) -> None:
+    """A value must broadcast to the part that it is written to: no kernel looks."""
+    if np.broadcast_shapes(tuple(shape), np.shape(value)) != tuple(shape):
+        raise ValueError(f"a value of shape {np.shape(value)} for a part of shape {tuple(shape)}")
 
 
 def _owned(context: Context, operands: list[Any]) -> Any:
@@ -160,7 +172,7 @@ def _scalar_or_array(context: Context, value: Any) -> Any:
 
 
 DEVICE["getitem"] = _getitem
-DEVICE["setitem"] = _setitem
-DEVICE["additem"] = _additem
+DEVICE["setitem"] = _updating(_set)
+DEVICE["additem"] = _updating(_add)
 
 __all__ = ["is_view"]

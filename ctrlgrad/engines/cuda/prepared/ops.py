@@ -57,6 +57,13 @@ def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (reading.value(step.operands[0]),)
 
 
+def _ensure_sizes(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    shape = reading.view(step.operands[0]).shape
+    if tuple(shape[a] for a in attributes.Required.of(step.node).axes) != known_shape(step.node):
+        raise CannotPrepare("sizes that are refused")
+    return _same(reading, step)
+
+
 # Views.
 
 
@@ -230,5 +237,6 @@ DEVICE: dict[str, Op] = {
     **STACKS,
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
+IDENTITIES["ensure_sizes"] = _ensure_sizes
 
 __all__ = ["DEVICE", "IDENTITIES", "computed"]
