@@ -238,8 +238,8 @@ class _Fusion:
         groups: list[_Group] = []
         steps: list[Step] = []
         pushes: list[Push] = []
-        # How many steps of the block have been dealt with.
-        done = 0
+        # The step that comes next.
+        ahead: Step | None = None
 
         def close(group: _Group) -> None:
             if group not in groups:
@@ -247,7 +247,7 @@ class _Fusion:
             groups.remove(group)
             reading = [g for g in groups if g.reads_any(group.updated)]
             if reading:
-                overwritten = group.updated - self.needed_from(block, done)
+                overwritten = group.updated - self.needed(block, ahead)
                 for other in reading:
                     if other.reads_any(overwritten):
                         close(other)
@@ -257,7 +257,8 @@ class _Fusion:
                     pushes.remove(push)
                     steps.append(push)
 
-        for done, step in enumerate(block.steps):  # noqa: B007
+        for step in block.steps:
+            ahead = step
             stacks = {push.result for push in pushes}
             if stacks and not stacks.isdisjoint(deep_reads(step, self.known)):
                 for group in [g for g in groups if any(_is_of(push, [g]) for push in pushes)]:
@@ -281,7 +282,7 @@ class _Fusion:
                 if group.arrays & read or group.reads_any(updated):
                     close(group)
             steps.append(self.inside(step))
-        done = len(block.steps)
+        ahead = None
         for group in list(groups):
             close(group)
         # What was updated is read by nobody, where nobody reads the update.
@@ -293,12 +294,11 @@ class _Fusion:
                 steps[number : number + 1] = self.kernels(group)
         return Block(tuple(steps))
 
-    def needed_from(self, block: Block, position: int) -> Live:
-        """What is needed when all steps of a block before a position are done."""
-        if position == len(block.steps):
+    def needed(self, block: Block, ahead: Step | None) -> Live:
+        """What a step of a block and those after it need; without a step what is needed after the block."""
+        if ahead is None:
             return self.live.after[block.steps[-1]]
-        step = block.steps[position]
-        return self.live.after[step] | self.live.reads[step]
+        return self.live.after[ahead] | self.live.reads[ahead]
 
     def joins(self, kernel: Kernel, group: _Group) -> bool:
         fits = group.space == kernel.space and group.takes(kernel)

@@ -62,7 +62,7 @@ def what_a_loop_captures_is_not_kept_for_the_next_iteration(patch: pytest.Monkey
     patch.setattr(liveness.Liveness, "_loop", loop)
 
 
-@mutant("branch_over_what_the_other_reads")
+@mutant("branch_whose_results_are_wanted_nowhere")
 def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(liveness, "deep_reads", lambda step, known: set(reads(step)))
 
@@ -71,13 +71,18 @@ def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     "carry_read_by_a_kernel_of_another_space_after_its_successor",
     "carry_gathered_after_its_successor",
     "carry_captured_by_an_inner_loop_after_its_successor",
+    "a_carry_that_doubles_where_it_is_full",
 )
 def a_carry_is_overwritten_before_its_old_value_is_read(patch: pytest.MonkeyPatch) -> None:
     """The new carry goes where the old one lies, whoever still reads that."""
     patch.setattr(_Placement, "is_wanted_free", lambda self, wanted, array, step: self.fits(array, wanted.buffer))
 
 
-@mutant("carry_gathered_after_its_successor", "branch_over_what_the_other_reads")
+@mutant(
+    "carry_gathered_after_its_successor",
+    "branch_whose_results_are_wanted_nowhere",
+    "a_carry_that_doubles_where_it_is_full",
+)
 def a_carry_has_one_buffer(patch: pytest.MonkeyPatch) -> None:
     """What is reserved for the next value is free while the one of this iteration lies elsewhere."""
 
@@ -140,7 +145,7 @@ def moves_come_in_any_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Placement, "ordered", ordered)
 
 
-@mutant("branch_over_what_the_other_reads", "value_needed_after_a_branch")
+@mutant("branch_whose_results_are_wanted_nowhere", "value_needed_after_a_branch")
 def two_results_of_a_kernel_share_a_buffer(patch: pytest.MonkeyPatch) -> None:
     right = _Placement.is_free
 
