@@ -6,17 +6,20 @@ do not change, and what a kernel reads stays as it is. What nobody reads afterwa
 kernel writes waits with it, until something else is done with the stack.
 
 An engine whose kernels have bounds says which (`Limits`), and one that decides while it runs what it overwrites says
-what a step may overwrite: kernels that read it go first, so that it need not be copied.
+what a step may overwrite: kernels that read it go first, so that it need not be copied. So they do before a kernel that
+updates it, where nobody else needs it: waiting would cost the array in place of what is updated.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import field, replace
+from functools import cached_property
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
+from ctrlgrad.plan.liveness import Live, Liveness
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -55,10 +58,10 @@ Updated = Callable[[Step], Iterable[Array]]
 
 def fuse(plan: Plan, limits: Limits | None = None, updated: Updated = lambda step: ()) -> Plan:
     """The plan with its kernels fused. `updated` are the arrays that a step, no kernel, may overwrite."""
-    return replace(plan, body=_Fusion(count_reads(plan), limits, updated).block(plan.body))
+    return replace(plan, body=_Fusion(plan, limits, updated).block(plan.body))
 
 
-@record(frozen=False)
+@record(frozen=False, eq=False)
 class _Group:
     """Kernels of one space that have not been written yet."""
 
@@ -79,6 +82,14 @@ class _Group:
     @property
     def arrays(self) -> set[Array]:
         return {write.view.array for write in self.writes}
+
+    @property
+    def updated(self) -> set[Array]:
+        """What its arrays are updates of."""
+        return {write.base for write in self.writes if write.base is not None}
+
+    def reads_any(self, arrays: Collection[Array]) -> bool:
+        return any(operand.view.array in arrays for operand in self.operands)
 
     def takes(self, kernel: Kernel) -> bool:
         """Whether the kernel reads what the group writes at the same positions only."""
@@ -214,17 +225,32 @@ def _is_of(push: Push, groups: Iterable[_Group]) -> bool:
 
 
 class _Fusion:
-    def __init__(self, reads: Counter[Array], limits: Limits | None, updated: Updated) -> None:
-        self.reads, self.limits, self.updated = reads, limits, updated
+    def __init__(self, plan: Plan, limits: Limits | None, updated: Updated) -> None:
+        self.plan, self.limits, self.updated = plan, limits, updated
+        self.reads = count_reads(plan)
         self.known: dict[Step, frozenset[Array | Stack]] = {}
+
+    @cached_property
+    def live(self) -> Liveness:
+        return Liveness(self.plan)
 
     def block(self, block: Block) -> Block:
         groups: list[_Group] = []
         steps: list[Step] = []
         pushes: list[Push] = []
+        # The step that comes next.
+        ahead: Step | None = None
 
         def close(group: _Group) -> None:
+            if group not in groups:
+                return
             groups.remove(group)
+            reading = [g for g in groups if g.reads_any(group.updated)]
+            if reading:
+                overwritten = group.updated - self.needed(block, ahead)
+                for other in reading:
+                    if other.reads_any(overwritten):
+                        close(other)
             steps.extend(self.kernels(group))
             for push in list(pushes):
                 if not _is_of(push, groups):
@@ -232,6 +258,7 @@ class _Fusion:
                     steps.append(push)
 
         for step in block.steps:
+            ahead = step
             stacks = {push.result for push in pushes}
             if stacks and not stacks.isdisjoint(deep_reads(step, self.known)):
                 for group in [g for g in groups if any(_is_of(push, [g]) for push in pushes)]:
@@ -252,9 +279,10 @@ class _Fusion:
                 continue
             read, updated = deep_reads(step, self.known), set(self.updated(step))
             for group in list(groups):
-                if group.arrays & read or any(o.view.array in updated for o in group.operands):
+                if group.arrays & read or group.reads_any(updated):
                     close(group)
             steps.append(self.inside(step))
+        ahead = None
         for group in list(groups):
             close(group)
         # What was updated is read by nobody, where nobody reads the update.
@@ -265,6 +293,12 @@ class _Fusion:
                 group.add(step)
                 steps[number : number + 1] = self.kernels(group)
         return Block(tuple(steps))
+
+    def needed(self, block: Block, ahead: Step | None) -> Live:
+        """What a step of a block and those after it need; without a step what is needed after the block."""
+        if ahead is None:
+            return self.live.after[block.steps[-1]]
+        return self.live.after[ahead] | self.live.reads[ahead]
 
     def joins(self, kernel: Kernel, group: _Group) -> bool:
         fits = group.space == kernel.space and group.takes(kernel)

@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
-from ctrlgrad.plan.effects import defines, names_of, walk
+from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
     Carry,
-    Factorise,
     FromStack,
     Kernel,
     Loop,
@@ -30,16 +29,13 @@ from ctrlgrad.plan.model import (
     Plan,
     Pop,
     Product,
-    Push,
-    ReadRow,
-    Stack,
     Step,
-    View,
 )
 from ctrlgrad.plan.moves import ordered
-from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_of, results_of, root_of
+from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.releases import releases
+from ctrlgrad.plan.slots import Slots
 from ctrlgrad.plan.stack_handles import assign_handles
 from ctrlgrad.records import record
 
@@ -67,19 +63,11 @@ class _Placement:
         self.holds: dict[int, set[Array]] = {}
         self.reserved: set[int] = set()
         self.wanted: dict[Array, _Wanted] = {}
-        # Arrays that are made in the slot of a push: which push, and the handle of its stack.
-        self.slots: dict[Array, int] = {}
-        self.slot_handles: dict[Array, int] = {}
-        # Of the stacks that each step uses, for those that were asked about.
-        self.used_handles: dict[Step, frozenset[int]] = {}
+        self.slots = Slots(plan, self.live)
         self.entry_names = {register.name for register, _, _ in plan.sizes}
         for argument in plan.arguments:
             if isinstance(argument, tuple):
                 self.entry_names.update(register.name for register in argument)
-        self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
-        # Steps that read rows where they lie.
-        reads = (s for s in walk(plan.body) if isinstance(s, Pop | FromStack))
-        self.pops = {step: number for number, step in enumerate(reads)}
 
     def run(self) -> Plan:
         plan = self.plan
@@ -104,18 +92,24 @@ class _Placement:
     # Buffers.
 
     def new_buffer(self, array: Array, result: int | None = None) -> int:
-        known = names_of((array.count,)) <= self.entry_names
+        known = self.is_known_at_entry(array)
         self.buffers.append(Buffer(len(self.buffers), array.dtype, array.count, known, result))
         self.holds[len(self.buffers) - 1] = set()
         return len(self.buffers) - 1
+
+    def is_known_at_entry(self, array: Array) -> bool:
+        return names_of((array.count,)) <= self.entry_names
 
     def put(self, array: Array, buffer: int) -> None:
         self.places[array] = Place("buffer", buffer)
         self.holds[buffer].add(array)
 
     def fits(self, array: Array, buffer: int) -> bool:
+        """Whether a buffer has the size of an array, or is sized when it is needed and has any."""
         found = self.buffers[buffer]
-        return found.dtype.itemsize == array.dtype.itemsize and found.count == array.count
+        if found.dtype.itemsize != array.dtype.itemsize:
+            return False
+        return found.count == array.count or not (found.is_known_at_entry or self.is_known_at_entry(array))
 
     def is_free(self, buffer: int, array: Array, step: Step) -> bool:
         """Whether the step may write the array to a buffer."""
@@ -130,8 +124,8 @@ class _Placement:
 
     def choose(self, array: Array, step: Step) -> None:
         """Give an array that the step defines a place."""
-        if array in self.slots:
-            self.places[array] = Place("slot", self.slots[array])
+        if array in self.slots.numbers:
+            self.places[array] = Place("slot", self.slots.numbers[array])
             return
         wanted = self.wanted.get(array)
         if wanted is not None and self.is_wanted_free(wanted, array, step):
@@ -162,7 +156,7 @@ class _Placement:
     # Blocks.
 
     def block(self, block: Block) -> Block:
-        self.plan_slots(block)
+        self.slots.find(block)
         self.pass_wishes_on(block)
         steps: list[Step] = []
         for position, step in enumerate(block.steps):
@@ -171,13 +165,13 @@ class _Placement:
             elif isinstance(step, Branch):
                 steps.append(self.branch(step))
             elif isinstance(step, Pop) and isinstance(step.row, Array):
-                if self.is_still(block, position, step.row, self.plan.handles[step.stack]):
-                    self.places[step.row] = Place("row", self.pops[step])
+                if self.slots.is_still(block, position, step.row, self.plan.handles[step.stack]):
+                    self.places[step.row] = Place("row", self.slots.pops[step])
                 else:
                     self.choose(step.row, step)
                 steps.append(step)
-            elif isinstance(step, FromStack) and self.is_last(block, position, step):
-                self.places[step.result] = Place("row", self.pops[step])
+            elif isinstance(step, FromStack) and self.slots.is_last(block, position, step):
+                self.places[step.result] = Place("row", self.slots.pops[step])
                 steps.append(step)
             else:
                 for array in results_of(step):
@@ -186,7 +180,8 @@ class _Placement:
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
-        """Where a value is wanted, what it updates is wanted too, and what the loop that gives it starts with."""
+        """Where a value is wanted, what it updates is wanted too, what the loop that gives it starts with, and what the
+        blocks of a branch update or pass on."""
         for step in reversed(block.steps):
             pairs: list[tuple[object, object]] = []
             if isinstance(step, Kernel):
@@ -195,66 +190,12 @@ class _Placement:
                 pairs = [(step.result, step.base)]
             elif isinstance(step, Loop):
                 pairs = [(c.result, c.init) for c in step.carries]
+            elif isinstance(step, Branch):
+                for inner, outputs in zip(step.blocks, step.outputs, strict=True):
+                    pairs += [(r, root_of(inner, o)) for r, o in zip(step.results, outputs, strict=True)]
             for result, origin in pairs:
                 if isinstance(result, Array) and isinstance(origin, Array) and result in self.wanted:
                     self.wanted.setdefault(origin, self.wanted[result])
-
-    def plan_slots(self, block: Block) -> None:
-        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile; so
-        is what they are updates of."""
-        producers: dict[Array, int] = {}
-        for position, step in enumerate(block.steps):
-            if isinstance(step, Kernel | Product | Factorise | ReadRow):
-                producers.update((a, position) for a in results_of(step))
-        for position, step in enumerate(block.steps):
-            if not isinstance(step, Push) or isinstance(step.row, tuple):
-                continue
-            array = step.row.array
-            if (
-                not step.row.is_whole
-                or array not in producers
-                or array in self.slots
-                or array.shape != self.plan.rows[step.stack]
-            ):
-                continue
-            handle, end = self.plan.handles[step.stack], position
-            for each in (array, *origins_of(block, array, self.live.after)):
-                if any(self._touches(between, handle) for between in block.steps[producers[each] : end]):
-                    break
-                self.slots[each], self.slot_handles[each], end = self.pushes[step], handle, producers[each]
-        for position, step in enumerate(block.steps):
-            if isinstance(step, Push) and isinstance(step.row, View):
-                array = step.row.array
-                if self.slots.get(array) == self.pushes[step] and not self.is_still(
-                    block, position, array, self.slot_handles[array]
-                ):
-                    for each in [a for a, number in self.slots.items() if number == self.pushes[step]]:
-                        del self.slots[each], self.slot_handles[each]
-
-    def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
-        """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""
-        rest = block.steps[position + 1 :]
-        if not rest or array not in self.live.after[block.steps[position]]:
-            return True
-        is_at_end = array in self.live.after[rest[-1]]
-        readers = [k for k, step in enumerate(rest) if array in self.live.reads[step]]
-        last = len(rest) if is_at_end else max(readers, default=-1) + 1
-        return not any(self._touches(step, handle) for step in rest[:last])
-
-    def is_last(self, block: Block, position: int, step: FromStack) -> bool:
-        """Whether nobody needs the stack after this: then its rows may be brought together where they are read."""
-        if step.stack in self.live.after[step]:
-            return False
-        return self.is_still(block, position, step.result, self.plan.handles[step.stack])
-
-    def _touches(self, step: Step, handle: int) -> bool:
-        """Whether a step uses the stack of a handle, puts another one there, or makes a row in its slot."""
-        used = self.used_handles.get(step)
-        if used is None:
-            handles = self.plan.handles
-            found = (*self.live.reads[step], *defines(step))
-            used = self.used_handles[step] = frozenset(handles[v] for v in found if isinstance(v, Stack))
-        return handle in used or any(self.slot_handles.get(array) == handle for array in results_of(step))
 
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]

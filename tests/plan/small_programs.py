@@ -69,7 +69,7 @@ def rows_of_a_stack_that_goes_on(x):
 @small(square + np.eye(5))
 def system_of_dead_values(a):
     """The solution does not lie over the matrix or the right side, which are read while it is written."""
-    return cg.fori_loop(0, 3, lambda t, x: np.linalg.solve(x * 1.1, x + 0.1), a)
+    return cg.fori_loop(0, 3, lambda t, x: np.flip(np.linalg.solve(x * 1.1, x + 0.1)) @ np.eye(5), a)
 
 
 @small(square + 2 * np.eye(5), order=1)
@@ -147,6 +147,12 @@ def branch_over_what_the_other_reads(x, p):
     y = np.sin(x)
     z = np.cos(x) @ np.ones((5, 5))
     return cg.cond(p, lambda: (cnp.at(y)[0].set(2.0), z * 2), lambda: (z * 3, y * 1.0))
+
+
+@small(x5, True)
+def branch_whose_results_are_wanted_nowhere(x, p):
+    """They lie where the branch finds room, not where the program's results do."""
+    return tuple(map(np.sort, branch_over_what_the_other_reads(x, p)))
 
 
 @small(x5, True)
@@ -327,6 +333,18 @@ def sizes_named_as_the_arguments(x):
 @small(x5, signature=(cg.TensorSpec((None,)),))
 def a_carry_that_grows(x):
     return cg.fori_loop(0, 3, lambda t, c: (cnp.concat([c[0], x]), np.sin(c[0])), (x, x))
+
+
+@small(x5, np.array([3, 1, 4, 0, 2]), signature=(cg.TensorSpec((None,)), cg.TensorSpec((None,), "int64")))
+def a_carry_that_doubles_where_it_is_full(x, i):
+    """The larger array is filled by what it replaces, which another carry reads beside the update."""
+
+    def body(t, s):
+        rows, total = s
+        rows = cg.cond(t >= rows.shape[0] - 5, lambda: cnp.concat([rows, np.flip(rows)]), lambda: rows)
+        return cnp.at(rows)[t].set(total[0]), total + rows[i]
+
+    return cg.fori_loop(0, 9, body, (x * 1.0, x * 2.0))
 
 
 @small(x5, np.arange(5.0))

@@ -116,3 +116,29 @@ def test_an_lstm_is_one_kernel_forwards_with_all_that_it_saves_and_copies_no_row
     assert sum(i.op == "call" for i in first.expression.instructions) == 5
     text = format_plan(plan)
     assert "updates a copy of" not in text and len(re.findall("made in its slot", text)) == 6
+
+
+def update_beside_a_read(i: Any, square: Any) -> tuple[Any, Any]:
+    """A value, and what is made of it and of an update of it that a product reads."""
+    y = square @ square
+    wave = np.sin(y)
+    return y, np.exp(wave + square @ cnp.at(y)[i].set(0.0))
+
+
+def functions_of_kernels(plan: Plan) -> list[list[str]]:
+    """The elementary functions that each kernel computes; an update computes none."""
+    return [[str(i.value) for i in kernel.expression.instructions if i.op == "call"] for kernel in kernels(plan)]
+
+
+def test_a_read_goes_before_an_update_of_what_nobody_else_needs() -> None:
+    arguments = np.int64(2), np.ones((5, 5))
+    plan = placed(graph_of(lambda *args: update_beside_a_read(*args)[1], *arguments), arguments)
+    assert "updates a copy of" not in format_plan(plan)
+    assert functions_of_kernels(plan) == [["sin"], [], ["exp"]]
+
+
+def test_a_read_waits_where_an_update_needs_a_copy_anyway() -> None:
+    arguments = np.int64(2), np.ones((5, 5))
+    plan = placed(graph_of(update_beside_a_read, *arguments), arguments)
+    assert "updates a copy of" in format_plan(plan)
+    assert functions_of_kernels(plan) == [[], ["sin", "exp"]]

@@ -11,12 +11,13 @@ import pytest
 from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
-from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, stack_handles
+from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, slots, stack_handles
 from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import Branch, Factorise, Kernel, Loop, Move, Stack
 from ctrlgrad.plan.placement import _Placement, _Wanted
+from ctrlgrad.plan.slots import Slots
 from ctrlgrad.plan.stack_handles import _Handles
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -61,7 +62,7 @@ def what_a_loop_captures_is_not_kept_for_the_next_iteration(patch: pytest.Monkey
     patch.setattr(liveness.Liveness, "_loop", loop)
 
 
-@mutant("branch_over_what_the_other_reads")
+@mutant("branch_whose_results_are_wanted_nowhere")
 def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(liveness, "deep_reads", lambda step, known: set(reads(step)))
 
@@ -70,13 +71,18 @@ def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     "carry_read_by_a_kernel_of_another_space_after_its_successor",
     "carry_gathered_after_its_successor",
     "carry_captured_by_an_inner_loop_after_its_successor",
+    "a_carry_that_doubles_where_it_is_full",
 )
 def a_carry_is_overwritten_before_its_old_value_is_read(patch: pytest.MonkeyPatch) -> None:
     """The new carry goes where the old one lies, whoever still reads that."""
     patch.setattr(_Placement, "is_wanted_free", lambda self, wanted, array, step: self.fits(array, wanted.buffer))
 
 
-@mutant("carry_gathered_after_its_successor", "branch_over_what_the_other_reads")
+@mutant(
+    "carry_gathered_after_its_successor",
+    "branch_whose_results_are_wanted_nowhere",
+    "a_carry_that_doubles_where_it_is_full",
+)
 def a_carry_has_one_buffer(patch: pytest.MonkeyPatch) -> None:
     """What is reserved for the next value is free while the one of this iteration lies elsewhere."""
 
@@ -105,7 +111,7 @@ def reads_elsewhere_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("rows_read_before_another_is_written", "rows_of_a_stack_that_goes_on")
 def all_rows_are_read_in_place_though_the_stack_changes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Placement, "is_last", lambda self, *rest: True)
+    patch.setattr(Slots, "is_last", lambda self, *rest: True)
     patch.setattr(_Handles, "owned", lambda self, stack, step, steps: stack)
 
 
@@ -139,7 +145,7 @@ def moves_come_in_any_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Placement, "ordered", ordered)
 
 
-@mutant("branch_over_what_the_other_reads", "value_needed_after_a_branch")
+@mutant("branch_whose_results_are_wanted_nowhere", "value_needed_after_a_branch")
 def two_results_of_a_kernel_share_a_buffer(patch: pytest.MonkeyPatch) -> None:
     right = _Placement.is_free
 
@@ -181,19 +187,19 @@ def buffers_have_any_size(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("array_pushed_and_updated", "row_needed_after_further_pushes")
 def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Placement, "_touches", lambda self, step, handle: False)
+    patch.setattr(Slots, "_touches", lambda self, step, handle: False)
 
 
 @mutant("row_that_updates_what_is_needed")
 def what_is_needed_is_updated_in_a_slot(patch: pytest.MonkeyPatch) -> None:
     right = overwriting.origins_of
     nothing = defaultdict(frozenset)
-    patch.setattr(placement, "origins_of", lambda block, array, after: right(block, array, nothing))
+    patch.setattr(slots, "origins_of", lambda block, array, after: right(block, array, nothing))
 
 
 @mutant("popped_row_kept_over_another_pop", "row_needed_after_further_pushes")
 def a_row_is_read_in_place_after_its_stack_changed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Placement, "is_still", lambda self, *rest: True)
+    patch.setattr(Slots, "is_still", lambda self, *rest: True)
 
 
 @mutant("captured_stack_in_a_loop", "array_pushed_and_updated")
@@ -246,12 +252,12 @@ def a_side_that_moves_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> No
 @mutant("row_read_in_a_loop_that_carries_its_stack")
 def a_row_stays_where_it_is_when_a_chunk_ends(patch: pytest.MonkeyPatch) -> None:
     """Loops are taken to touch only the stacks that they push to, and not those whose blocks they close."""
-    right = _Placement._touches
+    right = Slots._touches
 
     def touches(self: Any, step: Any, handle: int) -> bool:
         return not isinstance(step, Loop) and right(self, step, handle)
 
-    patch.setattr(_Placement, "_touches", touches)
+    patch.setattr(Slots, "_touches", touches)
 
 
 @mutant("arrays_that_change_places", "array_given_by_a_branch_and_needed_after_it")

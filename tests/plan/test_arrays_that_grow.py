@@ -1,0 +1,151 @@
+"""Arrays that double where they are full, as the stacks of lanes under `vmap` do: an iteration costs rows, not arrays.
+
+Checked execution counts what is gone through: elements that are copied, and the points of kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.natively import run_natively
+from plan.plans import graph_of, placed, reference_kernel
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.reference import run_graph
+from ctrlgrad.ir import Graph
+from ctrlgrad.plan.checking.data import Data
+from ctrlgrad.plan.checking.machine import _Machine, execute
+from ctrlgrad.plan.model import Array, Kernel, Loop, Plan, Step
+
+LANES = np.linspace(0.1, 0.2, 5)
+
+
+def steps_of(slow: int) -> np.ndarray:
+    """How often each lane goes round: one not at all, one for long."""
+    return np.array([2, slow, 0, 3, 1])
+
+
+def chain(x: Any, k: Any) -> Any:
+    return cg.while_loop(lambda s: s[1] < k, lambda s: (np.sin(s[0]) * x + s[0], s[1] + 1), (x, 0))[0]
+
+
+def vectors(x: Any, k: Any) -> Any:
+    body = lambda s: (np.sin(s[0]) * x + s[0][::-1], s[1] + 1)
+    return cg.while_loop(lambda s: s[1] < k, body, (cnp.stack([x, 2.0 * x]), 0))[0].sum()
+
+
+def branches(x: Any, k: Any) -> Any:
+    def body(s: Any) -> Any:
+        y, t = s
+        return cg.cond(y > 0.15, lambda: np.sin(y) * x, lambda: y * y + x), t + 1
+
+    return cg.while_loop(lambda s: s[1] < k, body, (x, 0))[0]
+
+
+def nest(x: Any, k: Any) -> Any:
+    """The inner loop goes on as long as data says, the outer one equally often in all lanes."""
+    return cg.fori_loop(0, 3, lambda _, y: np.sin(chain(y, k)), x)
+
+
+def inner_loops(x: Any, k: Any) -> Any:
+    return cg.while_loop(lambda s: s[1] < k, lambda s: (np.sin(chain(s[0], s[1] % 3) * x), s[1] + 1), (x, 0))[0]
+
+
+def of_each_lane(fn: Callable[..., Any], order: int = 1) -> Callable[..., Any]:
+    for _ in range(order):
+        fn = cg.grad(fn)
+    return cg.vmap(fn)
+
+
+def of_all_lanes(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the gradients of each lane, so that lanes have stacks of their own."""
+    return lambda x, k: cg.grad(lambda x: cg.vmap(cg.grad(fn))(x, k).sum())(x)
+
+
+def doubled_where_it_is_full(x: Any, k: Any) -> Any:
+    """As a user writes it: rows are added to a buffer, which is replaced by a larger one."""
+
+    def body(s: Any) -> Any:
+        rows, t = s
+        full = t >= rows.shape[0]
+        rows = cg.cond(full, lambda: cnp.concat([rows, cnp.zeros_like(rows)]), lambda: rows)
+        return cnp.at(rows)[t].set(np.sin(x[0] * t)), t + 1
+
+    return cg.while_loop(lambda s: s[1] < k[1], body, (x * 1.0, 0))[0].sum()
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "chain": (of_each_lane(chain), None),
+    "chain_second_order": (of_each_lane(chain, 2), None),
+    "chain_of_all": (of_all_lanes(chain), None),
+    "branches_of_all": (of_all_lanes(branches), None),
+    "vectors": (of_each_lane(vectors), None),
+    "branches": (of_each_lane(branches), None),
+    "nest": (of_each_lane(nest), None),
+    "inner_loops": (of_each_lane(inner_loops), None),
+    "doubled_where_it_is_full": (doubled_where_it_is_full, (cg.TensorSpec((None,)), cg.TensorSpec((5,), "int64"))),
+}
+
+
+def counted(patch: pytest.MonkeyPatch, plan: Plan, arguments: list[Any]) -> int:
+    """The elements and points that checked execution goes through."""
+    found = 0
+    copied, computed = Data.copied, _Machine.computed
+
+    def copies(self: Any, array: Array, source: Any, target: Any) -> None:
+        nonlocal found
+        found += self.size(array.count)
+        copied(self, array, source, target)
+
+    def computes(self: Any, step: Step, reads: Any, writes: Any) -> None:
+        nonlocal found
+        if isinstance(step, Kernel):
+            found += math.prod(self.shape(step.space))
+        computed(self, step, reads, writes)
+
+    with patch.context() as patched:
+        patched.setattr(Data, "copied", copies)
+        patched.setattr(_Machine, "computed", computes)
+        execute(plan, arguments, reference_kernel, rows_per_block=16)
+    return found
+
+
+def traced(name: str) -> Graph:
+    fn, signature = PROGRAMS[name]
+    return graph_of(fn, LANES, steps_of(5), signature=signature)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_iteration_costs_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    graph = traced(name)
+    plan = placed(graph, [LANES, steps_of(5)])
+    once, often = (counted(monkeypatch, plan, [LANES, steps_of(slow)]) for slow in (60, 240))
+    assert often < 5 * once
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_iteration_copies_what_grows(name: str) -> None:
+    """A branch that makes a larger array moves that; nothing else does."""
+    graph = traced(name)
+    plan = placed(graph, [LANES, steps_of(5)])
+    late = {buffer.number for buffer in plan.buffers if not buffer.is_known_at_entry}
+    loops = [step for step in plan.body.steps if isinstance(step, Loop)]
+    assert loops and late
+    for loop in loops:
+        assert not [m for m in loop.body.moves if m.target.kind == "buffer" and m.target.number in late]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_native_agrees(name: str) -> None:
+    """With the reference engine, before, where and after arrays are full."""
+    graph = traced(name)
+    for slow in (0, 7, 8, 9, 40):
+        arguments = [LANES, steps_of(slow)]
+        expected = run_graph(graph, arguments)
+        found = run_natively(graph, arguments)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-10, atol=1e-13)
