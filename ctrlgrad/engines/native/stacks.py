@@ -207,12 +207,14 @@ class RunningStack:
 
     def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
         """Rows that compiled code is about to fill."""
+        if not count:
+            self.begin_empty(shape)
+            return
         self.clear()
         self.stack = BlockStack(self.dtype, shape, supply=supply())
-        if count:
-            block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
-            self.stack.blocks.append(block)
-            self.show(block, True)
+        block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
+        self.stack.blocks.append(block)
+        self.show(block, True)
 
     def join(self) -> None:
         """All rows in one block, to be read."""
