@@ -107,57 +107,6 @@ def test_rows_that_a_run_gives_are_not_those_of_the_next() -> None:
     np.testing.assert_array_equal(first[1].stack()[:, 0], [*np.arange(40.0), *np.arange(1.0, 41.0)])
 
 
-def _table_of_paths(x, y):
-    """Rows that a loop inside collects and the next one reads: backwards, their cotangents are rows of a stack."""
-
-    def row(above, x):
-        def cell(left, given):
-            y, above = given
-            found = cnp.sin(x * y) + 0.5 * cnp.tanh(left + above)
-            return found, found
-
-        return cg.scan(cell, 0.0, (y, above))[1], None
-
-    return cnp.sum(cg.scan(row, cnp.zeros_like(y), x)[0])
-
-
-def test_rows_of_an_array_become_those_of_a_stack_in_memory_that_it_had(requests: list[Request]) -> None:
-    f = cg.function(cg.grad(_table_of_paths, argnums=(0, 1)), engine="native")
-    expected = cg.function(cg.grad(_table_of_paths, argnums=(0, 1)), engine="reference")
-    last = None
-    for rows, cells in ((30, 9), (30, 9), (30, 8), (20, 5), (20, 5), (10, 0), (10, 30), (10, 30)):
-        x, y = np.linspace(0.1, 0.9, rows), np.linspace(-0.4, 0.7, cells)
-        requests.clear()
-        found = f(x, y)
-        # Not in each iteration: in the first one, if the last run had less memory or was one of another plan.
-        assert requests.count(Request.NEW_ROWS) <= (0 if (rows, cells) == last else 2), (rows, cells)
-        last = rows, cells
-        for a, b in zip(found, expected(x, y), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
-def test_each_stack_of_an_arrays_rows_is_as_long_as_the_array(requests: list[Request]) -> None:
-    """In memory of a longer one; whoever else has that one keeps it."""
-
-    def f(x, n):
-        def body(i, carry):
-            total, kept = carry
-            rows = cg.TensorArray("float64", rewritable=True).unstack(x[: (i * 3) % 5] * (i + 1.0))
-            kept = cg.cond(i % 4 == 2, lambda: rows, lambda: kept)
-            changed = cg.cond(rows.size() > 1, lambda: rows.write(1, total[:2] * 0.5), lambda: rows)
-            return total + changed.stack().sum() + rows.stack().sum() * 0.25, kept
-
-        empty = cg.TensorArray("float64", element_shape=(2,), rewritable=True)
-        total, kept = cg.fori_loop(0, n, body, (cnp.zeros(3), empty))
-        return total, kept.stack()
-
-    x, n = np.linspace(-0.5, 1.0, 10).reshape(5, 2), np.int64(11)
-    found, expected = (cg.function(f, engine=name)(x, n) for name in ("native", "reference"))
-    assert Request.NEW_ROWS in requests
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-13)
-
-
 def test_a_loop_has_its_turn_no_sooner_than_the_last_run_showed(requests: list[Request]) -> None:
     f = cg.function(lambda x, n: cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 0.5), (0, x))[1])
     f(np.float64(1.0), 4000)
