@@ -252,6 +252,18 @@ def _copied(row: Any) -> Any:
     return row.copy(order="K") if row.ndim else row
 
 
+def unwritten_rows(dtype: np.dtype, shape: tuple[int, ...], count: int, supply: Supply = UNLIMITED) -> BlockStack:
+    """A block stack of so many rows of zeros, none of which was ever written."""
+    stack = BlockStack(dtype, shape, supply=supply)
+    if count:
+        storage = supply.array((count, *shape), dtype, "rows")
+        storage.open()[...] = 0
+        storage.close()
+        stack.append(storage, count)
+        stack.written = np.zeros(count, np.uint8)
+    return stack
+
+
 def from_rows(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply = UNLIMITED) -> BlockStack:
     """A block stack of given rows; None stands for a row of zeros."""
     stack = BlockStack(dtype, shape, supply=supply)

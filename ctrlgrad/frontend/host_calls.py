@@ -43,7 +43,7 @@ def pure_callback(
 
     Raises:
         UserInputError: a `vmap_method` that does not exist.
-        TypeMismatchError: while it runs, a result of another shape or dtype than was stated.
+        TypeMismatchError: while it runs, a result of another shape or dtype than was stated, or more or fewer of them.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> def norm(x):
@@ -71,12 +71,20 @@ def pure_callback(
     leaves, treedef = tree.flatten((args, kwargs))
     check_leaves("pure_callback: an argument", leaves)
     stated, out = tree.flatten(result_shape_dtypes)
+    label = f"pure_callback {getattr(callback, '__name__', type(callback).__name__)}"
 
     def call(*arrays: Any) -> Any:
         given, named = tree.unflatten(treedef, arrays)
-        return tree.flatten(callback(*given, **named))[0]
+        found, structure = tree.flatten(callback(*given, **named))
+        if len(found) != len(stated):
+            raise TypeMismatchError(
+                f"{label}: the function returned a pytree of another size than was stated",
+                expected=str(out),
+                got=str(structure),
+                hint="return a pytree like the one of the shapes and dtypes that are stated",
+            )
+        return found
 
-    label = f"pure_callback {getattr(callback, '__name__', type(callback).__name__)}"
     types = [TensorType(np.dtype(x.dtype), tuple(x.shape)) for x in stated]
     return tree.unflatten(out, host_call(call, leaves, types, label, vmap_method))
 

@@ -99,3 +99,13 @@ def test_mistakes() -> None:
         cg.pure_callback(NUMBER, norm, x)  # type: ignore[arg-type]
     with pytest.raises(UserInputError, match="no vmap_method 'rows'"):
         cg.pure_callback(norm, NUMBER, x, vmap_method="rows")
+
+
+@pytest.mark.parametrize("engine", ["reference", "native"])
+@pytest.mark.parametrize("found", [None, (1.0, 2.0)])
+def test_more_or_fewer_results_than_stated_are_a_mistake_that_is_named(engine: str, found: Any) -> None:
+    """So is a function that forgets to return anything."""
+    f = cg.function(lambda x: cg.fori_loop(0, 2, lambda i, s: cg.pure_callback(lambda s: found, NUMBER, s), x))
+    with cg.options(engine=engine), pytest.raises(TypeMismatchError, match="pytree of another size") as caught:
+        f(1.0)
+    assert "in iteration 0 of the fori_loop" in str(caught.value)

@@ -120,7 +120,7 @@ def test_errors_are_those_of_the_reference_engine(fn, kind) -> None:
     assert getattr(found, "__notes__", None) == getattr(expected, "__notes__", None)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt("now"), SystemExit(3)])
+@pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt("now"), SystemExit(3), GeneratorExit()])
 def test_what_a_callback_raises_is_raised(error: BaseException) -> None:
     def stop(x, at):
         if at == (2,):
@@ -177,6 +177,39 @@ def test_ctrl_c_ends_an_inner_loop_and_says_where_it_was() -> None:
     assert outer.startswith("in iteration 0 of the fori_loop")
     # The next call is a run like any other.
     assert function(1.0, 10) == before
+
+
+class _SignalError(Exception):
+    pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals that wait")
+def test_a_second_signal_while_the_first_one_ends_a_loop() -> None:
+    """Code that gets no answer, since two come at once, would take that for leave to go on: for good."""
+    numbers = {signal.SIGINT, signal.SIGUSR1}
+
+    def stop(number, frame) -> None:
+        raise _SignalError
+
+    def ask_for_both(number, frame) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        for waiting in numbers:
+            signal.raise_signal(waiting)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+    function = cg.function(lambda x, n: cg.fori_loop(0, n, lambda i, x: x * 0.5 + i, x), engine="native")
+    before = function(1.0, 2)
+    handlers = {number: signal.signal(number, stop) for number in numbers}
+    handlers[signal.SIGALRM] = signal.signal(signal.SIGALRM, ask_for_both)
+    try:
+        with pytest.raises(_SignalError):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            function(1.0, 10**9)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert function(1.0, 2) == before
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer's signals")

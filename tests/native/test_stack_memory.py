@@ -10,6 +10,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native import stacks
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import FIRST_ROWS
@@ -154,3 +155,77 @@ def test_rows_whose_size_is_computed_after_the_stack_was_made_get_room_in_each_r
         assert requests[Request.FULL] >= 1
         with cg.options(engine="reference"):
             np.testing.assert_allclose(found, cg.grad(last)(xs, steps), rtol=1e-12)
+
+
+def table_of_paths(x, y):
+    """Rows that a loop inside collects and the next one reads: backwards, their cotangents are rows of a stack."""
+
+    def row(above, x):
+        def cell(left, given):
+            y, above = given
+            found = cnp.sin(x * y) + 0.5 * cnp.tanh(left + above)
+            return found, found
+
+        return cg.scan(cell, 0.0, (y, above))[1], None
+
+    return cnp.sum(cg.scan(row, cnp.zeros_like(y), x)[0])
+
+
+def test_rows_of_an_array_become_those_of_a_stack_in_memory_that_it_had(requests: Counter[Request]) -> None:
+    f = cg.function(cg.grad(table_of_paths, argnums=(0, 1)), engine="native")
+    expected = cg.function(cg.grad(table_of_paths, argnums=(0, 1)), engine="reference")
+    last = None
+    for rows, cells in ((30, 9), (30, 9), (30, 8), (20, 5), (20, 5), (10, 0), (10, 30), (10, 30)):
+        x, y = np.linspace(0.1, 0.9, rows), np.linspace(-0.4, 0.7, cells)
+        requests.clear()
+        found = f(x, y)
+        # Not in each iteration: in the first one, if the last run had less memory or was one of another plan.
+        assert requests[Request.NEW_ROWS] <= (0 if (rows, cells) == last else 2), (rows, cells)
+        last = rows, cells
+        for a, b in zip(found, expected(x, y), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_each_stack_of_an_arrays_rows_is_as_long_as_the_array(requests: Counter[Request]) -> None:
+    """In memory of a longer one; whoever else has that one keeps it."""
+
+    def f(x, n):
+        def body(i, carry):
+            total, kept = carry
+            rows = cg.TensorArray("float64", rewritable=True).unstack(x[: (i * 3) % 5] * (i + 1.0))
+            kept = cg.cond(i % 4 == 2, lambda: rows, lambda: kept)
+            changed = cg.cond(rows.size() > 1, lambda: rows.write(1, total[:2] * 0.5), lambda: rows)
+            return total + changed.stack().sum() + rows.stack().sum() * 0.25, kept
+
+        empty = cg.TensorArray("float64", element_shape=(2,), rewritable=True)
+        total, kept = cg.fori_loop(0, n, body, (cnp.zeros(3), empty))
+        return total, kept.stack()
+
+    x, n = np.linspace(-0.5, 1.0, 10).reshape(5, 2), np.int64(11)
+    found, expected = (cg.function(f, engine=name)(x, n) for name in ("native", "reference"))
+    assert requests[Request.NEW_ROWS]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-13)
+
+
+@pytest.mark.parametrize("row", [(), (3,)])
+def test_slots_that_nobody_wrote_are_made_at_once(monkeypatch: pytest.MonkeyPatch, row: tuple[int, ...]) -> None:
+    """A loop over them in Python took longer than a loop that fills them."""
+    one_by_one: list[int] = []
+    by_rows = stacks.from_rows
+    monkeypatch.setattr(
+        stacks, "from_rows", lambda d, s, rows, *more: (one_by_one.append(1), by_rows(d, s, rows, *more))[1]
+    )
+
+    def f(x, n):
+        array = cg.TensorArray("float64", size=n, element_shape=row)
+        array = cg.fori_loop(0, n // 2, lambda i, array: array.write(2 * i, x * (i + 1.0)), array)
+        return array.stack(), cnp.sum(array.stack() ** 2)
+
+    x = np.float64(0.5) if row == () else np.array([0.5, -1.0, 2.0])
+    for n in (7, 4, 0, 9, 9):
+        for function in (f, cg.grad(lambda x, n: f(x, n)[1])):
+            found, expected = (cg.function(function, engine=name)(x, np.int64(n)) for name in ("native", "reference"))
+            for a, b in zip(cg.tree.leaves(found), cg.tree.leaves(expected), strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert not one_by_one

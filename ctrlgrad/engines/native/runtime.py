@@ -156,6 +156,8 @@ class Frame:
         del kept
         try:
             if self.error is not None:
+                if isinstance(self.error, KeyboardInterrupt):
+                    self.say_where(self.error)
                 raise self.error
             if self.integers[frame.STATUS]:
                 from ctrlgrad.engines.native.failures import failure  # no part of a first call that fares well
@@ -249,16 +251,25 @@ class Frame:
         while True:
             try:
                 while True:
-                    yield answer
-                    self.serve(*self.words[frame.REQUEST : frame.B + 1].tolist())
-                    answer = 0
-            except GeneratorExit:
-                return
+                    try:
+                        yield answer
+                        answer = self.answer()
+                    except GeneratorExit:
+                        return
+                    except BaseException as error:
+                        self.error, answer = error, 1
             except BaseException as error:
-                self.error = error
-                if isinstance(error, KeyboardInterrupt):
-                    self.say_where(error)
-                answer = 1
+                # One more signal, before the code had its answer.
+                self.error, answer = error, 1
+
+    def answer(self) -> int:
+        """Do what is asked for; 0, or 1 where something was raised."""
+        try:
+            self.serve(*self.words[frame.REQUEST : frame.B + 1].tolist())
+        except BaseException as error:
+            self.error = error
+            return 1
+        return 0
 
     def say_where(self, error: KeyboardInterrupt) -> None:
         """Which loop was interrupted, if one was."""

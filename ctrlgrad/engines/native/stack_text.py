@@ -119,16 +119,20 @@ class StackText(PlanText):
             self.ask_of_stack("begin", step.result, is_told_shape=True)
             return
         words = self.layout.stack(handle)
-        is_ready = self.call_shared("may_begin_again", str(words))
-        for k, size in enumerate(self.plan.rows[step.result] or ()):
-            told = self.load_word(self.layout.shapes[handle] + k)
-            same = self.w.op(f"icmp eq i64 {told}, {self.size(size)}")
-            is_ready = self.w.op(f"and i1 {is_ready}, {same}")
-        with self.w.when(self.w.op(f"xor i1 {is_ready}, true")):
+        with self.w.when(self.w.op(f"xor i1 {self.may_begin_again(step.result)}, true")):
             self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(handle))
         for word in (words + frame.COUNT, words + frame.IDLE):
             self.store_word(word, "0")
+
+    def may_begin_again(self, stack: Stack) -> str:
+        """Whether a stack's words are those of one block, which nobody else has and whose rows have its shape."""
+        handle = self.plan.handles[stack]
+        found = self.call_shared("may_begin_again", str(self.layout.stack(handle)))
+        for k, size in enumerate(self.plan.rows[stack] or ()):
+            told = self.load_word(self.layout.shapes[handle] + k)
+            found = self.w.op(f"and i1 {found}, {self.w.op(f'icmp eq i64 {told}, {self.size(size)}')}")
+        return found
 
     def row_bytes(self, stack: Stack) -> Size:
         shape = self.plan.rows[stack]
@@ -244,11 +248,18 @@ class StackText(PlanText):
         return self.row_at(stack, count)
 
     def to_stack(self, step: ToStack) -> None:
+        """A stack of an array's rows; asked for unless the last one can begin again, and has room for them."""
         handle = self.plan.handles[step.result]
+        words, count = self.layout.stack(handle), self.size(step.rows.shape[0])
         source = self.view_address(step.rows)
-        self.row_shape(step.result)
-        self.ask(Request.NEW_ROWS, str(handle), self.size(step.rows.shape[0]))
-        target = self.load_word(self.layout.stack(handle) + frame.BASE, "ptr")
+        has_room = self.w.op(f"icmp sge i64 {self.load_word(words + frame.CAPACITY)}, {count}")
+        is_ready = self.w.op(f"and i1 {has_room}, {self.may_begin_again(step.result)}")
+        with self.w.when(self.w.op(f"xor i1 {is_ready}, true")):
+            self.row_shape(step.result)
+            self.ask(Request.NEW_ROWS, str(handle), count)
+        for word, number in ((frame.COUNT, count), (frame.IDLE, "0")):
+            self.store_word(words + word, number)
+        target = self.load_word(words + frame.BASE, "ptr")
         self.copy_bytes(target, source, self.size(product(step.rows.shape) * Size(step.rows.dtype.itemsize)))
 
     def from_stack(self, step: FromStack) -> None:

@@ -23,7 +23,7 @@ from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
-from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
+from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows, unwritten_rows
 from ctrlgrad.stacks.storage import ClaimedRows, Resident, Storage
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
@@ -202,17 +202,19 @@ class RunningStack:
             self.begin(shape)
             return
         self.clear()
-        rows = [None] * max(size, 0)
-        self.hold(rows if self.is_ragged else from_rows(self.dtype, tuple(shape), rows, supply()))
+        size = max(size, 0)
+        self.hold([None] * size if self.is_ragged else unwritten_rows(self.dtype, tuple(shape), size, supply()))
 
     def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
         """Rows that compiled code is about to fill."""
+        if not count:
+            self.begin_empty(shape)
+            return
         self.clear()
         self.stack = BlockStack(self.dtype, shape, supply=supply())
-        if count:
-            block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
-            self.stack.blocks.append(block)
-            self.show(block, True)
+        block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
+        self.stack.blocks.append(block)
+        self.show(block, True)
 
     def join(self) -> None:
         """All rows in one block, to be read."""
