@@ -230,7 +230,7 @@ class LaterRows(Later):
         return found
 
 
-def record(later: type[LaterPush] | type[LaterRows], function: object, label: str, call: Any) -> Any:
+def record_call(later: type[LaterPush] | type[LaterRows], function: object, label: str, call: Any) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
     region = trace_rule(call.kind, call.primal, call.inputs, call.leaves)
     rule = later(call, function, label, call.roots, Results.of(region), region.finish(), call.source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,8 @@ def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions,
     closed = close([cond, body])
     inits = [value_in(builder, x) for x in carry]
     hints = [v.hint for v in body.inputs]
-    values = emit_loop(builder, closed, inits, attributes.Loop(**vars(options)), source=source, hints=hints)
+    asked = {f.name: getattr(options, f.name) for f in fields(options)}
+    values = emit_loop(builder, closed, inits, attributes.Loop(**asked), source=source, hints=hints)
     return [Tensor(builder, v) for v in values]
 
 

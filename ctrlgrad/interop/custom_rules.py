@@ -16,7 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
@@ -92,7 +92,7 @@ class _Call:
         return _Alone(self.equation, tuple(i for i in perturbed if i in self.places))
 
     def recorded(self, later: type[LaterPush]) -> Any:
-        return record(later, self, f"JAX's {self.kind}", self)
+        return record_call(later, self, f"JAX's {self.kind}", self)
 
 
 class _Jvp(_Call):
