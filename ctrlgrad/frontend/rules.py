@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ctrlgrad import tree
@@ -29,10 +29,11 @@ from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import Saving
 from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, device_here, placed_on
 
 
-@dataclass(frozen=True)
+@record
 class Results:
     """What a function returns: a leaf for each result, and how they are put together."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import TensorType, attributes, close
 from ctrlgrad.ir.control import emit_loop
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
 
 
-@dataclass(frozen=True)
+@record
 class LoopOptions:
     """What a loop carries beside its regions; each becomes an attribute of the node."""
 

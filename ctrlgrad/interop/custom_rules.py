@@ -8,7 +8,6 @@ rules are equations again. It is traced when a derivative is asked for, not befo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
+from ctrlgrad.records import record
 
 
 class _Alone:
@@ -111,7 +111,7 @@ class _Jvp(_Call):
         return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
 
 
-@dataclass(frozen=True)
+@record
 class _Ahead:
     """A forward pass: what it saves, by JAX's types and by ours, and how JAX puts that together to a pullback."""
 
