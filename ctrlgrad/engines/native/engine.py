@@ -17,7 +17,7 @@ import numpy as np
 
 from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
-from ctrlgrad.engines.native import ahead, kept_plans, library, making, objects, target
+from ctrlgrad.engines.native import kept_plans, library, making, objects, target
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.runtime import Program
@@ -147,7 +147,6 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
         routines = _routines(code.calls)
         for provider, names in routines:
             provider.prepare(names)
-        ahead.catch_up()
         uses: dict[str, int] = {}
         for provider, names in routines:
             uses |= provider.addresses(names)
@@ -197,9 +196,7 @@ class Patterns:
 
         def make() -> Program:
             with compiling(self.graph.name), only_new_objects():
-                found = _program(self.graph, shapes, self.without, dropped)
-                ahead.catch_up()
-                return found
+                return _program(self.graph, shapes, self.without, dropped)
 
         found = self.programs.get((shapes, dropped), make)
         if self.is_static:
