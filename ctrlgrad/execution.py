@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.collector import kept_objects
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
@@ -17,6 +15,9 @@ from ctrlgrad.engines.derivative_point import with_point
 from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors
 from ctrlgrad.engines.forward_reads import first_forward
+from ctrlgrad.engines.native import llvm
+from ctrlgrad.engines.native.engine import SizesDoNotFit, patterns_of, plan_of, run, shapes_of
+from ctrlgrad.engines.native.kept_graphs import optimised
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.report import Report
@@ -88,22 +89,7 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
 def expect(engine: str) -> None:
     """Have loaded meanwhile what an engine will need that is no Python, since a graph for it will come."""
     if engine in ("auto", "native"):
-        _begin_loading()
-
-
-@functools.cache
-def _begin_loading() -> None:
-    from ctrlgrad.engines.native import llvm
-
-    llvm.begin()
-
-
-@functools.cache
-def _load_native() -> None:
-    """Load the native engine and llvmlite, once."""
-    with kept_objects():
-        _begin_loading()
-        import ctrlgrad.engines.native.engine  # noqa: F401
+        llvm.begin()
 
 
 def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
@@ -111,10 +97,6 @@ def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any
 
     Errors that it raises are given to `after_failure`. None where the graph asks for memory.
     """
-    _load_native()
-    from ctrlgrad.engines.native.engine import patterns_of
-    from ctrlgrad.engines.native.kept_graphs import optimised
-
     return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph, optimised)).program(arguments)
 
 
@@ -125,10 +107,6 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    _load_native()
-    from ctrlgrad.engines.native.engine import SizesDoNotFit, run
-    from ctrlgrad.engines.native.kept_graphs import optimised
-
     found = optimised_graph(graph, optimised)
     try:
         with exact_errors(graph, found, arguments):
@@ -183,8 +161,6 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
-    _load_native()
-    from ctrlgrad.engines.native.engine import SizesDoNotFit
     from ctrlgrad.engines.native.report import explain
 
     _check_on_host("native", arguments)
@@ -197,12 +173,10 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
 
 def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
     """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
-    _load_native()
-    from ctrlgrad.engines.native.engine import plan_of, shapes_of
     from ctrlgrad.plan.printer import format_plan
 
-    optimised = optimised_graph(graph)
-    return format_plan(plan_of(optimised, shapes_of(optimised, arguments), current_without()))
+    found = optimised_graph(graph)
+    return format_plan(plan_of(found, shapes_of(found, arguments), current_without()))
 
 
 __all__ = ["after_failure", "expect", "explain_on", "plan_text", "program_of", "run_on"]

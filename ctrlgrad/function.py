@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.records import record
 from ctrlgrad.results import OnCard, hand_out
 from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, require_numbers, static
 from ctrlgrad.source import here
@@ -42,7 +43,7 @@ MOST_BOUND = 256
 SIGNATURES = 1024
 
 
-@dataclass
+@record(frozen=False)
 class Concrete:
     """A traced signature: the types it accepts, its graph, and how its results are put together."""
 
@@ -62,7 +63,7 @@ class Concrete:
         return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
 
 
-@dataclass
+@record(frozen=False)
 class _Signature:
     """All that was traced for one key. `exact_only`: the function needs to know its sizes."""
 

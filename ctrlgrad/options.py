@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy as np
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """The options in force."""
 

@@ -10,21 +10,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
-from operator import attrgetter
-from types import FunctionType
+from collections.abc import Callable, Iterable
+from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field, fields  # type: ignore[attr-defined]
+from operator import attrgetter, ge, gt, le, lt
+from types import FunctionType, SimpleNamespace
 from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 Class = TypeVar("Class", bound=type)
+
+# Where `dataclasses` looks for a class's fields, and what a class gets anew when it is made again with slots.
+_FIELDS_OF = "__dataclass_fields__"
+_OF_EACH_CLASS = ("__dict__", "__weakref__")
 
 
 @overload
 def record(cls: Class) -> Class: ...
 @overload
-def record(*, eq: bool = True, kw_only: bool = False, frozen: bool = True) -> Callable[[Class], Class]: ...
+def record(
+    *, eq: bool = True, order: bool = False, kw_only: bool = False, frozen: bool = True
+) -> Callable[[Class], Class]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
-def record(cls: Any = None, *, eq: bool = True, kw_only: bool = False, frozen: bool = True) -> Any:
+def record(cls: Any = None, *, eq: bool = True, order: bool = False, kw_only: bool = False, frozen: bool = True) -> Any:
     """A dataclass with slots, frozen unless told otherwise; with `eq=False` an object equals itself only.
 
     Fields may have a default or a factory, and the class a `__post_init__`, which sets those with `init=False`.
@@ -39,48 +45,63 @@ def record(cls: Any = None, *, eq: bool = True, kw_only: bool = False, frozen: b
     True
     """
     if cls is None:
-        return lambda cls: _record(cls, eq, kw_only, frozen)
-    return _record(cls, eq, kw_only, frozen)
+        return lambda cls: _record(cls, eq, order, kw_only, frozen)
+    return _record(cls, eq, order, kw_only, frozen)
 
 
-def _record(cls: Any, eq: bool, kw_only: bool, frozen: bool) -> Any:
-    own = set(vars(cls))
-    slotted = _with_slots(cls, kw_only)
-    found = fields(slotted)
+def _record(cls: Any, eq: bool, order: bool, kw_only: bool, frozen: bool) -> Any:
+    own = vars(cls)
+    inherited = {name: f for base in reversed(cls.__mro__[1:-1]) for name, f in getattr(base, _FIELDS_OF, {}).items()}
+    given = _fields_given(cls, kw_only)
+    found = inherited | given
     methods: dict[str, Any] = {
-        "__init__": _init(slotted, found),
         "__repr__": _repr,
         "__getstate__": _state,
         "__setstate__": _set_state,
+        "__match_args__": tuple(f.name for f in found.values() if f.init and not f.kw_only),
     }
     if frozen:
         methods |= {"__setattr__": _refuse_assignment, "__delattr__": _refuse_deletion}
     if eq:
-        methods |= _comparisons([f.name for f in found if f.compare], frozen)
-    for name, method in methods.items():
-        if name not in own:
-            setattr(slotted, name, method)
+        methods |= _comparisons(_key([f.name for f in found.values() if f.compare]), frozen)
+    if order:
+        methods |= _orderings(_key([f.name for f in found.values() if f.compare]))
+    kept = {name: value for name, value in own.items() if name not in given and name not in _OF_EACH_CLASS}
+    facts = {_FIELDS_OF: found, "__dataclass_params__": SimpleNamespace(frozen=frozen, eq=eq, init=True, repr=True)}
+    slots = {"__slots__": tuple(name for name in given if name not in inherited)}
+    if own.get("__doc__") is None:
+        kept["__doc__"] = f"{cls.__name__}({', '.join(found)})"
+    slotted = type(cls)(cls.__name__, cls.__bases__, methods | kept | facts | slots)
+    slotted.__qualname__ = cls.__qualname__
+    _tell_class(kept.values(), slotted)
+    if "__init__" not in own:
+        slotted.__init__ = _init(slotted, tuple(found.values()))
     return slotted
 
 
-def _with_slots(cls: Any, kw_only: bool) -> Any:
-    """The class as a dataclass without methods."""
-    types: dict[str, Any] = inspect.get_annotations(cls)
-    # `dataclass` looks into annotations that are text for what is no field, and into the signature for what it does not
-    # say: both take longer than all the rest.
-    cls.__annotations__ = {name: object if _is_of_field(type) else type for name, type in types.items()}
-    if cls.__doc__ is None:
-        cls.__doc__ = f"{cls.__name__}({', '.join(types)})"
-    slotted: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
-    slotted.__annotations__ = types
-    for f in fields(slotted):
-        if f.type is object:
-            f.type = types.get(f.name, f.type)
-    return slotted
+def _tell_class(values: Iterable[Any], slotted: Any) -> None:
+    """Methods that call `super()` know the class that they were written in: it is the one with slots from now on."""
+    for value in values:
+        if isinstance(value, FunctionType) and "__class__" in value.__code__.co_freevars:
+            cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+            cells["__class__"].cell_contents = slotted
 
 
-def _is_of_field(type: Any) -> bool:
-    return isinstance(type, str) and not any(word in type for word in ("ClassVar", "InitVar", "KW_ONLY"))
+def _fields_given(cls: Any, kw_only: bool) -> dict[str, Field[Any]]:
+    """The fields that a class adds to those of its bases, or changes, as `dataclass` describes them."""
+    found: dict[str, Field[Any]] = {}
+    for name, type in inspect.get_annotations(cls).items():
+        if "ClassVar" in str(type):
+            continue
+        default = cls.__dict__.get(name, MISSING)
+        f: Any = default if isinstance(default, Field) else field(default=default)
+        if f.default.__class__.__hash__ is None:
+            raise ValueError(f"{cls.__name__}.{name}: all objects would share a default that can change")
+        f.name, f.type, f._field_type = name, type, _FIELD
+        if f.kw_only is MISSING:
+            f.kw_only = kw_only
+        found[name] = f
+    return found
 
 
 def _init(cls: Any, found: tuple[Field[Any], ...]) -> Any:
@@ -142,9 +163,12 @@ def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
     return names["pattern"]
 
 
-def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
-    key: Callable[[Any], Any] = attrgetter(*names) if names else lambda one: ()
+def _key(names: list[str]) -> Callable[[Any], Any]:
+    """What objects are compared by: what their fields hold."""
+    return attrgetter(*names) if names else lambda one: ()
 
+
+def _comparisons(key: Callable[[Any], Any], frozen: bool) -> dict[str, Any]:
     def __eq__(one: Any, other: Any) -> bool:
         return key(one) == key(other) if other.__class__ is one.__class__ else NotImplemented
 
@@ -152,6 +176,13 @@ def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
         return hash(key(one))
 
     return {"__eq__": __eq__, "__hash__": __hash__ if frozen else None}
+
+
+def _orderings(key: Callable[[Any], Any]) -> dict[str, Any]:
+    def by(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+        return lambda one, other: compare(key(one), key(other)) if other.__class__ is one.__class__ else NotImplemented
+
+    return {"__lt__": by(lt), "__le__": by(le), "__gt__": by(gt), "__ge__": by(ge)}
 
 
 def _repr(one: Any) -> str:

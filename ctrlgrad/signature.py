@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
-@dataclass(frozen=True)
+@record
 class TensorSpec:
     """The declared type of an argument: a shape (None for an unknown dimension) and a dtype.
 
@@ -42,7 +43,7 @@ class TensorSpec:
         return len(self.shape)
 
 
-@dataclass(frozen=True)
+@record
 class Static:
     """An argument that is no array: part of the signature. Compared by its value and its type."""
 
@@ -50,7 +51,7 @@ class Static:
     kind: type
 
 
-@dataclass(frozen=True)
+@record
 class Key:
     """What must be equal for two calls to share a graph, up to the sizes of dimensions."""
 

@@ -13,11 +13,11 @@ strings and numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import optree
 
+from ctrlgrad.records import record
 from ctrlgrad.tree import (
     IsLeaf,
     Partial,
@@ -42,7 +42,7 @@ from ctrlgrad.tree import unflatten as tree_unflatten
 from ctrlgrad.tree_classes import plain_key
 
 
-@dataclass(frozen=True)
+@record
 class DictKey:
     """The key of a dict's item, in a path."""
 
@@ -52,7 +52,7 @@ class DictKey:
         return f"[{self.key!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class SequenceKey:
     """The position of an item of a list or tuple, in a path."""
 
@@ -62,7 +62,7 @@ class SequenceKey:
         return f"[{self.idx!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class GetAttrKey:
     """The name of an attribute or of a named tuple's field, in a path."""
 
@@ -72,7 +72,7 @@ class GetAttrKey:
         return f".{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class FlattenedIndexKey:
     """The position of a child of a class that names no keys, in a path."""
 

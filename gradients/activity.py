@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from ctrlgrad.gradients.table import operand_reached
 from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Value, view
 from ctrlgrad.ir.control import Capture, Carry
+from ctrlgrad.records import record
 
 _Positions = frozenset[int]
 
 
-@dataclass(frozen=True)
+@record
 class ActiveLoop:
     """The carries and captures of a loop that get cotangents, and the varied values of its body."""
 

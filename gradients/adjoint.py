@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ctrlgrad.gradients.table import REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
+from ctrlgrad.records import record
 from ctrlgrad.stacks.saving import Scope
 from ctrlgrad.stacks.sizes import Size
 
@@ -45,7 +46,7 @@ class Primal(Term):
         return Term(self.builder, self.scope.resolve(self.scope.observe("stack_length", self.forward)))
 
 
-@dataclass(frozen=True)
+@record
 class Pullback:
     """The two halves of a derivative.
 
@@ -60,7 +61,7 @@ class Pullback:
     wrt: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Recursion:
     """What the rule of an op that owns regions asks for to differentiate these."""
 

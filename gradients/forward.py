@@ -9,7 +9,7 @@ loop of any length needs the memory of one iteration.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
@@ -20,9 +20,10 @@ from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, operand_reach
 from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, attributes, copy_node, view
 from ctrlgrad.ir.control import Capture, Carry, emit_branch, emit_call
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Pushforward:
     """The graph, and which outputs have a tangent (in order, after all outputs)."""
 

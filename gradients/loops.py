@@ -19,7 +19,7 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import INDEX, Builder, Counting, Loop, Node, Value, uses
 from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.ops.term import Term
+from ctrlgrad.records import record
 from ctrlgrad.stacks.closed_forms import closed_form
 from ctrlgrad.stacks.restoring import Restorable, Restoring
 from ctrlgrad.stacks.saving import RegionScope, Thread
@@ -34,7 +35,7 @@ from ctrlgrad.stacks.saving import RegionScope, Thread
 ZERO, ONE = np.int64(0), np.int64(1)
 
 
-@dataclass(frozen=True)
+@record
 class BackwardCarry:
     """One value that the reversed loop carries beside the count and the stacks."""
 
@@ -82,7 +83,7 @@ def reverse_while(adjoint: Adjoint, node: Node) -> None:
         adjoint.add(operand, Term(adjoint.scope.backward, cotangent))
 
 
-@dataclass(frozen=True)
+@record
 class Count:
     """The count of the reversed loop: iterations in all, those left, and those left after this one."""
 

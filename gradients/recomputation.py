@@ -8,16 +8,16 @@ sees the values of the function itself, not those inside its loops and branches:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.ir import Graph, Node, TensorType, Trait, Value
 from ctrlgrad.ir.attributes import Barrier, Saveable, Saving
+from ctrlgrad.records import record
 
 _ARRANGING = frozenset({Trait.VIEW, Trait.MOVES})
 
 
-@dataclass(frozen=True)
+@record
 class Recomputation:
     """The values of the function that are saved, and the graph of (inputs, saved values) to the residuals."""
 

@@ -11,13 +11,13 @@ have rows in both; over the rows of the others its derivative is batched as any 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.ir import Builder, Call, Graph, TensorType, Value
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.ops.term import Term, broadcast_to, emit, zeros
+from ctrlgrad.records import record
 
 # A graph of (inputs, tangents of those at some positions) to (outputs, tangents of all differentiable outputs).
 Push = Callable[[Graph, Sequence[int]], Graph]
@@ -35,7 +35,7 @@ def with_all_tangents(graph: Graph, outputs: Sequence[Value], found: Collection[
     return builder.finish([*results[: len(outputs)], *(tangents[i] for i in sorted(tangents))])
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class PushedRows:
     """The rule of the tangents of a call: `moving` are the arguments that have one, further arguments in that order."""
 
@@ -105,7 +105,7 @@ def _iota(builder: Builder, size: int | None, rows: Value) -> Term:
     return Term(builder, builder.emit("iota", [count], {"shape": (None,)}))
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class PulledRows:
     """The rule of the cotangents of a call: further arguments are the cotangents of the results at `seeded`, results
     the cotangents of the arguments at `wanted`."""

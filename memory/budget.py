@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Budget:
     """Limits in bytes; None is no limit. `disk` is the folder of spill files; None leaves it to the device.
 

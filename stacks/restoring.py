@@ -15,16 +15,17 @@ Which updates there are between a carry and its next value, and what undoes them
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.ir import Node, TensorType, Value
 from ctrlgrad.ir.control import Carry
+from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import bytes_of
 from ctrlgrad.stacks.stages import Patch, Stage, another, find_stages
 from ctrlgrad.stacks.updates import Producers
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Restoring:
     """How a carry's next value comes from its value, by updates alone; the last of them first."""
 
@@ -70,7 +71,7 @@ class Restoring:
         return nodes
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Restorable:
     """The carries of a loop that may be restored."""
 

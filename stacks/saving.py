@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value, attributes
+from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
 from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
@@ -37,7 +38,7 @@ from ctrlgrad.stacks.updates import is_update
 _AGAIN = frozenset({Trait.CHEAP, Trait.MOVES})
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Thread:
     """The path of one stack through a scope and its mirror image."""
 
@@ -48,7 +49,7 @@ class Thread:
     backward_out: Value | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Scope(ABC):
     """A graph and its mirror image; base of `FunctionScope` and `RegionScope`."""
 
@@ -152,7 +153,7 @@ class Scope(ABC):
         return self.number(value) is not None
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class FunctionScope(Scope):
     """The outermost scope: forward values become residuals."""
 
@@ -177,7 +178,7 @@ class FunctionScope(Scope):
         return thread
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Shift:
     """A value that is the next iteration's carry at `position`: `wanted` on the backward side, followed by `before`,
     what the carry was before it."""
@@ -187,7 +188,7 @@ class Shift:
     before: Value
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class RegionScope(Scope):
     """The body of a loop or a branch.
 

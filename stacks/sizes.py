@@ -8,12 +8,12 @@ the one unknown size among its operands. It stops at an input or where the size 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ctrlgrad.ir import Node, TensorType, Trait, Value, attributes
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Size:
     """The size of one axis of a tensor."""
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ctrlgrad.ir import OPS, Branch, Builder, Graph, Node, TensorType, Value, attributes, definitions, is_branch, uses
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 from ctrlgrad.stacks.updates import Place, Producers, collected_rows, differences, last_places
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Patch:
     """Elements that an update overwrites, and where they were."""
 
@@ -36,7 +37,7 @@ class Patch:
         return Node(OPS["setitem"], (after, old, *indices), (before,), self.key, (), source)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Stage(ABC):
     """`after` differs from `before` at no position but those of the patches, which are undone in this order."""
 
@@ -60,7 +61,7 @@ def prepared(nodes: Iterable[Node], stages: Iterable[Stage]) -> list[Node]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Updates(Stage):
     """Updates of `before`, or of what is `before` where a mask lets it through."""
 
@@ -99,7 +100,7 @@ def _reading(value: Value, place: Place) -> Sequence[Node]:
     return maker.nodes
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Side:
     """How a branch makes its result of one of its inputs."""
 
@@ -112,7 +113,7 @@ class _Side:
         return [patch for stage in self.stages for patch in stage.patches]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Branches(Stage):
     """A branch each of whose sides updates the value or passes it on. Those of the last side are undone first."""
 

@@ -8,13 +8,13 @@ one, updates each at the same indices, and collects them, at one part of the arr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from ctrlgrad.ir import Counting, Loop, Node, TensorType, Use, Value, attributes, definitions, is_loop
 from ctrlgrad.ir.attributes import Key
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 Producers = Mapping[Value, Node]
@@ -25,7 +25,7 @@ def is_update(node: Node) -> bool:
     return node.op.updates and attributes.Index.find(node) is not None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Place:
     """Where an update changes what it updates."""
 
@@ -90,7 +90,7 @@ def differences(
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class CollectedRows:
     """What a loop collects of the rows of an array differs from it at these places."""
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
+from ctrlgrad import execution
 from ctrlgrad.collector import kept_objects, only_new_objects
-from ctrlgrad.engines.native import engine, kept_graphs
+from ctrlgrad.engines.native import engine
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +41,9 @@ def test_tracing_and_compiling_wait_for_no_full_collection(monkeypatch: pytest.M
         seen.append(("trace", gc.get_threshold()))
         return cg.while_loop(lambda x: x < 100.0, lambda x: x * x, x)
 
-    optimise = kept_graphs.optimised
+    optimise = execution.optimised
     monkeypatch.setattr(engine, "_program", compiling)
-    monkeypatch.setattr(kept_graphs, "optimised", optimising)
+    monkeypatch.setattr(execution, "optimised", optimising)
     cg.function(cg.grad(traced), engine="native")(1.5)
     assert {what for what, _ in seen} == {"trace", "passes", "code"}
     assert all(found[:2] == (500, 5) and found[2] > 1 << 30 for _, found in seen)

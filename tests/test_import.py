@@ -54,8 +54,7 @@ def root(x):
 
 before = set(sys.modules)
 cg.function({function}, engine="native")(np.linspace(1.0, 2.0, 100))
-print(sum(name.startswith("ctrlgrad.") for name in set(sys.modules) - before))
-print([name for name in sorted(set(sys.modules) - before) if name.startswith("llvmlite")])
+print(sorted(set(sys.modules) - before))
 rare = "products factor_calls product_calls sessions failures short_rows flat_rows".split()
 print([name for name in rare if "ctrlgrad.engines.native." + name in sys.modules])
 """
@@ -63,20 +62,19 @@ print([name for name in rare if "ctrlgrad.engines.native." + name in sys.modules
 
 @pytest.mark.parametrize("function", ["log_sum_exp", "cg.grad(root)"])
 def test_a_first_call_loads_what_it_needs(function: str, tmp_path: Path) -> None:
-    """Of llvmlite the library alone, not what writes LLVM's text; and none of what writes other programs."""
+    """Of llvmlite the library alone, not what writes LLVM's text; of the engine nothing, which is there, and nothing of
+    what writes other programs."""
     environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path), "CTRLGRAD_QUICK_CODE": "1"}
     environment.pop("CTRLGRAD_CHECK_PLANS", None)
     script = FIRST_CALL.format(function=function)
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert found.returncode == 0, found.stderr
-    modules, of_llvmlite, rare = found.stdout.splitlines()
-    assert of_llvmlite == "['llvmlite', 'llvmlite._version', 'llvmlite.utils']"
+    loaded, rare = found.stdout.splitlines()
+    assert loaded == "['llvmlite', 'llvmlite._version', 'llvmlite.utils']"
     assert rare == "[]"
-    # Of the package's own, each a quarter of a millisecond: 93 when this was written.
-    assert int(modules) <= 95
 
 
-# Run twice with one cache: what the second process loads of the native engine besides what the first one has kept.
+# Run twice with one cache: what each process loads of the native engine besides what an import does.
 FROM_CACHE = """
 import sys
 from pathlib import Path
@@ -92,7 +90,7 @@ def elementary(x):
     return cg.numpy.exp(x) @ x if {product} else cg.numpy.exp(x)
 
 print(cg.function({name}, engine="native")(np.full({shape}, 1.5)).shape)
-parts = "making emit library products.library products.pool".split()
+parts = "products.library products.pool factor_calls sessions".split()
 print([part for part in parts if "ctrlgrad.engines.native." + part in sys.modules])
 """
 
@@ -101,8 +99,8 @@ print([part for part in parts if "ctrlgrad.engines.native." + part in sys.module
     ("name", "product", "shape", "loaded"),
     [
         ("plain", False, (), []),
-        ("elementary", False, (64,), ["library"]),
-        ("elementary", True, (8, 8), ["library", "products.library", "products.pool"]),
+        ("elementary", False, (64,), []),
+        ("elementary", True, (8, 8), ["products.library", "products.pool"]),
     ],
     ids=["nothing", "an elementary function", "a product"],
 )
@@ -112,7 +110,7 @@ def test_a_plan_from_the_cache_loads_what_its_code_calls(
     script = FROM_CACHE.format(name=name, product=product, shape=shape)
     environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path / "cache"), "CTRLGRAD_QUICK_CODE": "1"}
     environment.pop("CTRLGRAD_CHECK_PLANS", None)
-    for found in (["making", "emit", "library", *loaded[1:]], loaded):
+    for _ in range(2):
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
         assert result.returncode == 0, result.stderr
-        assert result.stdout.splitlines()[1] == repr(found)
+        assert result.stdout.splitlines()[1] == repr(loaded)

@@ -126,3 +126,75 @@ def test_a_field_without_a_default_behind_one_that_has_one_is_refused() -> None:
         class Many:
             first: int = 1
             second: int  # type: ignore[misc]
+
+
+@record
+class Sized(Point):
+    z: float = 0.0
+
+    def moved(self) -> Point:
+        return dataclasses.replace(self, x=self.x + self.z)
+
+
+@record
+class Doubled(Sized):
+    def moved(self) -> Point:
+        return dataclasses.replace(super().moved(), y=2.0)
+
+
+def test_methods_of_records_call_those_of_their_bases() -> None:
+    assert Doubled(1.0, z=3.0).moved() == Doubled(4.0, 2.0, 3.0)
+    assert Doubled.moved.__qualname__ == "Doubled.moved" and Doubled.__slots__ == ()  # type: ignore[attr-defined]
+
+
+def test_records_are_ordered_where_they_are_told_to_be() -> None:
+    @record(order=True)
+    class Range:
+        first: int
+        last: int
+        name: str = dataclasses.field(default="", compare=False)
+
+    one, two, three = Range(1, 5, "z"), Range(2, 3, "y"), Range(2, 4, "x")
+    assert sorted([three, one, two]) == [one, two, three]
+    assert one < two <= two < three > two >= one and not two < Range(2, 3, "z")
+    with pytest.raises(TypeError, match="not supported between"):
+        sorted([one, 3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="not supported between"):
+        sorted([Point(1.0), Point(2.0)])  # type: ignore[type-var]
+
+
+def test_a_default_that_can_change_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Many\.items: all objects would share"):
+
+        @record
+        class Many:
+            items: list[int] = []  # noqa: RUF012
+
+
+def test_records_say_of_themselves_what_dataclasses_do() -> None:
+    def parts(order: bool, frozen: bool) -> list[type]:
+        class Part:
+            x: int
+            y: float = 2.0
+            kinds: typing.ClassVar[int] = 3
+
+        other = type("Part", (), dict(vars(Part)))
+        made = dataclasses.dataclass(frozen=frozen, order=order, slots=True)(other)
+        return [record(frozen=frozen, order=order)(Part), made]
+
+    for order in (True, False):
+        for frozen in (True, False):
+            ours, theirs = parts(order, frozen)
+            assert [str(f) for f in dataclasses.fields(ours)] == [str(f) for f in dataclasses.fields(theirs)]
+            assert ours.__match_args__ == theirs.__match_args__  # type: ignore[attr-defined]
+            assert ours.__slots__ == theirs.__slots__  # type: ignore[attr-defined]
+            for name in ("__lt__", "__hash__", "__setattr__", "__eq__"):
+                same = [getattr(one, name) is getattr(object, name) for one in (ours, theirs)]
+                assert same[0] == same[1], name
+            assert (ours.__hash__ is None) == (theirs.__hash__ is None)
+            assert dataclasses.asdict(ours(1)) == dataclasses.asdict(theirs(1)) == {"x": 1, "y": 2.0}
+            with pytest.raises(TypeError, match="cannot inherit"):
+
+                @dataclasses.dataclass(frozen=not frozen)
+                class _(ours):  # type: ignore[misc, valid-type]
+                    z: int = 0

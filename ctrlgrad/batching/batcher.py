@@ -8,7 +8,6 @@ matrix shared by all rows is multiplied once and a loop whose predicate is share
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, Uniform, common, fit
 from ctrlgrad.batching.stacks import plain
@@ -17,6 +16,7 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, attributes, copy_node, walk
 from ctrlgrad.ir.attributes import NO_ATTRS, Given, NamedAxis
 from ctrlgrad.ops.term import Term
+from ctrlgrad.records import record
 
 
 class Batcher:
@@ -123,7 +123,7 @@ class Batcher:
         return Term(self.builder, self.builder.emit(op, [x.value for x in operands], attrs))
 
 
-@dataclass(frozen=True)
+@record
 class BatchedGraph:
     """The graph, and which of its outputs have rows (along axis 0)."""
 

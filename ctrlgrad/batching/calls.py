@@ -12,7 +12,7 @@ become one instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
@@ -25,6 +25,7 @@ from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.ops.term import Term, emit, reshape, zeros
+from ctrlgrad.records import record
 
 
 @batches("call")
@@ -106,7 +107,7 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     return [Batched(batcher.builder, v) for v in results]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Rule:
     """The graphs of a rule (`ir.rules.Reverse`) with rows: arguments and results have them, what is closed over comes
     as it is."""

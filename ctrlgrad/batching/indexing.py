@@ -8,7 +8,6 @@ them, so results are transposed back, and values of updates are transposed to wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Lane, set_apart
@@ -18,9 +17,10 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ops.term import Term, emit, reshape, transpose
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class _Layout:
     """Where index arrays put their axes in the result of `x[key]`."""
 
@@ -44,7 +44,7 @@ class _Layout:
         return _Layout(at if adjacent else 0, joined, rest)
 
 
-@dataclass(frozen=True)
+@record
 class _Index:
     """The batched form of a key: what to index with, and how to bring the result's axes into order."""
 

@@ -18,15 +18,16 @@ guard; it is redirected when it is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ctrlgrad.ir import INDEX, Builder, Node, StackType, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key, NamedAxis
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Guard:
     """Which rows take part, `bool[rows]`, and whom each row follows, `i64[rows]`."""
 
@@ -51,7 +52,7 @@ class SizesMayDiffer(Exception):
     """Some rows may need an array of another size than others; raised where `Rows.one_size` asks for it."""
 
 
-@dataclass(frozen=True)
+@record
 class Rows:
     """The batch axis: how many rows, as an int, or as a scalar of the outermost graph.
 
@@ -102,7 +103,7 @@ class Rows:
         return broadcast_to(x, [self.count(x.builder), *x.dims])
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Same:
     """A tensor or stack that is the same for all rows."""
 
@@ -112,7 +113,7 @@ class Same:
     forms: dict[str, Lane] = field(default_factory=dict, repr=False)
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Fresh:
     """A stack of zeros whose node is emitted when it is known which kind it has to be."""
 
@@ -128,7 +129,7 @@ class Fresh:
         return element
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Batched:
     """A tensor with the rows along axis 0; with a guard, `value` holds every row's own."""
 
@@ -146,7 +147,7 @@ class Batched:
         return self._redirected
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Uniform:
     """A stack with batched elements; with a guard, they hold every row's own.
 
@@ -168,7 +169,7 @@ class Uniform:
         return TensorType(t.dtype, t.shape[1:])
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Ragged:
     """A stack of its own length per row: `buffer[rows, capacity, *element]`, `lengths[rows]`."""
 

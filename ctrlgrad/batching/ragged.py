@@ -7,18 +7,18 @@ doubles when it is full. Ghosts (see `lanes`) read what the row they follow has,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.batching.lanes import Guard, Ragged, Rows, choose_rows, common, greatest, set_apart
 from ctrlgrad.batching.stacks import FIRST_CAPACITY, choose, unguarded
 from ctrlgrad.ir import INDEX, Builder
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, constant, emit, reshape, zeros
+from ctrlgrad.records import record
 
 Sizes = Sequence[int | Term]
 
 
-@dataclass(frozen=True)
+@record
 class RaggedOps:
     """The ops on one ragged stack, emitted into `builder`. Ghosts read what the row they follow has, write nothing."""
 

@@ -7,19 +7,19 @@ array would cut short has no such form: it fails when the program runs, as an in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Builder, Graph, Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
+from ctrlgrad.records import record
 
 # Behind the end of every array.
 _NOWHERE = np.int64(2**62)
 
 
-@dataclass(frozen=True)
+@record
 class _Offset:
     """A scalar as another one plus a number."""
 
@@ -54,7 +54,7 @@ def _number(value: Value, producers: Mapping[Value, Node]) -> int | None:
     return int(attributes.Constant.of(node).value)
 
 
-@dataclass(frozen=True)
+@record
 class _Part:
     """A slice of a key: the axis that it takes, its start, and its length."""
 

@@ -24,13 +24,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ctrlgrad.engines.reference import Kernels, Run
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, Type
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, here, placed_on
 
 _LOG = logging.getLogger("ctrlgrad")
@@ -46,7 +46,7 @@ _KINDS = ("cpu", "sim", "cuda")
 _OF_THE_HOST = ("cpu", "sim")
 
 
-@dataclass(frozen=True, order=True)
+@record(order=True)
 class DeviceName:
     """A device's name, taken apart."""
 

@@ -17,7 +17,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from ctrlgrad.records import record
 MOST_LINES = 8
 
 
-@dataclass(frozen=True)
+@record
 class _Look:
     shape: str = "box"
     fill: str = "white"

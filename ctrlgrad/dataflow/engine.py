@@ -20,7 +20,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,7 @@ from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
 from ctrlgrad.mpi.wire import IDENTITY
+from ctrlgrad.records import record
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived, World
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 RunLocal = Callable[[RankRun], Mapping[int, Any]]
 
 
-@dataclass
+@record(frozen=False)
 class Outcome:
     """What a run gives beside its outputs: by device, counts, what the kernels counted, and what it computed with."""
 
@@ -137,7 +138,7 @@ def _noted(prepared: Prepared, settings: Settings) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
+@record
 class _Devices:
     """The devices of this process in one call."""
 

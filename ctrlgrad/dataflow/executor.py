@@ -17,7 +17,6 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,10 +39,11 @@ from ctrlgrad.dataflow.frames import (
 from ctrlgrad.dataflow.messages import Message, Outbox, StoppedError, Transport, waiting_in
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError, locate
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 
-@dataclass
+@record(frozen=False)
 class Counts:
     """What a run did on one device."""
 

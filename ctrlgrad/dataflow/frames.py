@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from ctrlgrad.dataflow.devices import DeviceRun
@@ -208,7 +208,7 @@ def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, execution: 
 # Frames and their iterations.
 
 
-@dataclass
+@record(frozen=False)
 class FramePlan:
     """What all executions of one frame on one device have in common. The frames are numbered; 0 is the root."""
 
@@ -243,7 +243,7 @@ class FramePlan:
         return bool(self.receives or self.reported)
 
 
-@dataclass
+@record(frozen=False)
 class DevicePlan:
     """All frames of a device, where its inputs go, and where messages belong."""
 

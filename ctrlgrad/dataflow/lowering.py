@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,13 @@ from ctrlgrad.dataflow.graph import Enter, FlatGraph, LoopCond
 from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, Value, is_loop, view
 from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.ir.effects import nodes_with_effects
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 Env = dict[Value, Value]
 
 
-@dataclass
+@record(frozen=False)
 class _Region:
     """The region that is being lowered.
 

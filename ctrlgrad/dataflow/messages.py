@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,7 +64,7 @@ class Transport(Protocol):
         """This device waits for nothing more."""
 
 
-@dataclass(frozen=True)
+@record
 class Departure:
     """A message whose value is on its way to the host; `source` is the place in the user's code that it is of."""
 

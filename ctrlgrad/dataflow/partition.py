@@ -26,7 +26,7 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -58,10 +58,11 @@ from ctrlgrad.dataflow.scopes import (
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, Type, Value, attributes
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 
-@dataclass(frozen=True)
+@record
 class Edge:
     """A channel from one device to another. `frame` is where it is used; `type` is None for a report."""
 
@@ -72,7 +73,7 @@ class Edge:
     type: Type | None
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """What one device does. `outputs`: which of the whole graph's outputs its graph's outputs are."""
 
@@ -84,7 +85,7 @@ class Part:
     reported: dict[str, tuple[Edge, ...]]
 
 
-@dataclass(frozen=True)
+@record
 class Partition:
     """The parts by device, and all edges between them."""
 
@@ -110,7 +111,7 @@ def partition(graph: FlatGraph) -> Partition:
     return _Partitioner(graph).run()
 
 
-@dataclass
+@record(frozen=False)
 class _Half:
     """What is being built for one device."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
@@ -184,7 +184,7 @@ def next_iteration(condition: FlatNode) -> Within:
     return Within(condition.result, 1, None)
 
 
-@dataclass
+@record(frozen=False)
 class Frames:
     """The frame of each value and node; an Enter counts to the frame it comes from, an Exit to the one it leaves."""
 

@@ -42,6 +42,7 @@ from ctrlgrad.ir import Graph, Node, attributes
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.walk import walk
 from ctrlgrad.mpi.wire import IDENTITY
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 LOOPS = ("lowered", "whole")
@@ -65,7 +66,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True)
+@record
 class Settings:
     """The settings in force.
 
@@ -148,7 +149,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
 # What is prepared for them.
 
 
-@dataclass
+@record(frozen=False)
 class OverRanks:
     """A graph that runs over ranks: its digest, and whether every rank has said that it has its devices."""
 
@@ -173,7 +174,7 @@ class Prepared:
         return row_pushes_in(self.partition)
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class _Place:
     """The function that places ops, by identity: it need not be hashable."""
 
@@ -186,7 +187,7 @@ class _Place:
         return id(self.function)
 
 
-@dataclass(frozen=True)
+@record
 class _Choices:
     """What the plans of a graph depend on."""
 

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from ctrlgrad.ir import Node, attributes
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
+from ctrlgrad.records import record
 from ctrlgrad.stacks.storage import Blocks, Storage
 
 # The share of a budget that one chunk may push.
@@ -248,7 +248,7 @@ def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str
     return Held(with_room(lambda: chunk.block(shape, dtype, label), nbytes))
 
 
-@dataclass(frozen=True)
+@record
 class EntryState:
     """What a chunk starts from, beside what its loop captures. None stands for a stack that is made anew."""
 

@@ -8,7 +8,7 @@ runs again by the reference engine, past all bad sums; the last of them is of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ctrlgrad.engines.exact_errors import SILENT
@@ -16,10 +16,11 @@ from ctrlgrad.engines.reference import Kernels, Run, interpret
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
 from ctrlgrad.ir import Graph, Node, attributes
 from ctrlgrad.ops.indexing import fill
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 
-@dataclass
+@record(frozen=False)
 class _Counting(Run):
     """Counts bad sums, and fails at one of them."""
 

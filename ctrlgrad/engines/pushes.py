@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.ir import Graph, Loop, Node, StackType, Use, attributes, definitions, is_loop
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.flow import in_an_iteration
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Pushed:
     """The values that go on one stack: a name, why they are saved, and where the user wrote them."""
 
@@ -45,7 +45,7 @@ def _at(node: Node) -> str:
 # Pushes that are run one by one.
 
 
-@dataclass(frozen=True)
+@record
 class RowPush:
     """A push by itself: the names of its loop and of what it saves, and what the loop's `swap_memory` says."""
 

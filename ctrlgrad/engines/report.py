@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ctrlgrad.records import record
 
 _MODES = {
     "counted": "its predicate is on the host",
@@ -12,7 +14,7 @@ _MODES = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Push:
     """A value that a loop saves, the bytes of a row of it, and why."""
 
@@ -22,7 +24,7 @@ class Push:
     source: str
 
 
-@dataclass
+@record(frozen=False)
 class LoopReport:
     """One loop: "native", "cuda", or "reference" with the reason."""
 
@@ -67,7 +69,7 @@ class LoopReport:
             yield from loop.lines(depth + 1)
 
 
-@dataclass
+@record(frozen=False)
 class Report:
     """What `explain` found: the loops of a graph in their order, and as one more `LoopReport` what is outside of loops.
 

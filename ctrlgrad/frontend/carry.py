@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
@@ -15,10 +14,11 @@ from ctrlgrad.frontend.promotions import advice, promotion
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 
-@dataclass
+@record(frozen=False)
 class Carry:
     """The carry of a loop while its body is traced: initial leaves, and the types they have settled on.
 

@@ -16,18 +16,18 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.records import record
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, np.dtype, type, types.ModuleType)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 
-@dataclass(frozen=True)
+@record
 class ClosedOver:
     """The traced values that some functions reach, and their variables with what they hold."""
 

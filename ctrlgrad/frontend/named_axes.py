@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir.attributes import NamedAxis
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
-@dataclass(frozen=True)
+@record
 class Bound:
     """A mapped axis with a name; its size is an int or a traced scalar of the trace around."""
 

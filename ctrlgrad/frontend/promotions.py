@@ -7,7 +7,6 @@ computed from in its dtype, the first op which casts an operand from the dtype t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Node, TensorType, Value
 from ctrlgrad.ir.attributes import Constant
 from ctrlgrad.ir.types import dtype_name
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Promotion:
     """What made the dtype another one, and what to write in its place."""
 

@@ -9,7 +9,6 @@ it here too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,11 @@ import numpy as np
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Node, Trait, Use, Value, attributes
+from ctrlgrad.records import record
 from ctrlgrad.stacks.sizes import Size, origin
 
 
-@dataclass(frozen=True)
+@record
 class RowSizes:
     """`starts` is what the inputs of a loop's body are at the first iteration, `producers` the nodes of the body; other
     values are those of the traces around it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ctrlgrad import tree
@@ -29,10 +29,11 @@ from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import Saving
 from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, device_here, placed_on
 
 
-@dataclass(frozen=True)
+@record
 class Results:
     """What a function returns: a leaf for each result, and how they are put together."""
 
@@ -230,7 +231,7 @@ class LaterRows(Later):
         return found
 
 
-def record(later: type[LaterPush] | type[LaterRows], function: object, label: str, call: Any) -> Any:
+def record_call(later: type[LaterPush] | type[LaterRows], function: object, label: str, call: Any) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
     region = trace_rule(call.kind, call.primal, call.inputs, call.leaves)
     rule = later(call, function, label, call.roots, Results.of(region), region.finish(), call.source)

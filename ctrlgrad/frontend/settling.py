@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from ctrlgrad.frontend.tracer import Traced
+from ctrlgrad.records import record
 
 
 class Learner(Protocol):
@@ -34,7 +34,7 @@ class Learner(Protocol):
 L = TypeVar("L", bound=Learner)
 
 
-@dataclass
+@record(frozen=False)
 class _Guess:
     """A body that is traced for what it teaches. `has_gaps`: a loop in it has not been recorded."""
 
@@ -53,7 +53,7 @@ def _guessing(guess: _Guess) -> Iterator[None]:
         _GUESS.reset(token)
 
 
-@dataclass(frozen=True)
+@record
 class Settled(Generic[L]):
     """The carry, the body as it was traced last, and whether that is the loop's: else the loop stands in a guess."""
 

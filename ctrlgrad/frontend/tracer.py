@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,9 +27,10 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Type
 from ctrlgrad.ir.interning import interned, lift_constants
 from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Leaf:
     """An argument or result of a traced function: its type, whether it stands for a Python number, and its name."""
 

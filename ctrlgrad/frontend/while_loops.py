@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import TensorType, attributes, close
 from ctrlgrad.ir.control import emit_loop
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
 
 
-@dataclass(frozen=True)
+@record
 class LoopOptions:
     """What a loop carries beside its regions; each becomes an attribute of the node."""
 
@@ -163,7 +164,8 @@ def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions,
     closed = close([cond, body])
     inits = [value_in(builder, x) for x in carry]
     hints = [v.hint for v in body.inputs]
-    values = emit_loop(builder, closed, inits, attributes.Loop(**vars(options)), source=source, hints=hints)
+    asked = {f.name: getattr(options, f.name) for f in fields(options)}
+    values = emit_loop(builder, closed, inits, attributes.Loop(**asked), source=source, hints=hints)
     return [Tensor(builder, v) for v in values]
 
 

@@ -8,7 +8,6 @@ rules are equations again. It is traced when a derivative is asked for, not befo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,12 +15,13 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
+from ctrlgrad.records import record
 
 
 class _Alone:
@@ -92,7 +92,7 @@ class _Call:
         return _Alone(self.equation, tuple(i for i in perturbed if i in self.places))
 
     def recorded(self, later: type[LaterPush]) -> Any:
-        return record(later, self, f"JAX's {self.kind}", self)
+        return record_call(later, self, f"JAX's {self.kind}", self)
 
 
 class _Jvp(_Call):
@@ -111,7 +111,7 @@ class _Jvp(_Call):
         return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
 
 
-@dataclass(frozen=True)
+@record
 class _Ahead:
     """A forward pass: what it saves, by JAX's types and by ours, and how JAX puts that together to a pullback."""
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.ir.control import Branch, Call, Carry, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import Use
 from ctrlgrad.ir.types import StackType
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Event:
     """What a node does to a stack: a use, or a loop, branch or call with the events inside each of its regions.
 

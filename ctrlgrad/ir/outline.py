@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.op import Trait, Use
 from ctrlgrad.ir.printer import Graph, Node, Printer, Value, format_attrs, region_name
 from ctrlgrad.ir.types import StackType
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 # Longer formulas get a name and a line of their own.
@@ -42,7 +42,7 @@ PREFIX = {"negative": ("-", 7), "logical_not": ("~", 7)}
 _ATOM = 9
 
 
-@dataclass(frozen=True)
+@record
 class Line:
     """A line of text. `role` is "", "start", "condition", "next", "result", "push" or "pop"; those two name a stack."""
 
@@ -52,7 +52,7 @@ class Line:
     source: Source | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Block:
     """A loop, a branch or one of its sides, or a call; `order` says how often what it holds was differentiated."""
 

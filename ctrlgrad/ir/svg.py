@@ -8,11 +8,12 @@ a loop faces its gradient.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from xml.sax.saxutils import escape
 
 from ctrlgrad.ir.outline import Block, Line, Part, columns, outline
 from ctrlgrad.ir.printer import Graph
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 # Of what the user wrote, of its gradient, of derivatives of higher order: the edge, and the fill.
@@ -35,7 +36,7 @@ def format_svg(graph: Graph) -> str:
     return _Picture(outline(graph)).text()
 
 
-@dataclass
+@record(frozen=False)
 class _Box:
     """A block that has been given its size: rows of text by their offset, and blocks inside."""
 

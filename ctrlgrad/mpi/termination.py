@@ -10,7 +10,7 @@ method, with reports in place of its two waves).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.records import record
 
@@ -27,7 +27,7 @@ class IdleReport:
     waiting: tuple[str, ...] = ()
 
 
-@dataclass
+@record(frozen=False)
 class Quiescence:
     """What rank 0 knows of all ranks.
 

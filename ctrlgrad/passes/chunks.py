@@ -7,7 +7,7 @@ and sums of the collected rows, added to their carries; and the tail, a loop ove
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ctrlgrad.ir import (
     INDEX,
@@ -30,10 +30,11 @@ from ctrlgrad.passes.heavy import multiplications
 from ctrlgrad.passes.recurrence import Row
 from ctrlgrad.passes.sums import Sums, Total
 from ctrlgrad.passes.tails import Tail
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 
-@dataclass
+@record(frozen=False)
 class Found:
     """A loop, and what can leave it: products of rows, what is only added to carries, a tail."""
 

@@ -17,10 +17,11 @@ costs what its nodes cost, not twice as much with every level.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Value, view
 from ctrlgrad.ir.effects import must_run
+from ctrlgrad.records import record
 
 
 def remove_dead_code(graph: Graph) -> Graph:
@@ -105,7 +106,7 @@ class _Pruning:
         return _Pruned(region, nodes, outputs, used)
 
 
-@dataclass(frozen=True)
+@record
 class _Pruned:
     """What is left of a region, and the positions of the inputs that this uses."""
 

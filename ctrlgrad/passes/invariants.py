@@ -8,11 +8,12 @@ Only ops that cannot fail move, since the loop may take no iteration at all. Con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.ir import Builder, Graph, Loop, Node, Value, copy_node, is_loop, rewrite
 from ctrlgrad.ir.control import Capture
 from ctrlgrad.ops.traits import is_total
+from ctrlgrad.records import record
 
 
 def hoist_invariants(graph: Graph) -> Graph:
@@ -53,7 +54,7 @@ def _hoist_nodes(loop: Loop, builder: Builder) -> Loop:
     return loop.rebuilt(captures=(*loop.captures, *added), cond=cond.kept, body=body.kept)
 
 
-@dataclass
+@record(frozen=False)
 class _Hoisted:
     """The nodes that a region keeps; what left it: each value outside, and the value that it was inside."""
 

@@ -11,13 +11,13 @@ is seen of constants, of those in other shapes, and of both where a loop capture
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Trait, Value, attributes, definitions, uses, view
 from ctrlgrad.ops.traits import is_total
+from ctrlgrad.records import record
 
 
 def join_updates(graph: Graph) -> Graph:
@@ -25,7 +25,7 @@ def join_updates(graph: Graph) -> Graph:
     return _Joining(graph).run()
 
 
-@dataclass(frozen=True)
+@record
 class _Part:
     """One update: the axis it slices, from where to where, and what it adds."""
 

@@ -13,12 +13,13 @@ are heavy products by themselves and none lies between the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop, rewrite, uses
 from ctrlgrad.passes.heavy import is_heavy
 from ctrlgrad.passes.recurrence import outside_recurrence
 from ctrlgrad.passes.tails import Recurrence, can_leave
+from ctrlgrad.records import record
 
 
 def split_products(graph: Graph) -> Graph:
@@ -90,7 +91,7 @@ def _parts(node: Node, producers: dict[Value, Node], outside: set[Value]) -> tup
     return left.operands if kinds == {True, False} else None
 
 
-@dataclass(frozen=True)
+@record
 class _Columns:
     """The columns of a matrix from one number up to another."""
 

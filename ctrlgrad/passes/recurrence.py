@@ -4,13 +4,13 @@ the last."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ctrlgrad.ir import INDEX, Loop, Node, StackType, Trait, Value, attributes, definitions
 from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Row:
     """A value that is a row of a captured array.
 

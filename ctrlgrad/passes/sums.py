@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, attributes, definitions, uses
 from ctrlgrad.passes.heavy import is_heavy
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Product:
     """A product of matrices that is only added to the carry at `position`."""
 
@@ -24,7 +25,7 @@ class Product:
     node: Node
 
 
-@dataclass(frozen=True)
+@record
 class Total:
     """A term of the carry at `position`: the `collected` value, summed along `axes`."""
 
@@ -34,7 +35,7 @@ class Total:
     axes: tuple[int, ...]
 
 
-@dataclass
+@record(frozen=False)
 class Sums:
     """What is added to carries, and what of it can leave the loop."""
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Trait, Value, definitions, uses
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.passes.heavy import is_heavy
 from ctrlgrad.passes.recurrence import downstream, inductions, readers, rows, upstream
+from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import bytes_of
 
 
-@dataclass(frozen=True)
+@record
 class Tail:
     """What leaves a loop to run after the iterations of a chunk."""
 
@@ -36,7 +37,7 @@ class Tail:
     collected: tuple[Value, ...] = ()
 
 
-@dataclass
+@record(frozen=False)
 class Recurrence:
     """A loop, and what leaves it otherwise."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from ctrlgrad.plan.effects import INDEX, count_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.model import Array, Block, Branch, Compute, Kernel, Load, Loop, Plan, Register, Step
 from ctrlgrad.plan.sizes import ZERO, Size
+from ctrlgrad.records import record
 
 # Each load costs a comparison more than before: of an array that is read more often, the update is cheaper.
 MOST_LOADS = 2
@@ -29,7 +30,7 @@ def forward_stores(plan: Plan) -> Plan:
     return replace(plan, body=_block(plan.body, count_reads(plan)))
 
 
-@dataclass(frozen=True)
+@record
 class _Store:
     """What an array is made of: `base`, but for `number` at the sum of `offset`."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
@@ -15,11 +14,12 @@ from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import close
 from ctrlgrad.ir.attributes import Saveable, Saving
+from ctrlgrad.records import record
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import here
 
 
-@dataclass(frozen=True)
+@record
 class SavePolicy:
     """Which values inside a checkpoint are saved where the derivative uses them: those that any of these tells of."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.rules import Results
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import TensorType, Type
+from ctrlgrad.records import record
 from ctrlgrad.signature import TensorSpec
 from ctrlgrad.source import Source, here
 
 
-@dataclass(frozen=True)
+@record
 class SymbolicZero:
     """A cotangent or tangent that is zero whatever the values are; as JAX's. `aval` has its shape and dtype."""
 
@@ -36,7 +36,7 @@ class SymbolicZero:
         return self.aval.dtype
 
 
-@dataclass(frozen=True)
+@record
 class CustomVJPPrimal:
     """An argument of a forward rule with `symbolic_zeros`: its value, and whether it may be differentiated."""
 

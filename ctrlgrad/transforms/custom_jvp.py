@@ -15,7 +15,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.float0 import float0, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.rules import LaterPush, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterPush, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.ir import Builder, TensorType, Value
@@ -112,7 +112,7 @@ class custom_jvp(RuleSetters):
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
-        return in_trace(lambda: record(LaterPush, self, call.label(call.rule), call))
+        return in_trace(lambda: record_call(LaterPush, self, call.label(call.rule), call))
 
 
 class ForwardRule(CustomCall):

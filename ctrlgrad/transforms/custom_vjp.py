@@ -18,7 +18,7 @@ from ctrlgrad.frontend.array.dims import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.float0 import is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.rules import LaterReverse, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import Graph, TensorType, Type
@@ -109,7 +109,7 @@ class custom_vjp(RuleSetters):
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = _ReverseRule(self, self.forward, self.backward, args, here())
-        return in_trace(lambda: record(LaterReverse, self, call.label(call.rules[0]), call))
+        return in_trace(lambda: record_call(LaterReverse, self, call.label(call.rules[0]), call))
 
 
 class _ReverseRule(CustomCall):

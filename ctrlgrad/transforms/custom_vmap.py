@@ -13,7 +13,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.loops import map as map_rows
-from ctrlgrad.frontend.rules import LaterRows, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterRows, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.rules import Answer, Positions
@@ -66,7 +66,7 @@ class custom_vmap(RuleSetters):
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = _RowsRule(self.fn, self.rule, args, here())
-        return in_trace(lambda: record(LaterRows, self, call.label(call.rule), call))
+        return in_trace(lambda: record_call(LaterRows, self, call.label(call.rule), call))
 
 
 class _RowsRule(CustomCall):

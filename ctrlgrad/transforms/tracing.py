@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
@@ -15,10 +14,11 @@ from ctrlgrad.frontend.float0 import float0_like
 from ctrlgrad.frontend.tracer import Traced, leaves_of
 from ctrlgrad.ir import Graph, TensorType, Value, close
 from ctrlgrad.passes import simplify
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
 
 
-@dataclass
+@record(frozen=False)
 class TracedFunction:
     """A function traced into a graph over (captures of the trace around it, its own inputs)."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from ctrlgrad.gradients.calls import rows_call
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, transpose
 from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.records import record
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.transformed import Transformed
@@ -121,7 +121,7 @@ def _first_row(builder: Builder, value: Value) -> Value:
     return emit("getitem", Term(builder, value), key=(0, *[slice(None)] * (value.tensor.rank - 1))).value
 
 
-@dataclass(frozen=True)
+@record
 class _Argument:
     """One leaf of the arguments."""
 

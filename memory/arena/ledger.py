@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.sizes import show_exactly, show_size
+from ctrlgrad.records import record
 
 # Kinds of bytes: of blocks that may leave the device, and of those that may not; of the states that chunks may be run
 # again from, and of the state of one that is being run again; and what lives for a while beside them. Callers may count
@@ -15,7 +16,7 @@ from ctrlgrad.memory.sizes import show_exactly, show_size
 BLOCKS, STAYING, STATES, RUNNING, TEMPORARY = "blocks", "staying blocks", "entry states", "running state", "temporary"
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Account:
     """One tier: its limit (None: no limit), bytes in use by kind, and their peaks."""
 

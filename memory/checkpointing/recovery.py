@@ -6,12 +6,11 @@ their blocks, as one group; where not all fit, states are kept in between, by th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ctrlgrad.memory.checkpointing.binomial import fewest_runs, placed_states
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Recovery:
     """Of `length` chunks from a kept state: the last `kept` keep their blocks; states are kept before `states`."""
 

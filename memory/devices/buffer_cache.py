@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from ctrlgrad.records import record
 
 Buffer = TypeVar("Buffer")
 
 
-@dataclass(frozen=True)
+@record
 class _Free(Generic[Buffer]):
     size: int
     buffer: Buffer

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass
 
 from ctrlgrad.memory.sizes import rounded_up
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, order=True, slots=True)
+@record(order=True)
 class Range:
     """`nbytes` bytes from `offset` on."""
 

@@ -15,11 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.devices.failures import raised
+from ctrlgrad.records import record
 
 Work = Callable[[], None]
 
@@ -73,7 +74,7 @@ class WorkerEvent:
         self._reached.set()
 
 
-@dataclass(frozen=True)
+@record
 class _Failure:
     """An error, and the number of the work that raised it."""
 
@@ -81,7 +82,7 @@ class _Failure:
     error: BaseException
 
 
-@dataclass(frozen=True)
+@record
 class _Item:
     """Work, or an event to be reached."""
 
@@ -90,7 +91,7 @@ class _Item:
     event: WorkerEvent | None = None
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class _Queue:
     """What a stream and its worker share. The worker does not hold the stream, so a forgotten stream can be ended."""
 
@@ -251,7 +252,7 @@ class HostStream:
         event.wait()
 
 
-@dataclass(frozen=True)
+@record
 class PassedEvent:
     """An event that was done when it was recorded."""
 

@@ -6,10 +6,11 @@ import heapq
 import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, order=True, slots=True)
+@record(order=True)
 class Interval:
     """From `start` to `end`, in seconds; `key` says whose it is."""
 

@@ -6,7 +6,7 @@ clock; those that were never known (events without times) are None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from ctrlgrad.memory.devices.device import Event
@@ -104,7 +104,7 @@ class BlockEntry:
     reason: str
 
 
-@dataclass
+@record(frozen=False)
 class Recording:
     """All that managers noted while the recording was on."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.memory.arena.ledger import Account
+from ctrlgrad.records import record
 
 
-@dataclass
+@record(frozen=False)
 class Statistics:
     """Counts since the manager began; bytes, except where the name says otherwise."""
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.memory.profile.actions import Drop
 from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
 from ctrlgrad.memory.profile.records import BlockEntry, Copied, Phase, Recording, Slice, Stalled
 from ctrlgrad.memory.profile.usage import usages
 from ctrlgrad.memory.sizes import show_size
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Route:
     """Copies from one tier to another. Seconds are None where no times were measured."""
 
@@ -39,7 +39,7 @@ class Route:
         return (self.hidden_seconds or 0.0) / self.seconds if self.seconds else None
 
 
-@dataclass(frozen=True)
+@record
 class Stall:
     """Computation had nothing to do, for one cause."""
 
@@ -49,7 +49,7 @@ class Stall:
     seconds: float | None
 
 
-@dataclass(frozen=True)
+@record
 class Peak:
     """The most bytes that were in use at once, and the limit."""
 
@@ -58,7 +58,7 @@ class Peak:
     limit: int | None
 
 
-@dataclass(frozen=True)
+@record
 class Fallback:
     """Something was done otherwise than planned, so many times."""
 
@@ -66,7 +66,7 @@ class Fallback:
     times: int
 
 
-@dataclass(frozen=True)
+@record
 class Value:
     """A pushed value: how much of it there was, its policy, and why. `dropped` blocks were to be computed again."""
 
@@ -81,7 +81,7 @@ class Value:
     dropped: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Summary:
     """The numbers of a recording; `str` gives them as text. `seconds` is from the first to the last event."""
 

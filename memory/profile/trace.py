@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ctrlgrad.memory.profile.intervals import Interval, on_top
 from ctrlgrad.memory.profile.records import BlockEntry, Computed, Copied, Phase, Recording
 from ctrlgrad.memory.profile.summary import times
 from ctrlgrad.memory.profile.usage import usages
+from ctrlgrad.records import record
 
 PROCESS = 1
 # Below this, times differ by rounding alone.
@@ -31,7 +31,7 @@ AWAY, BACK = "copy away", "copy back"
 ROWS = {"compute": 1, "out": 2, "in": 3, "disk": 4}
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """A slice as it is drawn: on a row, in seconds of the device's clock, with what it is."""
 
@@ -47,7 +47,7 @@ class Part:
         return self.end - self.start
 
 
-@dataclass(frozen=True)
+@record
 class Stop:
     """A time in a part that an arrow leads through."""
 
@@ -55,7 +55,7 @@ class Stop:
     time: float
 
 
-@dataclass(frozen=True)
+@record
 class Flow:
     """A block's policy: where its arrow starts, what it leads through, and where it ends."""
 
@@ -64,7 +64,7 @@ class Flow:
     stops: tuple[Stop, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Timeline:
     """What there is to draw. `flows` lead through some of the parts."""
 
@@ -224,7 +224,7 @@ def write_trace(recording: Recording, path: Path) -> None:
     path.write_text(json.dumps(trace(recording), allow_nan=False), encoding="utf-8")
 
 
-@dataclass(frozen=True)
+@record
 class _Clock:
     """Whole nanoseconds, so that what touches does not overlap by a rounding."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import show_size
@@ -18,7 +17,7 @@ class Sample:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@record
 class Usage:
     """One tier of one device under one limit, summed over all managers of that kind.
 
@@ -33,7 +32,7 @@ class Usage:
     samples: tuple[Sample, ...]
 
 
-@dataclass(frozen=True)
+@record
 class _Key:
     device: str
     tier: str

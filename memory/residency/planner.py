@@ -10,7 +10,7 @@ known, chunks are copied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
 from ctrlgrad.memory.devices.device import Device, Event
@@ -26,7 +26,7 @@ COST_OF_CORES = 2.0
 FRESHNESS = 0.25
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class Rate:
     """A quantity that is measured again and again."""
 
@@ -36,7 +36,7 @@ class Rate:
         self.value = value if self.value is None else self.value + FRESHNESS * (value - self.value)
 
 
-@dataclass(eq=False)
+@record(eq=False, frozen=False)
 class LoopTimes:
     """Measured seconds per byte of blocks, forward and backward, of the loops with one label."""
 

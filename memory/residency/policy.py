@@ -11,15 +11,16 @@ which is least at one of its corners.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ctrlgrad.records import record
 
 Policy = Literal["keep", "copy", "recompute"]
 # The reason of a chunk's policy, before anything had to leave.
 UNDECIDED = "not decided yet"
 
 
-@dataclass(frozen=True)
+@record
 class ChunkTimes:
     """Seconds of one chunk: computed forward and backward, copied out and in."""
 

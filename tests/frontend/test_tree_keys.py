@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import namedtuple
+from dataclasses import asdict
 from operator import add
 from typing import Any
 
@@ -29,7 +30,7 @@ def test_paths_and_their_text_are_those_of_jax() -> None:
     ours, theirs = tree_util.tree_leaves_with_path(NESTED), jax.tree_util.tree_leaves_with_path(NESTED)
     assert [x for _, x in ours] == [x for _, x in theirs]
     for (path, _), (wanted, _) in zip(ours, theirs, strict=True):
-        assert [(type(k).__name__, vars(k)) for k in path] == [
+        assert [(type(k).__name__, asdict(k)) for k in path] == [
             (type(k).__name__, {n: getattr(k, n) for n in ("key", "idx", "name") if hasattr(k, n)}) for k in wanted
         ]
         for options in ({}, {"simple": True, "separator": "/"}):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from instruments.tables import are_whole
 
+from ctrlgrad.engines.native import ahead
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph
@@ -29,6 +30,12 @@ def checked_and_optimised(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         monkeypatch.setenv("CTRLGRAD_CHECK_PLANS", "1")
     if are_whole(request.config) or turn == 1 or not hasattr(request.node, "callspec"):
         monkeypatch.delenv("CTRLGRAD_QUICK_CODE")
+
+
+@pytest.fixture(autouse=True)
+def kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept on disk some time later is kept at once."""
+    monkeypatch.setattr(ahead, "put_off", lambda work: work())
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,7 @@ from ctrlgrad.execution import run_on
 from ctrlgrad.ir.caching import Recent
 
 PATIENCE = 60
+put_off = ahead.put_off
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +129,49 @@ def test_a_process_with_one_processor_starts_no_thread(monkeypatch: pytest.Monke
     monkeypatch.setattr(ahead, "_most_threads", lambda: 0)
     ahead.prepare("a", never)
     assert ahead.made("a", threading.current_thread) is threading.current_thread()
+
+
+def test_what_is_put_off_is_done_by_another_thread_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, done = threading.Event(), threading.Event()
+    monkeypatch.setattr(ahead.time, "sleep", lambda seconds: begin.wait(PATIENCE))
+    who: list[str] = []
+    for last in (False, True):
+        put_off(lambda last=last: (who.append(threading.current_thread().name), last and done.set()))  # type: ignore[misc]
+    assert not who
+    begin.set()
+    assert done.wait(PATIENCE)
+    assert who == ["ctrlgrad keeping"] * 2
+    done.clear()
+    put_off(done.set)  # another thread, since the first one is over
+    assert done.wait(PATIENCE)
+
+
+def test_who_catches_up_waits_for_what_another_thread_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(ahead, "LATER", 0.0)
+    put_off(lambda: (begun.set(), go_on.wait(PATIENCE), over.set()))  # type: ignore[arg-type, return-value]
+    assert begun.wait(PATIENCE)
+    threading.Timer(0.01, go_on.set).start()
+    ahead.catch_up()
+    assert over.is_set()
+
+
+AT_THE_END = """
+import os, sys
+from ctrlgrad.engines.native import ahead
+ahead.LATER = 1000.0
+ahead.put_off(lambda: print("kept by", os.getpid() == parent))
+parent = os.getpid()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_the_interpreter_does_what_was_put_off_at_its_end() -> None:
+    """And a forked child does not do what its parent put off."""
+    found = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=PATIENCE)
+    assert found.stdout.splitlines() == ["kept by True"], found.stderr
 
 
 def test_what_a_plan_calls_is_prepared_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

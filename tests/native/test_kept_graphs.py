@@ -14,7 +14,7 @@ from programs import BY_NAME, Program
 
 import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph, without_passes
-from ctrlgrad.engines.native import ahead, kept_graphs, kept_records
+from ctrlgrad.engines.native import kept_graphs, kept_records
 from ctrlgrad.engines.native.kept_plans import version
 from ctrlgrad.engines.native.objects import DiskCache, ObjectCode
 from ctrlgrad.execution import run_on
@@ -90,7 +90,6 @@ def test_lines_of_code_are_those_of_the_graph_at_hand(kept_plans: Path, optimise
     for lines in (0, 40):
         graph = cg.function(cg.grad(moved(lines))).graph(np.arange(3.0))
         found = optimised_graph(graph, kept_graphs.optimised)
-        ahead.catch_up()
         lines_found = {node.source.line for node in walk(found) if node.source is not None}
         assert lines_found == {lines + 2}
     assert len(optimised) == 1

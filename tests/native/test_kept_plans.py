@@ -18,7 +18,7 @@ from programs import BY_NAME, PROGRAMS, Program
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import without_passes
-from ctrlgrad.engines.native import ahead, engine, kept_plans, kept_records, objects, target
+from ctrlgrad.engines.native import ahead, engine, kept_plans, kept_records, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.kept_plans import version
 from ctrlgrad.engines.native.objects import DiskCache, ObjectCode
@@ -126,7 +126,6 @@ def test_a_plan_comes_back_as_it_was(kept_plans: Path, program: Program, order: 
     plan = engine.plan_of(graph, engine.shapes_of(graph, program.leaves))
     kept = engine.KeptPlan(plan, engine.Code("name", ("cg_exp_float64",)))
     engine.kept_plans.write("0" * 64, graph, kept)
-    ahead.catch_up()
     found = engine.kept_plans.read("0" * 64, graph)
     if program.name in NOT_KEPT:
         assert found is None
@@ -205,15 +204,20 @@ def test_a_plan_that_other_modules_made_is_made_anew(
     assert found == [1, 1, 2, 2, 3, 4, 4]
 
 
-def test_for_a_graph_that_was_never_met_no_module_is_read_before_its_code_is_being_made(
+def test_a_first_call_waits_neither_for_the_disk_nor_for_the_reading_of_modules(
     kept_plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    happened: list[str] = []
-    for place, name in ((engine.kept_plans, "version"), (objects, "prepare")):
-        call = getattr(place, name)
-        monkeypatch.setattr(place, name, lambda *given, n=name, f=call: (happened.append(n), f(*given))[1])
+    put_off: list[Callable[[], None]] = []
+    versions: list[bool] = []
+    version = engine.kept_plans.version
+    monkeypatch.setattr(engine.kept_plans, "version", lambda: (versions.append(True), version())[1])
+    monkeypatch.setattr(ahead, "put_off", put_off.append)
+    forget(monkeypatch)
     run_on("native", BY_NAME["lstm"].traced_again(1), BY_NAME["lstm"].leaves)
-    assert happened[0] == "prepare" and "version" in happened
+    assert not versions and not list(kept_plans.iterdir())
+    for work in put_off:
+        work()
+    assert versions and len(list(kept_plans.iterdir())) == len(put_off)
 
 
 def test_a_plan_whose_code_is_gone_is_compiled_again(

@@ -5,14 +5,17 @@ is still at it, this thread makes others that wait meanwhile; and where nobody h
 is made twice, and nobody waits while there is something to do. What is prepared must need no lock that a caller of
 `made` may hold.
 
-What needs Python, and is not needed yet, is `put_off` until others are at work: `catch_up` does it.
+What nobody waits for, as keeping on disk what was made, is `put_off`: a thread does it some time later, when the first
+result is there, or the interpreter at its end.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +24,9 @@ Make = Callable[[], Any]
 
 MOST_THREADS = 3
 """How many threads compile besides those that ask: what a first call needs is a few dozen objects at most."""
+
+LATER = 0.2
+"""So many seconds later what was put off is begun: a short program's first call is over then."""
 
 
 class _Job:
@@ -49,6 +55,10 @@ _lock = threading.Lock()
 _jobs: dict[str, _Job] = {}
 _threads = 0
 _put_off: deque[Callable[[], None]] = deque()
+# Held by who does what was put off.
+_catching_up = threading.Lock()
+# Whether a thread waits for its time to come.
+_is_waiting = False
 
 
 def prepare(key: str, make: Make) -> None:
@@ -92,18 +102,39 @@ def made(key: str, make: Make) -> Any:
 
 
 def put_off(work: Callable[[], None]) -> None:
-    """Have something done at the next `catch_up`."""
-    _put_off.append(work)
+    """Have something done later."""
+    global _is_waiting
+    with _lock:
+        _put_off.append(work)
+        if _is_waiting:
+            return
+        _is_waiting = True
+    try:
+        threading.Thread(target=_catch_up_later, name="ctrlgrad keeping", daemon=True).start()
+    except RuntimeError:  # no more threads: the next one does it, or the interpreter's end
+        _is_waiting = False
 
 
 def catch_up() -> None:
-    """Do what was put off."""
-    while True:
-        try:
-            work = _put_off.popleft()
-        except IndexError:
-            return
-        work()
+    """Do what was put off; what is in another thread's hands is done when this returns."""
+    with _catching_up:
+        while True:
+            try:
+                work = _put_off.popleft()
+            except IndexError:
+                return
+            work()
+
+
+# Threads of programs are over when these functions are called, and daemons are not yet stopped.
+atexit.register(catch_up)
+
+
+def _catch_up_later() -> None:
+    global _is_waiting
+    time.sleep(LATER)
+    _is_waiting = False
+    catch_up()
 
 
 def _begun(*first: _Job) -> _Job | None:
@@ -135,8 +166,9 @@ def _most_threads() -> int:
 
 def _begin_anew() -> None:
     """In a forked child: the parent's threads are not there."""
-    global _lock, _threads
+    global _lock, _threads, _catching_up, _is_waiting
     _lock, _threads = threading.Lock(), 0
+    _catching_up, _is_waiting = threading.Lock(), False
     _jobs.clear()
     _put_off.clear()
 

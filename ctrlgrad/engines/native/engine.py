@@ -11,24 +11,22 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
-from ctrlgrad.engines.native import ahead, kept_plans, objects, target
+from ctrlgrad.engines.native import kept_plans, library, making, objects, target
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
+from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.stacks.blocks import BlockStack
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.native.runtime import Program
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
 PATTERNS, FUNCTIONS = 16, 1024
@@ -56,25 +54,7 @@ def plan_of(
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
-    return _judged(_making().plan_of(graph, shapes, without, dropped))
-
-
-@functools.cache
-def _making() -> Any:
-    """How plans and their texts are made."""
-    with kept_objects():
-        from ctrlgrad.engines.native import making  # who finds them on disk does without
-
-    return making
-
-
-@functools.cache
-def _running() -> Any:
-    """How programs run: loaded while they are compiled."""
-    with kept_objects():
-        from ctrlgrad.engines.native import runtime
-
-    return runtime
+    return _judged(making.plan_of(graph, shapes, without, dropped))
 
 
 def _judged(plan: Plan) -> Plan:
@@ -92,8 +72,6 @@ def _routines(symbols: Sequence[str]) -> list[tuple[Any, list[str]]]:
     others = [name for name in symbols if not name.startswith(_ROUTINES)]
     found: list[tuple[Any, list[str]]] = []
     if others:
-        from ctrlgrad.engines.native import library
-
         found.append((library, others))
     if of_products:
         found.append((_products(), of_products))
@@ -153,7 +131,7 @@ def _level() -> int:
 
 def _printed(plan: Plan) -> tuple[str, Code]:
     """The text of a plan, and how its code is found."""
-    text, called = _making().text_of(plan)
+    text, called = making.text_of(plan)
     name = hashlib.sha256(f"{_level()} {text}".encode()).hexdigest()
     return text, Code(name, tuple(called))
 
@@ -169,17 +147,14 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
         routines = _routines(code.calls)
         for provider, names in routines:
             provider.prepare(names)
-        ahead.catch_up()
-        _running()
         uses: dict[str, int] = {}
         for provider, names in routines:
             uses |= provider.addresses(names)
         return objects.library(key, make, uses)
 
-    again = lambda loop: compiled(_judged(_making().place(loop)))
+    again = lambda loop: compiled(_judged(making.place(loop)))
     function = _FUNCTIONS.get(code.name, load)
-    program: Program = _running().Program(plan, function, again)
-    return program
+    return Program(plan, function, again)
 
 
 def _program(
@@ -221,9 +196,7 @@ class Patterns:
 
         def make() -> Program:
             with compiling(self.graph.name), only_new_objects():
-                found = _program(self.graph, shapes, self.without, dropped)
-                ahead.catch_up()
-                return found
+                return _program(self.graph, shapes, self.without, dropped)
 
         found = self.programs.get((shapes, dropped), make)
         if self.is_static:

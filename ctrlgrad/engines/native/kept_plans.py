@@ -105,11 +105,14 @@ def found(key: str) -> bytes | None:
 
 
 def keep(key: str, pack: Callable[[], bytes | None]) -> None:
-    """Keep what `pack` gives, if it is small enough; `ahead.catch_up` does it."""
+    """Keep what `pack` gives, if it is small enough; some time later (see `ahead`)."""
+    disk = objects.open_cache()
+    if disk is None:
+        return
 
     def write() -> None:
-        disk, data = objects.open_cache(), pack()
-        if disk is not None and data is not None and len(data) <= MOST_BYTES and (made_by := version()):
+        data = pack()
+        if data is not None and len(data) <= MOST_BYTES and (made_by := version()):
             disk.write(key, ObjectCode((), made_by + b"\n" + data))
 
     ahead.put_off(write)

@@ -18,9 +18,6 @@ from collections.abc import Callable
 from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint64, c_void_p
 from typing import Any
 
-import llvmlite
-from llvmlite.utils import get_library_name
-
 from ctrlgrad.engines.native import ahead
 
 
@@ -36,7 +33,6 @@ class SymbolAddress(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("address", c_uint64)]
 
 
-VERSION = llvmlite.__version__
 OBJECT, PROCESS = 2, 3
 TEXT = POINTER(c_char_p)
 """Where LLVM puts a text (see `text_of`)."""
@@ -97,7 +93,7 @@ def begin() -> None:
 
 @functools.cache
 def functions() -> Any:
-    """The functions, as attributes, with what makes code for this machine's processor ready to be asked for.
+    """The functions, as attributes, and llvmlite's `version`; what makes code for this processor is ready for use.
 
     No lock is held meanwhile: a thread that waits here does other jobs of `ahead`, which may ask for them too. Of two
     that load at once both find the same library.
@@ -121,6 +117,9 @@ def text_of(given: c_char_p) -> str:
 
 
 def _load() -> Any:
+    import llvmlite  # not needed by who imports ctrlgrad and computes nothing
+    from llvmlite.utils import get_library_name
+
     path = os.path.join(llvmlite.__path__[0], "binding", get_library_name())
     handle, found = _opened(path), {}
     for kind, declared in ((ctypes.CDLL, LONG), (ctypes.PyDLL, SHORT)):
@@ -128,7 +127,7 @@ def _load() -> Any:
         for name, (result, *arguments) in declared.items():
             function = found[name] = getattr(library, f"LLVMPY_{name}")
             function.restype, function.argtypes = result, arguments
-    functions = types.SimpleNamespace(**found)
+    functions = types.SimpleNamespace(**found, version=llvmlite.__version__)
     functions.InitializeNativeTarget()
     functions.InitializeNativeAsmPrinter()
     return functions

@@ -114,7 +114,7 @@ def library(key: str | None, make: Callable[[], ObjectCode], uses: Mapping[str, 
     compiled = make() if key is None else ahead.made(key, make)
     addresses = loaded(compiled, uses)
     if key is not None and disk is not None:
-        disk.write(key, compiled)
+        ahead.put_off(functools.partial(disk.write, key, compiled))
     return addresses
 
 

@@ -47,7 +47,7 @@ def facts() -> dict[str, str]:
     """What objects depend on besides their text: the processor and the compiler."""
     found = host()
     return {
-        "llvmlite": llvm.VERSION,
+        "llvmlite": llvm.functions().version,
         "triple": found.triple,
         "processor": found.processor,
         "features": found.features,

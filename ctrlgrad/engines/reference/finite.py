@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import NonFiniteError
 from ctrlgrad.ir import Node
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Found:
     """What a set of arrays holds."""
 
@@ -21,7 +21,7 @@ class Found:
     inf: bool
 
 
-@dataclass(frozen=True)
+@record
 class Culprit:
     """Where a value that is not finite was computed: the node, the iterations of the loops around, the element."""
 

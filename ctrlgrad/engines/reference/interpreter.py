@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Any
 
@@ -126,7 +126,7 @@ def _reader(slots: tuple[int, ...]) -> Callable[[Values], tuple[Any, ...]]:
     return lambda values: (values[slot],)
 
 
-@dataclass(frozen=True)
+@record
 class Kernels:
     """What an interpreting engine runs nodes by: tables of kernels under its name.
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ctrlgrad.engines.reference.finite import FiniteCheck
 from ctrlgrad.ir import Node
+from ctrlgrad.records import record
 
 
-@dataclass
+@record(frozen=False)
 class Counters:
     """What a run did. Bytes are of array data; `peak_stack_bytes` is the most that all stacks held at once."""
 
@@ -42,7 +43,7 @@ class Counters:
         self.iterations[node] += trips
 
 
-@dataclass
+@record(frozen=False)
 class Run:
     """One execution of a graph."""
 

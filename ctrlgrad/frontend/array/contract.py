@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.array.dims import dim, expanded, reshaped, squeezed, times, transposed
 from ctrlgrad.frontend.array.ranges import diagonal
+from ctrlgrad.records import record
 
 Label = Hashable
 
 
-@dataclass(frozen=True)
+@record
 class Labelled:
     """An array and one label for each of its axes."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ctrlgrad.frontend.array.contract import Label, Labelled, contracted
 from ctrlgrad.frontend.array.dims import dtype_of, known_size, rank_of, shape_of, squeezed
 from ctrlgrad.frontend.array.promote import same_dtype, shown
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
@@ -73,7 +73,7 @@ def einsum_path(subscripts: str, *arrays: Any, optimize: Any = "greedy") -> tupl
     return np.einsum_path(subscripts, *(np.broadcast_to(0.0, size) for size in sizes), optimize=optimize)
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """The labels of each operand's axes and of the result's. An axis of `...` is labelled by its place from the end."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,11 @@ from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, sh
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
-@dataclass(frozen=True)
+@record
 class Index:
     """A key for an indexing op on `target`, and the operands of its placeholders, in order.
 

@@ -7,7 +7,6 @@ derivative of the elements that they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +41,7 @@ from ctrlgrad.frontend.array.sorting import argsort, lexsort, searchsorted, sort
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
@@ -68,7 +68,7 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Any
 
 
-@dataclass(frozen=True)
+@record
 class _Sorted:
     """Rows in ascending order: the order, the rows in it, and which of them begin a set."""
 

@@ -6,7 +6,6 @@ An update is done in place where the old array is not used again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,10 +34,11 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 
-@dataclass(frozen=True)
+@record
 class At:
     """An array that waits for a key: `at(x)[key]`."""
 
@@ -57,7 +57,7 @@ class At:
         )
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """A part of an array: each method returns the whole array with that part changed.
 
