@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad import tree
+from ctrlgrad import forks, tree
 from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
@@ -112,7 +111,7 @@ class Function:
         self.traces = 0
         self._cache: Recent[Key, _Signature] = Recent(SIGNATURES)
         self._bound: dict[Any, _Bound] = {}
-        self._lock = threading.RLock()
+        self._lock = forks.recursive_lock()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -13,13 +13,12 @@ import functools
 import inspect
 import os
 import sysconfig
-import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ctrlgrad import source
+from ctrlgrad import forks, source
 from ctrlgrad.autograph import branches, iteration, logic, loops, undefined
 from ctrlgrad.autograph.canonical import canonical
 from ctrlgrad.autograph.compile import Factory
@@ -37,7 +36,7 @@ _PATHS = sysconfig.get_paths()
 _INSTALLED = tuple(os.path.join(_PATHS[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 _factories: WeakKeyDictionary[CodeType, Factory | Unconvertible] = WeakKeyDictionary()
-_lock = threading.RLock()
+_lock = forks.recursive_lock()
 
 
 def convert(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,6 @@ stack on at once, and the copies of the blocks run beside the computation, see `
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 import random
@@ -38,6 +37,7 @@ from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.pushes import RowPush, add_row_pushes
 from ctrlgrad.engines.reference import REFERENCE, Kernels
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.forks import once
 from ctrlgrad.ir import Graph, Node, attributes
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.walk import walk
@@ -168,7 +168,7 @@ class Prepared:
     # Its kernels count bytes, for a session.
     is_counted: bool
 
-    @functools.cached_property
+    @once
     def row_pushes(self) -> Mapping[Node, RowPush]:
         """What is pushed."""
         return row_pushes_in(self.partition)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad import memory
+from ctrlgrad import forks, memory
 from ctrlgrad.engines.account import CPU, MAKE_ROOM, supply, with_room
 from ctrlgrad.engines.chunks import Held, chunk_bytes
 from ctrlgrad.engines.pushes import RowPush, row_push
@@ -62,7 +61,7 @@ class RowBlock(Held):
         self._array = self._seen(block.array)
         self._began = time.perf_counter()
         # Another thread may settle it at any time.
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def _seen(self, array: Any) -> Any:
         """The block's array with the axes of rows as they were pushed."""
@@ -143,7 +142,7 @@ class RowPushes:
 
     def __init__(self, session: Session, described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> None:
         self._session, self._described, self.keeps_axes = session, described, keeps_axes
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._blocks: weakref.WeakSet[RowBlock] = weakref.WeakSet()
         self._growing: weakref.WeakSet[RowBlock] = weakref.WeakSet()
         # The most blocks that took rows at one time: so many stacks share what one chunk may push.

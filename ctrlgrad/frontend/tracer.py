@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves
@@ -86,7 +86,7 @@ class Traced:
     def input(self, leaf: Leaf) -> Tensor:
         return Tensor(self.builder, self.builder.input(leaf.type, leaf.hint), leaf.weak)
 
-    @cached_property
+    @once
     def _flat(self) -> tuple[list[Any], tree.TreeDef]:
         return tree.flatten(self.result)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
+
+from ctrlgrad import forks
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -16,10 +17,10 @@ class Recent(Generic[K, V]):
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._entries: OrderedDict[K, V] = OrderedDict()
-        # Keys that are being made.
-        self._pending: dict[K, threading.Event] = {}
+        # Keys that are being made: each with a lock that its maker has.
+        self._making: dict[K, Any] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -36,11 +37,13 @@ class Recent(Generic[K, V]):
                 if key in self._entries:
                     self._entries.move_to_end(key)
                     return self._entries[key]
-                waiting = self._pending.get(key)
-                if waiting is None:
-                    done = self._pending[key] = threading.Event()
-                    break
-            waiting.wait()
+                making = self._making.setdefault(key, forks.recursive_lock())
+            with making:
+                # Who has waited for a maker looks again; who comes first, or after one that is no more, is the maker.
+                if self._making.get(key) is making:
+                    return self._made(key, make)
+
+    def _made(self, key: K, make: Callable[[], V]) -> V:
         try:
             value = make()
             with self._lock:
@@ -50,8 +53,7 @@ class Recent(Generic[K, V]):
             return value
         finally:
             with self._lock:
-                del self._pending[key]
-            done.set()
+                self._making.pop(key, None)
 
 
 class _Held(Protocol):

@@ -7,13 +7,13 @@ numbers from outside: `lift_constants` makes inputs of them. Then `interned` fin
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad import forks
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.graph import Graph, Value
 
@@ -21,7 +21,7 @@ from ctrlgrad.ir.graph import Graph, Value
 MOST = 256
 
 _GRAPHS: OrderedDict[Hashable, Graph] = OrderedDict()
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 
 
 def lift_constants(graph: Graph) -> tuple[Graph, list[np.ndarray]]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
+from ctrlgrad import forks
 from ctrlgrad.memory.sizes import rounded_up
 
 # Arrays of fewer bytes are left to NumPy, which keeps small memory itself.
@@ -41,7 +41,7 @@ class BufferPool:
 
     def __init__(self, limit: int = LIMIT_BYTES) -> None:
         self.limit = limit
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         # The least recently used first.
         self._buffers: list[np.ndarray] = []
         self._caches: weakref.WeakSet[Cache] = weakref.WeakSet()

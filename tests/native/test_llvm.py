@@ -13,7 +13,8 @@ import pytest
 from llvmlite import binding
 from llvmlite.binding import orcjit
 
-from ctrlgrad.engines.native import llvm, target
+from ctrlgrad import forks
+from ctrlgrad.engines.native import llvm, objects, target
 
 DECLARED = llvm.LONG | llvm.SHORT
 STRUCTURES = {llvm.LinkElement: orcjit._LinkElement, llvm.SymbolAddress: orcjit._SymbolAddress}
@@ -50,7 +51,8 @@ def test_a_difference_in_a_declaration_is_seen() -> None:
 FORKS = """
 import os
 import ctrlgrad as cg
-from ctrlgrad.engines.native import llvm, target
+from ctrlgrad import forks
+from ctrlgrad.engines.native import llvm, objects, target
 
 loaded = []
 
@@ -96,3 +98,16 @@ def test_texts_that_llvm_gives_are_given_back(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(RuntimeError, match="does not dominate"):
         target.compiled(wrong)
     assert given == back and len(given) == 2
+
+
+def test_a_fork_waits_for_what_llvm_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What LLVM holds meanwhile nobody gives back in the child."""
+    calls, found = llvm.functions(), []
+    for name in ("ParseAssembly", "TargetMachineEmitToMemory", "LLJIT_Link"):
+        call = getattr(calls, name)
+        monkeypatch.setattr(
+            calls, name, lambda *given, n=name, f=call: (found.append((n, bool(forks._busy))), f(*given))[1]
+        )
+    code = target.compiled("define void @nothing() nounwind {\n  ret void\n}\n")
+    objects.loaded(objects.ObjectCode(("nothing",), code))
+    assert found == [("ParseAssembly", True), ("TargetMachineEmitToMemory", True), ("LLJIT_Link", True)]

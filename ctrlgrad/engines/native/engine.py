@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad import forks
 from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, library, making, objects, target
@@ -81,7 +82,7 @@ def _routines(symbols: Sequence[str]) -> list[tuple[Any, list[str]]]:
 @functools.cache
 def _products() -> Any:
     """What has the routines of products for this machine."""
-    with kept_objects():
+    with forks.undivided(), kept_objects():
         from ctrlgrad.engines.native.products import library
 
     return library

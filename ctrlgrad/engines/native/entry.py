@@ -19,12 +19,12 @@ import contextvars
 import ctypes
 import functools
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad import forks
 from ctrlgrad.engines.native import frame, objects, target
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.runtime import Frame, Program
@@ -228,7 +228,7 @@ class Entry:
         self._words[_SLOW] = _address_of(self._slow)
         code = routines()
         self._take, self._give = _TAKE(code["cg_take"]), _GIVE(code["cg_give"])
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._frames: dict[int, LentFrame] = {}
         POOL.add(self)
 

@@ -8,14 +8,13 @@ what an expression holds for (angles above 1e5) are given one by one to what doe
 from __future__ import annotations
 
 import functools
-import os
 import re
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
+from ctrlgrad import forks
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import expressions, objects, target, text
 from ctrlgrad.engines.native.expressions import PURE, emit_call, emit_expression, symbol
@@ -32,18 +31,8 @@ MOST_IN_PLACE = 8
 
 _SYMBOL = re.compile(r"cg_(\w+?)_((?:u?int|float)\d+)(?:_v(\d+))?")
 _CALLED = re.compile(r"@(cg_\w+)\(")
-_LOCK = threading.RLock()
+_LOCK = forks.recursive_lock()
 _ADDRESSES: dict[str, int] = {}
-
-
-def _renew_lock() -> None:
-    """In a forked child: another thread of the parent may have held the lock."""
-    global _LOCK
-    _LOCK = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def called(declarations: Iterable[str]) -> list[str]:

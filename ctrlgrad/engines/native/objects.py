@@ -29,7 +29,6 @@ import os
 import re
 import secrets
 import stat
-import threading
 import time
 import weakref
 from collections import deque
@@ -37,6 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ctrlgrad import forks
 from ctrlgrad.engines.native import ahead, llvm, target
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.records import record
@@ -149,7 +149,7 @@ def _digest(path: str) -> str | None:
 
 # Memory.
 
-_LINK = threading.Lock()
+_LINK = forks.lock()
 MOST_UNUSED = 4096
 """How many objects that nobody holds stay in memory: each takes a few of the mappings that a process may have."""
 # LLVM's handles of them.
@@ -165,7 +165,7 @@ def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
     imports = _table(uses or {})
     exports = _table(dict.fromkeys(given.symbols, 0))
     calls, problem = llvm.functions(), ctypes.c_char_p()
-    with _LINK:
+    with _LINK, forks.undivided():
         name = f"ctrlgrad.objects.{next(_NUMBERS)}".encode()
         tables = (elements, len(elements), imports, len(imports), exports, len(exports))
         tracker = calls.LLJIT_Link(_linker(), name, *tables, ctypes.byref(problem))
@@ -181,7 +181,7 @@ def _table(addresses: Mapping[str, int]) -> Any:
 
 def _unload(most: int) -> None:
     """Take code that nobody holds out of memory, what was dropped first before the rest, until so many are left."""
-    with _LINK:
+    with _LINK, forks.undivided():
         while len(_UNUSED) > most:
             problem = ctypes.c_char_p()
             if llvm.functions().LLJIT_Dylib_Tracker_Dispose(_UNUSED.popleft(), ctypes.byref(problem)):
@@ -196,16 +196,6 @@ def _linker() -> int:
     if not linker:
         raise RuntimeError(llvm.text_of(problem))
     return int(linker)
-
-
-def _renew_lock() -> None:
-    """In a forked child: another thread of the parent may have held the lock."""
-    global _LINK
-    _LINK = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 # The directory.

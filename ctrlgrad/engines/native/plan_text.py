@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
+from ctrlgrad.forks import once
 from ctrlgrad.ir import attributes
 from ctrlgrad.plan.model import (
     Array,
@@ -61,7 +61,7 @@ class PlanText:
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
 
-    @cached_property
+    @once
     def needed(self) -> Counter[Array]:
         """At how many places the plan needs each array."""
         return times_read(self.plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.forks import once
 from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, loop_plan
@@ -54,7 +54,7 @@ class Program:
         self.idle: list[Frame] = []
         POOL.add(self)
 
-    @functools.cached_property
+    @once
     def positions(self) -> Positions:
         """For callbacks and errors."""
         return Positions(self.plan)

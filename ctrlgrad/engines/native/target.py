@@ -9,6 +9,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 
+from ctrlgrad import forks
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.records import record
 
@@ -72,8 +73,10 @@ def compiled(text: str, passes: tuple[str, ...] = USUAL, level: int = GOOD) -> b
     try:
         compiler = idle.pop()
     except IndexError:
-        compiler = _Compiler(passes, level)
-    code = compiler.compiled(text)
+        with forks.undivided():
+            compiler = _Compiler(passes, level)
+    with forks.undivided():
+        code = compiler.compiled(text)
     idle.append(compiler)
     return code
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.forks import once
 from ctrlgrad.ops import special
 from ctrlgrad.plan.elementary.circular import circular, inverses
 from ctrlgrad.plan.elementary.constants import DOUBLE, SINGLE, Format
@@ -75,7 +76,7 @@ class Elementary:
     library: str | None = None
     """What holds beyond: a function of the C library, or an elementary one of that name."""
 
-    @functools.cached_property
+    @once
     def expression(self) -> Expression:
         """Its result, and for a function with a limit whether the arguments are beyond it."""
         builder = ExpressionBuilder()

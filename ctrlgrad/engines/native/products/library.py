@@ -9,7 +9,6 @@ import atexit
 import ctypes
 import functools
 import os
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad import forks
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.products import blocks, pack, pool, real
 from ctrlgrad.engines.native.products.real import Real
@@ -165,7 +165,7 @@ def _strides(array: np.ndarray) -> tuple[int, int]:
 
 # The process's routines.
 
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 
 
 def products() -> Products:
@@ -200,18 +200,7 @@ def _products() -> Products:
     atexit.register(library._resize, 1)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=library._forget)
-        os.register_at_fork(after_in_child=routines.renew_lock)
     return library
-
-
-def _renew_lock() -> None:
-    """In a forked child: another thread of the parent may have held the lock."""
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def default_threads() -> int:

@@ -7,9 +7,9 @@ others, each product for the kernels of its sizes, and a program without systems
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ctrlgrad import forks
 from ctrlgrad.engines.native import loops, objects, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import (
@@ -127,7 +127,7 @@ class Routines(Mapping[str, int]):
         self._parts = parts(machine)
         self._part_of = {name: part for part in self._parts for name in part.symbols}
         self._found: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def __getitem__(self, name: str) -> int:
         if name not in self._found:
@@ -144,10 +144,6 @@ class Routines(Mapping[str, int]):
 
     def __len__(self) -> int:
         return len(self._part_of)
-
-    def renew_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
 
     def prepare(self, names: Iterable[str]) -> None:
         """Have the parts of routines compiled meanwhile that will be asked for."""

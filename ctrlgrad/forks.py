@@ -1,0 +1,112 @@
+"""What a process that forks needs: its child has one thread, and all that the others held and began as it was.
+
+- `lock` and `recursive_lock`: those that another thread held are free in the child. So nothing may be guarded by one
+  that is wrong between two steps of its holder.
+- `undivided`: a block of code that must not be cut, since what it is in the middle of belongs to somebody else: the
+  interpreter, which would wait for ever for a module that another thread was importing, or LLVM. A fork waits for it.
+- `once`: an attribute that is computed when it is first asked for, without a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
+
+_LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def lock() -> threading.Lock:
+    """A lock that is free in a forked child."""
+    found = threading.Lock()
+    _LOCKS.add(found)
+    return found
+
+
+def recursive_lock() -> Any:
+    """A lock of a thread that may ask for it again; free in a forked child, unless the thread that forks has it."""
+    found = threading.RLock()
+    _LOCKS.add(found)
+    return found
+
+
+# The threads in blocks that must not be cut, each as often as it is in one.
+_busy: list[int] = []
+_change = threading.Condition()
+
+
+@contextmanager
+def undivided() -> Iterator[None]:
+    """A fork by another thread waits for the end of this block, which must not wait for that thread."""
+    me = threading.get_ident()
+    with _change:
+        _busy.append(me)
+    try:
+        yield
+    finally:
+        with _change:
+            _busy.remove(me)
+            _change.notify_all()
+
+
+def _wait() -> None:
+    """Before a fork: nobody begins such a block until it is over."""
+    _change.acquire()
+    while set(_busy) - {threading.get_ident()}:
+        _change.wait()
+
+
+def _go_on() -> None:
+    _change.release()
+
+
+def _free() -> None:
+    """In the child."""
+    _change.release()
+    for one in list(_LOCKS):
+        # Python's own modules renew their locks by this method too.
+        if not (hasattr(one, "_is_owned") and one._is_owned()):
+            one._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_wait, after_in_parent=_go_on, after_in_child=_free)
+
+
+class once(Generic[T]):
+    """As `functools.cached_property`. Before Python 3.12 that has a lock for all objects: threads wait for those that
+    compute it of another object, and a child that was forked meanwhile for ever. Here two threads may both compute it.
+
+    >>> class Circle:
+    ...     radius = 2.0
+    ...     @once
+    ...     def area(self) -> float:
+    ...         return 3.0 * self.radius**2
+    >>> Circle().area
+    12.0
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, one: None, owner: type) -> once[T]: ...
+    @overload
+    def __get__(self, one: object, owner: type) -> T: ...
+    def __get__(self, one: Any, owner: type) -> Any:
+        if one is None:
+            return self
+        found = one.__dict__[self.name] = self.compute(one)
+        return found
+
+
+__all__ = ["lock", "once", "recursive_lock", "undivided"]
