@@ -1,4 +1,4 @@
-"""Plans for this machine and their text: all that a process without a plan on disk needs besides LLVM."""
+"""Plans for this machine and their text: what a process that finds a plan on disk does without."""
 
 from __future__ import annotations
 
