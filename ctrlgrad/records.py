@@ -165,6 +165,10 @@ def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
 
 def _key(names: list[str]) -> Callable[[Any], Any]:
     """What objects are compared by: what their fields hold."""
+    if len(names) == 1:
+        (name,) = names
+        # As a tuple, which compares what it holds by identity first: an array, or NaN.
+        return lambda one: (getattr(one, name),)
     return attrgetter(*names) if names else lambda one: ()
 
 

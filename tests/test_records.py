@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import typing
 
+import numpy as np
 import pytest
 
 from ctrlgrad.records import record
@@ -145,6 +146,15 @@ class Doubled(Sized):
 def test_methods_of_records_call_those_of_their_bases() -> None:
     assert Doubled(1.0, z=3.0).moved() == Doubled(4.0, 2.0, 3.0)
     assert Doubled.moved.__qualname__ == "Doubled.moved" and Doubled.__slots__ == ()  # type: ignore[attr-defined]
+
+
+def test_a_record_equals_itself_whatever_it_holds() -> None:
+    @record
+    class Held:
+        value: object
+
+    for value in (float("nan"), np.ones(3)):
+        assert (Held(value) == Held(value)) is True
 
 
 def test_records_are_ordered_where_they_are_told_to_be() -> None:
