@@ -246,7 +246,8 @@ def test_a_graph_with_a_callback_is_not_kept(kept_plans: Path) -> None:
 
 
 def test_all_that_plans_and_their_text_follow_from_is_in_the_key() -> None:
-    """What makes graphs and plans, and what that imports; but for what says how errors look, and what a record is."""
+    """What makes graphs and plans, and what that imports; but for what says how errors look, what a record is,
+    and what a fork waits for."""
     waiting, found = ["ctrlgrad.passes", "ctrlgrad.plan.planning", "ctrlgrad.engines.native.emit"], {}
     while waiting:
         name = waiting.pop()
@@ -254,7 +255,7 @@ def test_all_that_plans_and_their_text_follow_from_is_in_the_key() -> None:
             found[name] = module_file(name)
             waiting += imported(found[name])
     others = {name for name, path in found.items() if str(path) not in kept_plans.modules()}
-    assert len(found) > 80 and others == {"ctrlgrad.errors", "ctrlgrad.records", "ctrlgrad.source"}
+    assert len(found) > 80 and others == {"ctrlgrad.errors", "ctrlgrad.forks", "ctrlgrad.records", "ctrlgrad.source"}
 
 
 def imported(path: Path) -> list[str]:
