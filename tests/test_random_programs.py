@@ -249,6 +249,7 @@ ADDED = {
     "vmap": {"call vmap"},
     "dtypes": DTYPES,
     "zero": {"axis without elements"},
+    "long": {"long axis"},
     "random": CHANCES,
     "limits": {"maximum_iterations"},
 }

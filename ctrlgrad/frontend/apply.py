@@ -102,6 +102,14 @@ def as_array(x: Any) -> np.ndarray:
             got=str(error).splitlines()[0],
             hint="ctrlgrad.to_torch(fn) is a function that PyTorch differentiates; tensor.detach() is numbers alone",
         ) from error
+    if type(x) is not np.ndarray and isinstance(x, np.ndarray) and hasattr(x, "mask"):
+        raise TypeMismatchError(
+            "a masked array is not supported: its mask would be lost",
+            source=here(),
+            expected="an array, a number or a traced tensor",
+            got=type(x).__name__,
+            hint="x.filled(value) is an array; numpy.where(mask, value, x) leaves elements out of what is computed",
+        )
     # np.float64 is a subclass of float.
     if (
         dtype_kind(array.dtype) in "fc"

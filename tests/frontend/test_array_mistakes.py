@@ -10,6 +10,7 @@ import pytest
 from array_cases.case import EMPTY, I3, ONE, U3, A, B, K, M, V
 from array_cases.running import data, trace
 
+import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import (
@@ -27,10 +28,12 @@ from ctrlgrad.ir import Builder, StackType, TensorType
 pytestmark = pytest.mark.usefixtures("evaluated_by_reference")
 
 F = np.zeros((3, 4))
+MASKED = np.ma.array([1.0, 2.0], mask=[True, False])
 BAD: dict[str, tuple[type[CtrlgradError], str, Callable[..., Any], tuple[Any, ...]]] = {
     "shapes do not broadcast": (ShapeError, "broadcast", lambda x, y: x + y, (A, data("float64", (3,)))),
     "text operand": (TypeMismatchError, "not an array", lambda x: cnp.add(x, "a"), (A,)),
     "object list": (TypeMismatchError, "not supported", lambda x: cnp.add(x, ["a"]), (A,)),
+    "masked array": (TypeMismatchError, "mask would be lost", lambda x: cnp.add(x, MASKED), (V,)),
     "ragged list": (ShapeError, "ragged", lambda x: cnp.add(x, [[1], [1, 2]]), (A,)),
     "number too large": (TypeMismatchError, "does not fit", lambda x: x + 300, (U3,)),
     "boolean minus": (TypeMismatchError, "subtract", lambda x: x - x, (M,)),
@@ -139,6 +142,13 @@ def test_mistake(name: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         trace(fn, arrays)
     assert caught.value.source.file == __file__
+
+
+@pytest.mark.parametrize("call", [cg.function(cnp.sum), cg.grad(cnp.sum), cg.vmap(cnp.sin), cnp.sin])
+def test_a_masked_argument_is_refused(call: Callable[..., Any]) -> None:
+    """What is masked would be computed with."""
+    with pytest.raises(TypeMismatchError, match="mask would be lost"):
+        call(MASKED)
 
 
 def test_a_stack_is_not_an_array() -> None:

@@ -15,6 +15,8 @@ from random_programs.program import Argument, Line, Program
 from random_programs.writer import FEATURES, MOST_STATEMENTS, Writer
 
 _SHAPES: tuple[tuple[Dim | None, ...], ...] = ((), (3,), (2,), (2, 3), (None,), (None, 2), (3, 3), (1,))
+# Several vectors, or one and a part of another; of rows that are short, and of many.
+_LONG: tuple[tuple[Dim | None, ...], ...] = ((9,), (17,), (2, 9), (3, 17), (None, 9), (9, 2), (18, 3), (2, 3, 9))
 _EMPTY: tuple[tuple[Dim | None, ...], ...] = ((0,), (0, 3), (2, 0), (3, 0), (0, 2, 3), (2, 3, 0))
 _DTYPES = ("int8", "int32", "uint8", "int64", "bool", "float16", "float32", "complex128", "complex64")
 
@@ -44,8 +46,9 @@ def _arguments(w: Writer, rng: np.random.Generator) -> list[Argument]:
     length = w.choose((2, 3, 1))
     arguments = []
     empty = "zero" in w.features and w.chance(5)
+    long = "long" in w.features and w.chance(3)
     for _ in range(w.number(1, 3)):
-        shapes = _EMPTY if empty and w.chance(2) else _SHAPES
+        shapes = _EMPTY if empty and w.chance(2) else _LONG if long and not w.chance(3) else _SHAPES
         dims = tuple(size if d is None else d for d in w.choose(shapes))
         w.declare(Float(dims), w.fresh("x"))
         shape = tuple(length if isinstance(d, Unknown) else d for d in dims)

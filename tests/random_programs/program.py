@@ -182,6 +182,8 @@ class Program:
             found["depth"] = max(found["depth"], depth)
         if any(0 in argument.value.shape for argument in self.arguments):
             found["axis without elements"] += 1
+        if any(max(argument.value.shape, default=0) > 8 for argument in self.arguments):
+            found["long axis"] += 1
         return found
 
 

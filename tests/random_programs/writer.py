@@ -26,6 +26,7 @@ FEATURES = (
     "vmap",
     "dtypes",  # integer, bool, complex and narrow tensors
     "zero",  # axes without elements
+    "long",  # axes of more elements than a vector has
     "random",  # keys and random numbers
     "limits",  # maximum_iterations, now and then too few
 )
