@@ -28,6 +28,7 @@ import numpy as np
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value, attributes
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
+from ctrlgrad.stacks.computed_sizes import computed_again
 from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
 from ctrlgrad.stacks.sizes import Size, origin
 from ctrlgrad.stacks.stages import Stage
@@ -218,7 +219,10 @@ class RegionScope(Scope):
 
     def _bring_size(self, size: Size) -> Value:
         outside = self._size_outside(size)
-        return super()._bring_size(size) if outside is None else self.need(outside)
+        if outside is not None:
+            return self.need(outside)
+        again = computed_again(self, size)
+        return super()._bring_size(size) if again is None else again
 
     def _size_outside(self, size: Size) -> Size | None:
         """The same size in the outer scope: of a capture, or of a carry whose shape the body keeps."""
