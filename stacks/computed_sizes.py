@@ -23,9 +23,9 @@ class Resolving(Protocol):
 
 
 def computed_again(scope: Resolving, size: Size) -> Value | None:
-    """The size on the backward side; None where it is not computed of numbers that are."""
+    """The size on the backward side; None where it is known, or not computed of others."""
     node = scope.producers.get(size.value)
-    if node is None:
+    if node is None or size.value.tensor.shape[size.axis] is not None:
         return None
     emit = functools.partial(_emitted, scope.backward)
     number = told(node, size.axis)
