@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -113,6 +114,12 @@ class Function:
         self._bound: dict[Any, _Bound] = {}
         self._lock = forks.recursive_lock()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        new = memo[id(self)] = copy.copy(self)  # of a method with its object; without what was traced
+        new.fn = copy.deepcopy(self.fn, memo)
+        new.traces, new._cache, new._bound, new._lock = 0, Recent(SIGNATURES), {}, threading.RLock()
+        return new
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
@@ -129,14 +136,8 @@ class Function:
         engine = self._engine_now()
         expect(engine)
         concrete, arrays = self._specialize(args, kwargs)
-        results = run_on(
-            engine,
-            concrete.simplified,
-            arrays,
-            current_options().check_nans,
-            stays_on_card=True,
-            donated=donated_positions(args, self.donated, arrays),
-        )
+        checks, donated = current_options().check_nans, donated_positions(args, self.donated, arrays)
+        results = run_on(engine, concrete.simplified, arrays, checks, stays_on_card=True, donated=donated)
         if key is not None:
             self._bind(key, concrete, arrays)
         return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))

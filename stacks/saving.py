@@ -29,6 +29,7 @@ from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType,
 from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
+from ctrlgrad.stacks.computed_sizes import computed_again
 from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
 from ctrlgrad.stacks.sizes import Size, origin
 from ctrlgrad.stacks.stages import Stage
@@ -218,8 +219,9 @@ class RegionScope(Scope):
         return self.needs[outer_value]
 
     def _bring_size(self, size: Size) -> Value:
-        outside = self._size_outside(size)
-        return super()._bring_size(size) if outside is None else self.need(outside)
+        if (outside := self._size_outside(size)) is not None:
+            return self.need(outside)
+        return computed_again(self, size) or super()._bring_size(size)
 
     def _size_outside(self, size: Size) -> Size | None:
         """The same size in the outer scope: of a capture, or of a carry whose shape the body keeps."""
@@ -248,20 +250,19 @@ class RegionScope(Scope):
         node = self.producers.get(value)
         if node is not None and node.op.name == "constant":
             return builder.constant(attributes.Constant.of(node).value)
-        if node is not None and node.op.name == "dim":
-            size = origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis))
-            outside = self._size_outside(size)
-            return None if outside is None else self.need(outside)
-        return None
+        outside = self._measured_outside(value)
+        return None if outside is None else self.need(outside)
 
     def _is_free(self, value: Value) -> bool:
-        if value in self.captures or value in self.closed_forms or self.is_constant(value):
-            return True
+        is_at_hand = value in self.captures or value in self.closed_forms or self.is_constant(value)
+        return is_at_hand or self._measured_outside(value) is not None
+
+    def _measured_outside(self, value: Value) -> Size | None:
+        """The size in the outer scope that a `dim` gives."""
         node = self.producers.get(value)
         if node is None or node.op.name != "dim":
-            return False
-        size = origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis))
-        return self._size_outside(size) is not None
+            return None
+        return self._size_outside(origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis)))
 
     def _determined(self, value: Value) -> Value:
         """A carry that the number of the iteration determines, computed once."""

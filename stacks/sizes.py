@@ -7,10 +7,14 @@ the one unknown size among its operands. It stops at an input or where the size 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from ctrlgrad.ir import Node, TensorType, Trait, Value, attributes
+from ctrlgrad.ir import Node, TensorType, Trait, Use, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
+
+N = TypeVar("N")
 
 
 @record
@@ -36,6 +40,9 @@ def _source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | No
     name = node.op.name
     if Trait.ELEMENTWISE in node.op.traits:
         return _elementwise(producers, node, axis)
+    teller = producers.get(size) if (size := told(node, axis)) is not None else None
+    if teller is not None and teller.op.name == "dim":
+        return Size(teller.operands[0], attributes.Axis.of(teller).axis)
     first = node.operands[0] if node.operands else None
     if first is None or not isinstance(first.type, TensorType):
         return None
@@ -65,6 +72,16 @@ def _source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | No
     return None
 
 
+def told(node: Node, axis: int) -> Value | None:
+    """The operand that tells an op the size of an axis of its result, if one does."""
+    given = attributes.Shape.find(node)
+    if given is None:
+        return None
+    axes = given.axes if isinstance(given, attributes.Required) else range(len(given.shape))
+    unknown = [a for a, d in zip(axes, given.shape, strict=True) if d is None]
+    return node.used_as(Use.SIZE)[unknown.index(axis)] if axis in unknown else None
+
+
 def _elementwise(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
     from_end = axis - node.result.tensor.rank
     here = [v.tensor.shape[from_end] for v in node.operands if v.tensor.rank >= -from_end]
@@ -84,13 +101,53 @@ def _elementwise(producers: Mapping[Value, Node], node: Node, axis: int) -> Size
 
 def _whole_slice(node: Node, axis: int) -> Size | None:
     """For a key of scalars and slices: the axis that a whole slice takes over."""
+    found = _sliced(node, axis)
+    return found[0] if found is not None and found[1] == slice(None) else None
+
+
+def _sliced(node: Node, axis: int) -> tuple[Size, slice] | None:
+    """For a key of scalars and slices: the axis that a slice is of, and the slice, operands in their places."""
     if any(v.tensor.rank > 0 for v in node.operands[1:]):
         return None
-    source, position = 0, 0
+    source, position, bounds = 0, 0, iter(node.operands[1:])
     for item in attributes.Index.of(node).key:
         kept = item is None or isinstance(item, slice)
+        if isinstance(item, slice):
+            item = slice(*(next(bounds) if part is DYNAMIC else part for part in (item.start, item.stop, item.step)))
+        elif item is DYNAMIC:
+            next(bounds)
         if kept and position == axis:
-            return Size(node.operands[0], source) if item == slice(None) else None
+            return (Size(node.operands[0], source), item) if isinstance(item, slice) else None
         position += kept
         source += item is not None
     return None
+
+
+@record
+class Cut:
+    """The size of a slice with steps of 1: of which size, and its bounds: numbers, operands, None for the ends."""
+
+    of: Size
+    start: Value | int | None
+    stop: Value | int | None
+
+    @staticmethod
+    def find(node: Node, axis: int) -> Cut | None:
+        """How a size of a node's result is cut out of its operand's, if it is."""
+        found = _sliced(node, axis) if node.op.name == "getitem" else None
+        if found is None or found[1].step not in (None, 1):
+            return None
+        return Cut(found[0], found[1].start, found[1].stop)
+
+    def length(self, emit: Callable[..., N], size: N, start: N | int | None, stop: N | int | None) -> N:
+        """The size, by `emit(op, *numbers)`: negative bounds count from the end, and no bound leaves the array."""
+
+        def place(bound: N | int) -> N:
+            counted = emit("where", emit("less", bound, 0), emit("add", bound, size), bound)
+            return emit("minimum", emit("maximum", counted, 0), size)
+
+        end = size if stop is None else place(stop)
+        return end if start is None else emit("maximum", emit("subtract", end, place(start)), 0)
+
+
+__all__ = ["Cut", "Size", "origin", "told"]

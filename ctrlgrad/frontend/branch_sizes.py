@@ -13,7 +13,7 @@ from ctrlgrad.frontend.apply import apply, tensor_type, type_of
 from ctrlgrad.frontend.array.dims import ensured
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Traced
-from ctrlgrad.ir import Builder, Node, TensorType, Use, Value, attributes
+from ctrlgrad.ir import Builder, Node, TensorType, Value
 from ctrlgrad.stacks.sizes import Size, origin
 
 BRANCHES_DIFFER = "the branches' results differ"
@@ -63,20 +63,9 @@ def _size(producers: Mapping[Value, Node], x: Any, axis: int) -> int | Size | No
 
 
 def _followed(producers: Mapping[Value, Node], size: Size) -> int | Size | None:
-    while True:
-        size = origin(producers, size)
-        shape = size.value.tensor.shape
-        if (known := shape[size.axis]) is not None:
-            return known
-        node = producers.get(size.value)
-        if node is None:
-            return size
-        # What an op is told are the last of its result's unknown sizes.
-        told, from_end = node.used_as(Use.SIZE), shape[size.axis :].count(None)
-        teller = producers.get(told[-from_end]) if from_end <= len(told) else None
-        if teller is None or teller.op.name != "dim":
-            return None
-        size = Size(teller.operands[0], attributes.Axis.of(teller).axis)
+    size = origin(producers, size)
+    known = size.value.tensor.shape[size.axis]
+    return known if known is not None else None if size.value in producers else size
 
 
 def _number(builder: Builder, size: int | Size) -> Any:

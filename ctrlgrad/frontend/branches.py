@@ -12,6 +12,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.branch_sizes import AGREE, BRANCHES_DIFFER, of_equal_sizes
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
 from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.frontend.promotions import Promotion, advice, promotion
@@ -23,6 +24,7 @@ from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 
 
+@explains_calls
 def cond(
     pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = MISSING
 ) -> Any:

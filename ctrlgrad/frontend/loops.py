@@ -12,6 +12,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
 from ctrlgrad.frontend.array.dims import ensured
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -28,6 +29,7 @@ _LENGTHS_DIFFER = "the leading dimensions differ"
 _EQUAL_LENGTHS = "cut the longer ones, xs[:n], or pad the shorter ones"
 
 
+@explains_calls
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
 ) -> Any:
@@ -104,6 +106,7 @@ def _check_unroll(operation: str, unroll: Any) -> None:
         )
 
 
+@explains_calls
 def scan(
     f: Callable[[Any, Any], Any],
     init: Any,

@@ -8,6 +8,7 @@ it here too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +16,9 @@ import numpy as np
 
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Builder, Node, Trait, Use, Value, attributes
+from ctrlgrad.ir import Builder, Counting, Loop, Node, Trait, Use, Value, attributes, definitions, is_loop
 from ctrlgrad.records import record
-from ctrlgrad.stacks.sizes import Size, origin
+from ctrlgrad.stacks.sizes import Cut, Size, origin, told
 
 
 @record
@@ -45,10 +46,53 @@ class RowSizes:
             return apply("dim", [self._outside(value)], {"axis": axis})
         if Trait.ELEMENTWISE in node.op.traits:
             return self._broadcast(node, axis - value.tensor.rank)
-        # What an op is told are the last of its result's unknown sizes.
-        told = node.used_as(Use.SIZE)
-        from_end = value.tensor.shape[axis:].count(None)
-        return self._number(told[-from_end]) if from_end <= len(told) else None
+        if node.op.name == "stack_to_tensor" and axis == 0:
+            return self._collected(node.operands[0])
+        if node.op.name == "concat":
+            parts = [self._size(Size(v, axis)) for v in node.operands]
+            return (
+                None if any(n is None for n in parts) else functools.reduce(functools.partial(_computed, "add"), parts)
+            )
+        cut = Cut.find(node, axis)
+        if cut is not None:
+            return self._cut(cut)
+        number = told(node, axis)
+        if number is None:
+            # What an op is told of a stack's rows are the last of its result's unknown sizes.
+            sizes, from_end = node.used_as(Use.SIZE), value.tensor.shape[axis:].count(None)
+            number = sizes[-from_end] if from_end <= len(sizes) else None
+        return None if number is None else self._number(number)
+
+    def _cut(self, cut: Cut) -> Any:
+        """The size of a slice."""
+        whole = self._size(cut.of)
+        bounds = [self._number(x) if isinstance(x, Value) else x for x in (cut.start, cut.stop)]
+        if whole is None or any(n is None is not x for n, x in zip(bounds, (cut.start, cut.stop), strict=True)):
+            return None
+        return cut.length(_computed, whole, *bounds)
+
+    def _collected(self, stack: Value) -> Any:
+        """How many rows a loop inside collects: one in each of its iterations, whose number is that of its bound."""
+        node = self.producers.get(stack)
+        if node is None or not is_loop(node):
+            return None
+        loop = Loop.of(node)
+        carry = loop.carries[node.results.index(stack)]
+        start, push = self.producers.get(carry.init), definitions(loop.body).get(carry.next)
+        is_one_each = push is not None and push.op.name == "stack_push" and push.operands[0] is carry.in_body
+        counting = Counting.of(loop, self._constant)
+        if start is None or start.op.name != "stack_new" or start.operands or not is_one_each or counting is None:
+            return None
+        if (counting.step, counting.beyond) != (1, 0) or self._constant(counting.carry.init) != 0:
+            return None
+        bound = counting.bound
+        count = np.int64(bound) if isinstance(bound, np.ndarray) else self._number(bound)
+        return None if count is None else apply("maximum", [count, np.int64(0)])
+
+    def _constant(self, value: Value) -> np.ndarray | None:
+        node = self.producers.get(value)
+        constant = None if node is None else attributes.Constant.find(node)
+        return None if constant is None else constant.value
 
     def _broadcast(self, node: Node, from_end: int) -> Any:
         """The size of an elementwise result along an axis that is counted from the end."""
@@ -77,6 +121,10 @@ class RowSizes:
 
     def _outside(self, value: Value) -> Any:
         return self.starts[value] if value in self.starts else Tensor(self.builder, value)
+
+
+def _computed(op: str, *sizes: Any) -> Any:
+    return apply(op, [np.int64(n) if isinstance(n, int) else n for n in sizes])
 
 
 __all__ = ["RowSizes"]

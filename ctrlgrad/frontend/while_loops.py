@@ -12,6 +12,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of, value_in
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_predicate
 from ctrlgrad.frontend.settling import settle
@@ -36,6 +37,7 @@ class LoopOptions:
     name: str | None = None
 
 
+@explains_calls
 def while_loop(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],

@@ -11,7 +11,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.ir import count_ops, verify
+from ctrlgrad.ir import count_ops, verify, walk
 
 ENGINES = ("native", "reference", "dataflow")
 TABLE = np.array([0.5, 2.0, 5.0])
@@ -37,6 +37,17 @@ ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "what is around": lambda x, w: cg.map(lambda row: row[0] * w.mT, x),
     "outer product": lambda x, w: cg.map(lambda row: row[:, None] * row, x),
     "all elements": lambda x, w: cg.map(lambda row: cnp.ravel(row[:, None] * w), x),
+    "a slice": lambda x, w: cg.map(lambda row: row[1:] * w[0, 0], x),
+    "slices by data": lambda x, w: cg.map(lambda row: row[row.shape[0] - 3 : -1], x),
+    "joined": lambda x, w: cg.map(lambda row: cnp.concat([row, w[0], row[:1]]), x),
+    "rolled": lambda x, w: cg.map(lambda row: np.roll(row * w, 1, axis=1), x),
+    "collected inside": lambda x, w: cg.map(lambda row: cg.map(lambda u: u * w[0], row), x),
+    "collected inside, from the end": lambda x, w: cg.map(
+        lambda row: cg.scan(lambda c, u: (c * u, c), 1.0, row, reverse=True)[1], x
+    ),
+    "as many as told": lambda x, w: cg.map(
+        lambda row: cg.scan(lambda c, _: (np.sin(c), c), row, None, length=w.shape[0])[1], x
+    ),
     "inside a map": lambda x, w: cg.vmap(lambda y: cg.map(np.sin, y[:0, None] * w[0]))(x),
     "inside a loop": lambda x, w: cg.map(lambda row: cg.map(lambda u: u * row, TABLE), x),
 }
@@ -129,3 +140,44 @@ def test_the_array_that_tells_a_length_is_not_compared_with_itself() -> None:
     for arrays in (1, 2, 3):
         graph = cg.function(total, signature=[spec] * arrays).graph(*[np.ones(3)] * arrays)
         assert count_ops(graph)["ensure_sizes"] == arrays - 1
+
+
+def _rolled(x: Any, axis: int | None) -> Any:
+    """The bounds of what is cut out and joined again follow from a size that the loop keeps."""
+    step = lambda c: (c[0] + 1, np.sin(np.roll(c[1], 1, axis) * c[1]))
+    return cnp.sum(cg.while_loop(lambda c: (c[0] < 3) & (c[1].flatten()[0] < 10), step, (0, x))[1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("shape", "axis"), [((2, 3), None), ((2, 1), None), ((2, 2, 3), 1), ((2, 2, 3), None)])
+def test_what_is_rolled_in_a_loop_is_cut_alike_in_all_rows(
+    shape: tuple[int, ...], axis: int | None, engine: str
+) -> None:
+    """Sizes of slices are computed again, so that no row has one of its own; nothing is saved for them."""
+    x = np.random.default_rng(3).normal(size=shape)
+    slope = cg.grad(lambda x: _rolled(x, axis if axis is None else axis - 1))
+    spec = cg.TensorSpec((None,) * x.ndim, "float64")
+    found = cg.function(cg.vmap(slope), signature=[spec], engine=engine)(x)
+    np.testing.assert_allclose(found, np.stack([slope(row) for row in x]), rtol=1e-10)
+    graph = cg.function(slope, signature=[cg.TensorSpec((None,) * (x.ndim - 1), "float64")]).graph(x[0])
+    stacks = [str(v.type) for node in walk(graph) for v in node.results if node.op.name == "stack_new"]
+    assert stacks and not any("i64" in s for s in stacks)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("bounds", [(None, -1), (1, None), (-2, None), (2, 1), (-5, 9), (0, 0)])
+def test_the_gradient_of_slices_by_sizes(bounds: tuple[int | None, int | None], engine: str) -> None:
+    """Of parts that are joined in a loop: where each lies in the cotangent follows from its slice."""
+
+    def total(x: Any) -> Any:
+        part = slice(*bounds)
+        step = lambda i, s: (
+            s + cnp.sum(cnp.concat([x[part] * s, x, x[part]]) * cnp.arange(x.shape[0] + 2 * x[part].shape[0]))
+        )
+        return cg.fori_loop(0, 2, step, 0.5)
+
+    slope = cg.function(cg.grad(total), signature=[cg.TensorSpec((None,), "float64")], engine=engine)
+    for n in (1, 3, 6):
+        x = np.random.default_rng(n).normal(size=n)
+        np.testing.assert_allclose(slope(x), cg.function(cg.grad(total), engine="reference")(x), rtol=1e-10)
+        cg.check_grads(lambda x: cg.function(total, signature=[cg.TensorSpec((None,), "float64")])(x), (x,))

@@ -60,5 +60,7 @@ CASES |= {
     "irfft": Case(lambda x: cnp.fft.irfft(number(x), n=5) ** 2, (T,)),
     "hfft": Case(lambda x: cnp.fft.hfft(number(x)) ** 2, (T,)),
     "irfftn of rfftn": Case(lambda x: cnp.fft.irfftn(cnp.fft.rfftn(x) ** 2), (T,)),
+    "ifft2 of fft2 unknown": Case(of_complex(lambda z: cnp.fft.ifft2(cnp.fft.fft2(z) ** 2)), (T,), unknown=True),
+    "irfft2 of rfft2": Case(lambda x: cnp.fft.irfft2(cnp.fft.rfft2(x, norm="ortho") ** 2, s=(2, 3)), (T,)),
     "fft of a number": Case(of_complex(lambda z: cnp.fft.fft(z[:1]) ** 2), (Z,)),
 }

@@ -257,6 +257,57 @@ def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     return irfft(_several("irfftn", x, others, norm, True), n, place, norm)
 
 
+_LAST_TWO = (-2, -1)
+
+
+@array_function()
+def fft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
+    """`fftn` along two axes.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.fft2([[1.0, 0.0]])
+    array([[1.+0.j, 1.+0.j]])
+    """
+    return fftn(x, s, axes, norm)
+
+
+@array_function()
+def ifft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
+    """The inverse of `fft2`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.ifft2([[2.0, 0.0]])
+    array([[1.+0.j, 1.+0.j]])
+    """
+    return ifftn(x, s, axes, norm)
+
+
+@array_function()
+def rfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
+    """`rfftn` along two axes.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.rfft2([[1.0, 0.0, 0.0]]).shape
+    (1, 2)
+    """
+    return rfftn(x, s, axes, norm)
+
+
+@array_function()
+def irfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
+    """The inverse of `rfft2`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.irfft2([[1.0, 0.0]])
+    array([[0.5, 0.5]])
+    """
+    return irfftn(x, s, axes, norm)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"ctrlgrad.numpy.fft has no {name!r}: see dir(ctrlgrad.numpy.fft) for what there is")
+
+
 def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies that belong to the elements of an `fft` of n samples at distance d.
 
@@ -314,17 +365,21 @@ def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
 
 __all__ = [
     "fft",
+    "fft2",
     "fftfreq",
     "fftn",
     "fftshift",
     "hfft",
     "ifft",
+    "ifft2",
     "ifftn",
     "ifftshift",
     "ihfft",
     "irfft",
+    "irfft2",
     "irfftn",
     "rfft",
+    "rfft2",
     "rfftfreq",
     "rfftn",
 ]

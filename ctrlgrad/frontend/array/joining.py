@@ -22,6 +22,7 @@ from ctrlgrad.frontend.array.dims import (
     shape_of,
     size_argument,
     sliced,
+    times,
     whole_number,
 )
 from ctrlgrad.frontend.array.elementwise import negative
@@ -243,7 +244,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     """
     x = operand("roll", x)
     if axis is None:
-        return reshaped(_rolled(ravel(x), _total(shift), 0), dims(x))
+        return reshaped(_rolled(ravel(x), _total(shift), 0, times(dims(x))), dims(x))
     places = [axis_of("roll", a, rank_of(x)) for a in (axis if isinstance(axis, list | tuple) else (axis,))]
     shifts = list(shift) if isinstance(shift, list | tuple) else [shift] * len(places)
     if len(shifts) != len(places) and len(places) == 1:
@@ -253,7 +254,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
             "roll: as many shifts as axes", source=here(), expected=f"{len(places)} shifts", got=str(shift)
         )
     for place, by in zip(places, shifts, strict=True):
-        x = _rolled(x, size_argument("roll", "the shift", by), place)
+        x = _rolled(x, size_argument("roll", "the shift", by), place, dim(x, place))
     return x
 
 
@@ -266,8 +267,7 @@ def _total(shift: Any) -> Any:
     return total
 
 
-def _rolled(x: Any, shift: Any, axis: int) -> Any:
-    size = dim(x, axis)
+def _rolled(x: Any, shift: Any, axis: int, size: Any) -> Any:
     if not isinstance(size, Tensor) and not isinstance(shift, Tensor):
         first = -shift % size if size else 0
         return x if first == 0 else concatenated([sliced(x, axis, first, None), sliced(x, axis, None, first)], axis)
@@ -275,8 +275,8 @@ def _rolled(x: Any, shift: Any, axis: int) -> Any:
         return x
     first = remainder(negative(cast(shift, np.int64)), size)
     rolled = concatenated([sliced(x, axis, first, None), sliced(x, axis, None, first)], axis)
-    # Cutting at a traced place loses a known size.
-    return rolled if isinstance(size, Tensor) else reshaped(rolled, dims(x))
+    # Cutting at a traced place loses the size.
+    return reshaped(rolled, [size if place == axis else dim(x, place) for place in range(rank_of(x))])
 
 
 __all__ = [

@@ -22,6 +22,7 @@ from ctrlgrad.frontend.array.decompositions import (
 )
 from ctrlgrad.frontend.array.dims import rank_of
 from ctrlgrad.frontend.array.eigenvalues import eig, eigvals
+from ctrlgrad.frontend.array.least_squares import cond, lstsq, multi_dot
 from ctrlgrad.frontend.array.linalg import matmul, outer, tensordot, vecdot
 from ctrlgrad.frontend.array.manipulation import matrix_transpose
 from ctrlgrad.frontend.array.norms import cross, matrix_norm, norm, vector_norm
@@ -54,8 +55,13 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     return _sum(diagonal(x, offset=offset), -1, dtype)
 
 
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"ctrlgrad.numpy.linalg has no {name!r}: see dir(ctrlgrad.numpy.linalg) for what there is")
+
+
 __all__ = [
     "cholesky",
+    "cond",
     "cross",
     "det",
     "diagonal",
@@ -64,11 +70,13 @@ __all__ = [
     "eigvals",
     "eigvalsh",
     "inv",
+    "lstsq",
     "matmul",
     "matrix_norm",
     "matrix_power",
     "matrix_rank",
     "matrix_transpose",
+    "multi_dot",
     "norm",
     "outer",
     "pinv",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import can_cast, dtype_kind
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import MissingAttributeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import divide, maximum, minimum, multiply, power
 from ctrlgrad.frontend.array.dims import (
@@ -30,12 +30,24 @@ from ctrlgrad.frontend.array.dims import (
 from ctrlgrad.frontend.array.indexing import Index, index
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, operands, shown
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
 from ctrlgrad.source import here
+
+_METHODS = ("set", "add", "subtract", "multiply", "divide", "power", "min", "max", "apply", "get")
+
+
+def _misused(how: str, got: str, hint: str) -> TypeMismatchError:
+    return TypeMismatchError(f"at: {how}", source=here(), expected="x.at[index].set(value)", got=got, hint=hint)
+
+
+def _missing(name: str, got: str, hint: str) -> MissingAttributeError:
+    problem = f"at: there is no {name!r}"
+    return MissingAttributeError(problem, source=here(), expected="x.at[index].set(value)", got=got, hint=hint)
 
 
 @record
@@ -48,13 +60,18 @@ class At:
         return Place(index(self.x, key))
 
     def __call__(self, *key: Any) -> None:
-        raise TypeMismatchError(
-            "at: called in place of indexed",
-            source=here(),
-            expected="x.at[index].set(value)",
-            got="x.at(...)",
-            hint="write square brackets: x.at[index]",
-        )
+        raise _misused("called in place of indexed", "x.at(...)", "write square brackets: x.at[index]")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise _misused("assigned to", "x.at[...] = value", "arrays do not change: x = x.at[index].set(value)")
+
+    def __iter__(self) -> Any:
+        raise _misused("gone through", "iteration over x.at", "go through x itself, or map over its rows")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _missing(name, f"x.at.{name}", f"the index comes first: x.at[index].{name}(...)")
 
 
 @record
@@ -67,48 +84,77 @@ class Place:
 
     index: Index
 
+    @explains_calls
     def set(self, value: Any) -> Any:
         """With `value` there. Where an integer array names a position twice, the last value stays."""
         return self._whole(self._update("setitem", "set", self._value("set", value)))
 
+    @explains_calls
     def add(self, value: Any) -> Any:
         """With `value` added. Where an integer array names a position twice, both values are added."""
         return self._whole(self._update("additem", "add", self._value("add", value)))
 
+    @explains_calls
     def multiply(self, value: Any) -> Any:
         """With `value` multiplied in. Where an integer array names a position twice, both values are."""
         return self._whole(self._combine("multiply", multiply, value))
 
+    @explains_calls
     def min(self, value: Any) -> Any:
         """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
         return self._whole(self._combine("min", minimum, value))
 
+    @explains_calls
     def max(self, value: Any) -> Any:
         """With the larger one of what is there and `value`, or the largest where a position is named twice."""
         return self._whole(self._combine("max", maximum, value))
 
+    @explains_calls
     def get(self) -> Any:
         """What is there; as x[key]."""
         return self._whole(apply("getitem", [self.index.target, *self.index.operands], {"key": self.index.key}))
 
+    @explains_calls
     def subtract(self, value: Any) -> Any:
         """With `value` taken off. Where an integer array names a position twice, both values are."""
         (value,) = operands("at[...].subtract", (value,))
         return self.add(-value)
 
+    @explains_calls
     def divide(self, value: Any) -> Any:
         """Divided by `value`. Where an integer array names a position twice, by both values."""
         return self._whole(self._combine("divide", divide, value))
 
+    @explains_calls
     def power(self, value: Any) -> Any:
         """To the power of `value`. Where an integer array names a position twice, of both values."""
         return self._whole(self._combine("power", power, value))
 
+    @explains_calls
     def apply(self, function: Callable[[Any], Any]) -> Any:
         """With what is there replaced by an elementwise function of it, once however often a position is named."""
         return self.set(function(self.get()))
 
     mul = multiply
+
+    def __getitem__(self, key: Any) -> None:
+        raise _misused("indexed twice", "x.at[...][...]", "all indices stand in one pair of brackets: x.at[i, j]")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _missing(name, f"x.at[...].{name}", f"there are {', '.join(_METHODS)}")
+
+    def _no_value(self, *others: Any) -> Any:
+        raise _misused(
+            "computed with",
+            "x.at[...] as an operand",
+            "x[index] is the value that is there, x.at[index].add(v) the sum",
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _no_value
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __neg__ = __float__ = __int__ = __bool__ = _no_value
+    __iter__ = __array__ = _no_value
 
     def _whole(self, changed: Any) -> Any:
         """The array in its own shape: without the axes that scalar booleans choose from."""

@@ -1,0 +1,43 @@
+"""Calls with wrong arguments, as errors that show how a function of the library is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.source import here
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def explains_calls(fn: F) -> F:
+    """The function; where it is not called as its parameters ask for, the error says so at the user's line."""
+
+    @functools.wraps(fn)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except TypeError as error:
+            # Raised by the call itself, not inside of the function.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise _misfit(fn, args, kwargs, error) from None
+
+    return called  # type: ignore[return-value]
+
+
+def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
+    parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
+    return TypeMismatchError(
+        f"{fn.__name__}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
+        source=here(),
+        expected=f"{fn.__name__}({', '.join(parameters)})",
+        got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
+        hint="name the parameters as above, which are JAX's",
+    )
+
+
+__all__ = ["explains_calls"]

@@ -1,0 +1,116 @@
+"""Calls that Python itself would refuse in words about the library's inside, and `.at` as users get it wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import CtrlgradError, MissingAttributeError, TypeMismatchError
+
+CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "TensorFlow's names": (
+        lambda: cg.while_loop(cond=lambda c: c < 3, body=lambda c: c + 1, init=0),
+        "while_loop: got an unexpected keyword argument 'cond'",
+        "while_loop(cond_fun, body_fun, init",
+    ),
+    "no carry": (
+        lambda: cg.while_loop(lambda c: c < 3, lambda c: c + 1),
+        "while_loop: missing 1 required positional argument: 'init'",
+        "while_loop(cond_fun, body_fun, init",
+    ),
+    "scan": (lambda: cg.scan(lambda c, x: (c, x)), "scan: missing 1 required", "scan(f, init, xs"),
+    "fori_loop": (lambda: cg.fori_loop(0, 3, lambda i, c: c, 0, 1), "fori_loop: takes 4", "fori_loop(lower, upper"),
+    "cond": (lambda: cg.cond(True, lambda: 1.0), "cond: missing 1 required", "cond(pred, true_fun"),
+    "set": (lambda: cnp.at(np.ones(3))[0].set(), "set: missing 1 required", "set(value)"),
+    "mode": (lambda: cnp.at(np.ones(3))[0].add(1.0, mode="drop"), "add: got an unexpected keyword", "add(value)"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_call_shows_how_it_is_called(name: str) -> None:
+    call, problem, expected = CALLS[name]
+    with pytest.raises(TypeMismatchError) as caught:
+        call()
+    assert caught.value.problem.startswith(problem)
+    assert caught.value.expected.startswith(expected)
+    assert "test_misuse.py" in str(caught.value.source)
+
+
+def test_a_type_error_inside_of_a_users_function_stays_his() -> None:
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        cg.while_loop(lambda c: c < 3, lambda c: [] - 1, 0)  # type: ignore[operator]
+    assert not isinstance(caught.value, CtrlgradError)
+
+
+def _assign(at: Any) -> None:
+    at[0] = 1.0
+
+
+def _add_in_place(at: Any) -> None:
+    place = at[0]
+    place += 1.0
+
+
+MISUSED: dict[str, tuple[Callable[[Any], Any], type[CtrlgradError], str]] = {
+    "assigned": (_assign, TypeMismatchError, "at: assigned to"),
+    "gone through": (list, TypeMismatchError, "at: gone through"),
+    "no index": (lambda at: at.set(1.0), MissingAttributeError, "at: there is no 'set'"),
+    "indexed twice": (lambda at: at[0][0], TypeMismatchError, "at: indexed twice"),
+    "added": (lambda at: at[0] + 1.0, TypeMismatchError, "at: computed with"),
+    "added in place": (_add_in_place, TypeMismatchError, "at: computed with"),
+    "to the right": (lambda at: 2.0 * at[0], TypeMismatchError, "at: computed with"),
+    "of NumPy": (lambda at: np.sin(at[0]), TypeMismatchError, "at: computed with"),
+    "as a number": (lambda at: float(at[0]), TypeMismatchError, "at: computed with"),
+    "another method": (lambda at: at[0].sub(1.0), MissingAttributeError, "at: there is no 'sub'"),
+}
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("name", MISUSED)
+def test_at_in_another_way_than_its_own(name: str, traced: bool) -> None:
+    misuse, kind, problem = MISUSED[name]
+    with pytest.raises(kind) as caught:
+        if traced:
+            cg.function(lambda x: misuse(x.at))(np.ones(3))
+        else:
+            misuse(cnp.at(np.ones(3)))
+    assert caught.value.problem == problem
+    assert caught.value.expected == "x.at[index].set(value)"
+    assert caught.value.hint
+
+
+class Scaled:
+    """An object with a compiled method."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.call = cg.function(self.scaled)
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.factor
+
+
+def test_a_copied_object_has_compiled_methods_of_its_own() -> None:
+    one = Scaled(2.0)
+    assert float(one.call(1.0)) == 2.0
+    other = copy.deepcopy(one)
+    other.factor = 5.0
+    assert (float(other.call(1.0)), float(one.call(1.0))) == (5.0, 2.0)
+    assert other.call.traces == 1
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("make", [cg.function, cg.grad, cg.value_and_grad, cg.vmap], ids=lambda f: f.__name__)
+def test_copies_of_functions_compute_the_same(make: Any, copied: Any) -> None:
+    f = make(lambda x: x * x)
+    x = np.array([1.0, 2.0]) if make is cg.vmap else 3.0
+    expected, traces = f(x), f.traces
+    found = copied({"f": f})["f"](x)
+    assert cg.tree.leaves(cg.tree.map(np.array_equal, found, expected)) == [True] * len(cg.tree.leaves(expected))
+    assert f.traces == traces
