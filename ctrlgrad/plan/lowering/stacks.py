@@ -1,13 +1,14 @@
-"""Stacks: rows of one known shape are native; a stack of rows of different shapes is kept by reference kernels."""
+"""Stacks: rows of one shape, or of sizes that differ (see `ragged`); what is neither is kept by reference kernels."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.plan.expression import BOOL, Number
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.stack_facts import RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering import ragged
+from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
 from ctrlgrad.plan.model import (
     Block,
@@ -31,18 +32,23 @@ from ctrlgrad.plan.sizes import ONE, Size, Sizes
 def stack_new(state: State, node: Node) -> None:
     element = attributes.NewStack.of(node).element
     shape = tuple(Size(d) for d in element.shape if d is not None) if element.is_static else None
+    origins = state.origins
+    if node in origins.ragged and node not in origins.listed:
+        ragged.new(state, node, element)
+        return
     # Rows that were never written have a shape from the start.
-    is_ragged = (shape is None and bool(node.operands)) or node in state.ragged
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, node, is_ragged, is_varied=node in state.varied)
+    is_listed = (shape is None and bool(node.operands)) or node in origins.listed
+    is_varied = node in origins.varied
+    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, node, is_listed, is_varied=is_varied)
     result = state.stack(facts)
     size = state.index(node.operands[0]) if node.operands else None
     state.emit(NewStack(result, size, node))
     state.items[node.result] = result
 
 
-def _stack(state: State, value: Value) -> Stack:
+def _stack(state: State, value: Value) -> Stack | RaggedStack:
     item = state.items[value]
-    assert isinstance(item, Stack)
+    assert isinstance(item, Stack | RaggedStack)
     return item
 
 
@@ -57,28 +63,35 @@ def _row(state: State, value: Value) -> View | Numbers:
 def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
     """Whether rows of a shape are what the stack's other rows are; the first row says what they are."""
     facts = state.facts[stack]
-    if facts.is_ragged:
+    if facts.is_listed:
         return False
     if facts.shape is None:
-        if all(state.scope_of(size) <= facts.scope for size in shape):
-            facts.shape = shape
+        inner = [axis for axis, size in enumerate(shape) if state.scope_of(size) > facts.scope]
+        if inner:
+            state.rows_differ(facts, inner)
+            facts.is_listed = True
         else:
-            facts.is_ragged = True
+            facts.shape = shape
     elif facts.shape != shape:
-        differ = any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b)
-        if differ or not state.assumes("rows"):
-            raise RowsDiffer(facts.origin)
+        axes = [axis for axis, (a, b) in enumerate(zip(facts.shape, shape, strict=True)) if a != b]
+        if not state.assumes("rows") or any(facts.shape[axis].is_known and shape[axis].is_known for axis in axes):
+            state.rows_differ(facts, axes)
+            raise Learned
         for a, b in zip(facts.shape, shape, strict=True):
             state.guard_equal(b, a, "rows")
-    return not facts.is_ragged
+    return not facts.is_listed
 
 
 def stack_push(state: State, node: Node) -> None:
     stack, row = _stack(state, node.operands[0]), _row(state, node.operands[1])
+    if isinstance(stack, RaggedStack):
+        assert isinstance(row, View)
+        ragged.push(state, node, stack, row)
+        return
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node)
         return
-    state.facts[stack].put(_plan_size(state, row))
+    state.put(stack, _plan_size(state, row))
     result = state.stack(state.facts[stack])
     state.emit(Push(stack, row, result, node))
     state.items[node.result] = result
@@ -103,13 +116,17 @@ def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
     return array, array.view
 
 
-def _is_native(state: State, stack: Stack) -> bool:
-    facts = state.facts[stack]
-    return not facts.is_ragged and facts.shape is not None
+def _is_native(state: State, stack: Stack | RaggedStack) -> TypeGuard[Stack]:
+    """Whether a stack's rows have one shape, which is known."""
+    facts = state.facts_of(stack)
+    return isinstance(stack, Stack) and not facts.is_listed and facts.shape is not None
 
 
 def stack_pop(state: State, node: Node) -> None:
     stack = _stack(state, node.operands[0])
+    if isinstance(stack, RaggedStack):
+        ragged.pop(state, node, stack)
+        return
     if not _is_native(state, stack):
         outside(state, node)
         return
@@ -142,7 +159,7 @@ def stack_add(state: State, node: Node) -> None:
 
 def _write(state: State, node: Node, how: Any, grow: bool = False, once: bool = False) -> None:
     stack, row = _stack(state, node.operands[0]), _row(state, node.operands[2])
-    if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
+    if isinstance(stack, RaggedStack) or not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node)
         return
     _write_row(state, node, stack, row, how, grow, once)
@@ -151,7 +168,7 @@ def _write(state: State, node: Node, how: Any, grow: bool = False, once: bool = 
 def _write_row(
     state: State, node: Node, stack: Stack, row: Any, how: Any, grow: bool = False, once: bool = False
 ) -> None:
-    state.facts[stack].put(None)
+    state.put(stack, None)
     result = state.stack(state.facts[stack])
     index = state.index(node.operands[1])
     state.emit(WriteRow(stack, index, row, result, how, grow, once, state.site()))
@@ -201,12 +218,13 @@ def stack_resize(state: State, node: Node) -> None:
 
 def stack_length(state: State, node: Node) -> None:
     register = state.register("int64")
-    state.emit(Length(_stack(state, node.operands[0]), register))
+    stack = _stack(state, node.operands[0])
+    state.emit(Length(stack.sizes[0] if isinstance(stack, RaggedStack) else stack, register))
     state.items[node.result] = (register,)
 
 
 def stack_from_tensor(state: State, node: Node) -> None:
-    if node in state.ragged:
+    if node in state.origins.listed:
         outside(state, node)
         return
     tensor: Tensor = state.tensor(node.operands[0])
@@ -245,11 +263,25 @@ def stack_to_tensor(state: State, node: Node) -> None:
     state.items[node.result] = result.view
 
 
+def stack_rows(state: State, node: Node) -> None:
+    """How long each row is along an axis."""
+    stack = _stack(state, node.operands[0])
+    if not (isinstance(stack, RaggedStack) and ragged.sizes_of_rows(state, node, stack)):
+        outside(state, node)
+
+
+def stack_concat(state: State, node: Node) -> None:
+    stack = _stack(state, node.operands[0])
+    if not (isinstance(stack, RaggedStack) and ragged.concatenated(state, node, stack)):
+        outside(state, node)
+
+
 __all__ = [
     "broadcast",
     "parts_of",
     "stack_add",
     "stack_clear",
+    "stack_concat",
     "stack_from_tensor",
     "stack_length",
     "stack_new",
@@ -257,6 +289,7 @@ __all__ = [
     "stack_push",
     "stack_read",
     "stack_resize",
+    "stack_rows",
     "stack_to_tensor",
     "stack_type",
     "stack_write",
