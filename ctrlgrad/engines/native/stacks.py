@@ -278,8 +278,8 @@ class RunningStack:
         return len(storage.memory.array if isinstance(storage, ClaimedRows) else storage.open())
 
     def extend(self, shape: tuple[int, ...], rows: int) -> bool:
-        """Rows of the last block that nobody wrote, if there are as many; else each run would leave a block, however few
-        its rows."""
+        """Rows of the last block that nobody wrote, if there are as many; else each run would leave a block, however
+        few its rows."""
         last = self.stack.blocks[-1] if self.stack.blocks else None
         if last is None or not isinstance(last.storage, Resident) or self.stack.shape != shape:
             return False

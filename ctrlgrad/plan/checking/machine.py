@@ -300,7 +300,8 @@ class _Machine(Data):
         running = self.stack(stack)
         if stack.holds != "elements":
             return len(running)
-        return sum(cell.data.nbytes for cell in running.cells()) // stack.dtype.itemsize
+        nbytes: int = sum(cell.data.nbytes for cell in running.cells())
+        return nbytes // stack.dtype.itemsize
 
     def underflow(self, step: Pop) -> Cell:
         raise RunEndedError("empty", 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ctrlgrad import ir
 from ctrlgrad.ir import Node, StackType, Value
-from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts, parts_of_stack
+from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, parts_of_stack
 from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue

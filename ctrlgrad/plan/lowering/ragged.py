@@ -1,7 +1,8 @@
 """Stacks of rows whose sizes differ: a stack of the rows' elements, end to end, and stacks of the sizes that differ.
 
-A row is pushed as a run of elements, with its size along each axis on which rows differ, and taken off as it was pushed;
-the sizes along the other axes are those of the first row. What a run is copied to, or made in, is one piece of memory.
+A row is pushed as a run of elements, with its size along each axis on which rows differ, and taken off as it was
+pushed; the sizes along the other axes are those of the first row. What a run is copied to, or made in, is one piece of
+memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ctrlgrad.plan.sizes import ONE, Size, product
 
 
 def new(state: State, node: Node, element: TensorType) -> None:
-    """An empty stack. Its rows' elements have the type's size along axes on which they do not differ, where it has one."""
+    """An empty stack. Along axes on which its rows do not differ they have the type's size, where that has one."""
     axes = tuple(sorted(state.origins.ragged[node]))
     row = tuple(None if d is None or axis in axes else Size(d) for axis, d in enumerate(element.shape))
     scope = len(state.scopes) - 1
@@ -86,7 +87,7 @@ def sizes_of_rows(state: State, node: Node, stack: RaggedStack) -> bool:
 
 
 def concatenated(state: State, node: Node, stack: RaggedStack) -> bool:
-    """All rows, one below the other, as one array: their elements as they lie. False where they are joined otherwise."""
+    """All rows, one below the other, as one array: their elements as they lie. False where they lie otherwise."""
     facts, attrs = state.facts_of(stack), attributes.Concat.of(node)
     rest = tuple(size for size in facts.row[1:] if size is not None)
     if attrs.axis != 0 or len(rest) < len(facts.row) - 1 or not state.assumes("rows"):

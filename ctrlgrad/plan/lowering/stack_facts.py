@@ -1,14 +1,14 @@
 """What lowering knows of a stack, and what has to be known of some from the start.
 
-A stack of rows whose sizes differ is a `RaggedStack`, several stacks of the plan, if all that is done with it is to make
-it, to push rows and to take them off. Any other, such as one that enters or leaves the plan, is a list that reference
-kernels keep. Which stacks are such is found by lowering the graph as if they were not, and once more with what that told
-(`Origins`).
+A stack of rows whose sizes differ is a `RaggedStack`, several stacks of the plan, if all that is done with it is to
+make it, to push rows, to take them off and to join them. Any other, such as one that enters or leaves the plan, is a
+list that reference kernels keep. Which stacks are such is found by lowering the graph as if they were not, and once
+more with what that told (`Origins`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 
 import numpy as np

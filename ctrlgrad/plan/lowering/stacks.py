@@ -6,8 +6,8 @@ from typing import Any, TypeGuard
 
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.plan.expression import BOOL, Number
-from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering import ragged
+from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
 from ctrlgrad.plan.model import (
@@ -116,7 +116,7 @@ def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
     return array, array.view
 
 
-def _is_native(state: State, stack: Stack | RaggedStack) -> TypeGuard[Stack]:
+def _is_native(stack: Stack | RaggedStack, state: State) -> TypeGuard[Stack]:
     """Whether a stack's rows have one shape, which is known."""
     facts = state.facts_of(stack)
     return isinstance(stack, Stack) and not facts.is_listed and facts.shape is not None
@@ -127,7 +127,7 @@ def stack_pop(state: State, node: Node) -> None:
     if isinstance(stack, RaggedStack):
         ragged.pop(state, node, stack)
         return
-    if not _is_native(state, stack):
+    if not _is_native(stack, state):
         outside(state, node)
         return
     result = state.stack(state.facts[stack])
@@ -141,7 +141,7 @@ def stack_pop(state: State, node: Node) -> None:
 
 def stack_read(state: State, node: Node) -> None:
     stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    if not _is_native(stack, state):
         outside(state, node)
         return
     row, item = _new_row(state, stack)
@@ -178,7 +178,7 @@ def _write_row(
 def stack_clear(state: State, node: Node) -> None:
     """A slot that was never written holds zeros, where rows have one shape: the slot is given them."""
     stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    if not _is_native(stack, state):
         outside(state, node)
         return
     shape = state.facts[stack].shape
@@ -191,7 +191,7 @@ def stack_clear(state: State, node: Node) -> None:
 def stack_resize(state: State, node: Node) -> None:
     """Another length. What undoes a row that was appended takes that row away; the kernel does all else."""
     stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    if not _is_native(stack, state):
         outside(state, node)
         return
     length = state.register("int64")
@@ -236,7 +236,7 @@ def stack_from_tensor(state: State, node: Node) -> None:
 def stack_to_tensor(state: State, node: Node) -> None:
     """All rows. The sizes among the operands are those that rows would have where there are none."""
     stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    if not _is_native(stack, state):
         outside(state, node)
         return
     shape = state.facts[stack].shape
