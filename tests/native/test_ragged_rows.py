@@ -26,6 +26,7 @@ from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.execution import run_on
+from ctrlgrad.ir import Builder, Graph, TensorType
 from ctrlgrad.stacks.blocks import BlockStack
 
 DOUBLE = np.dtype(np.float64)
@@ -164,7 +165,7 @@ def requests(run: Callable[[], Any]) -> Counter[Request]:
     return counts
 
 
-@pytest.mark.parametrize("fn", (pooled, cg.grad(pooled)))
+@pytest.mark.parametrize("fn", [derivative(pooled, order) for order in (0, 1, 2)])
 def test_iterations_call_no_python(fn: Callable[..., Any]) -> None:
     """As often for many sequences as for few: for memory that grows."""
     step = cg.function(fn, engine="native")
@@ -242,3 +243,22 @@ def test_a_run_that_no_block_holds_is_refused() -> None:
     given = in_runs(BlockStack(DOUBLE, ()), [], [[1.0] * 5])
     with pytest.raises(ExecutionError, match="popped more"):
         in_runs(given, [6], [])
+
+
+def asked_for() -> Graph:
+    """A stack that begins with as many rows as it is asked for, on which two are pushed."""
+    builder, element = Builder(name="rows"), (None,)
+    number = builder.input(TensorType(np.dtype(np.int64), ()))
+    rows = [builder.input(TensorType(DOUBLE, element)) for _ in range(2)]
+    stack = builder.emit("stack_new", (number,), {"element": TensorType(DOUBLE, element)})
+    for row in rows:
+        stack = builder.emit("stack_push", (stack, row))
+    return builder.finish([builder.emit("stack_length", (stack,))])
+
+
+@pytest.mark.parametrize("number", (0, 2))
+@pytest.mark.parametrize("sizes", [(3, 3), (2, 3)])
+def test_a_stack_that_is_taken_to_begin_without_rows_may_have_some(number: int, sizes: tuple[int, int]) -> None:
+    graph = asked_for()
+    arguments = [np.int64(number), *map(np.zeros, sizes)]
+    assert run_natively(graph, arguments)[0] == executed(graph, arguments)[0] == number + 2

@@ -15,13 +15,14 @@ from ctrlgrad.plan.model import FromStack, Length, NewStack, Pop, Push, View
 from ctrlgrad.plan.sizes import ONE, Size, product
 
 
-def new(state: State, node: Node, element: TensorType) -> None:
+def new(state: State, node: Node, element: TensorType, is_taken_empty: bool) -> None:
     """An empty stack. Along axes on which its rows do not differ they have the type's size, where that has one."""
     axes = tuple(sorted(state.origins.ragged[node]))
     row = tuple(None if d is None or axis in axes else Size(d) for axis, d in enumerate(element.shape))
     scope = len(state.scopes) - 1
-    elements = state.stack(StackFacts(element.dtype, (), scope, node, False, "elements", axes, row, is_varied=True))
-    sizes = [state.stack(StackFacts(INDEX, (), scope, node, False, "sizes", is_varied=True)) for _ in axes]
+    facts = StackFacts(element.dtype, (), scope, node, False, is_taken_empty, "elements", axes, row, is_varied=True)
+    elements = state.stack(facts)
+    sizes = [state.stack(StackFacts(INDEX, (), scope, node, holds="sizes", is_varied=True)) for _ in axes]
     for stack in (*sizes, elements):
         state.emit(NewStack(stack, None, node))
     state.items[node.result] = RaggedStack(elements, tuple(sizes))

@@ -72,6 +72,8 @@ class StackFacts:
     origin: Origin
     # Whether it is a list that reference kernels keep.
     is_listed: bool = False
+    # Whether it is taken to begin without rows, though it was asked for some.
+    is_taken_empty: bool = False
     holds: Holds = "rows"
     # Of ragged rows: the axes along which they differ, and their sizes, None along those and where not known yet.
     axes: tuple[int, ...] = ()

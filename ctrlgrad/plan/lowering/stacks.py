@@ -21,6 +21,7 @@ from ctrlgrad.plan.model import (
     Pop,
     Push,
     ReadRow,
+    Register,
     Stack,
     ToStack,
     View,
@@ -33,17 +34,37 @@ def stack_new(state: State, node: Node) -> None:
     element = attributes.NewStack.of(node).element
     shape = tuple(Size(d) for d in element.shape if d is not None) if element.is_static else None
     origins = state.origins
-    if node in origins.ragged and node not in origins.listed:
-        ragged.new(state, node, element)
-        return
-    # Rows that were never written have a shape from the start.
-    is_listed = (shape is None and bool(node.operands)) or node in origins.listed
-    is_varied = node in origins.varied
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, node, is_listed, is_varied=is_varied)
-    result = state.stack(facts)
     size = state.index(node.operands[0]) if node.operands else None
+    # Rows that were never written have a shape from the start. What a gradient asks for so begins without rows.
+    is_taken_empty = shape is None and size is not None and node not in origins.listed and _may_be_empty(state, size)
+    is_listed = node in origins.listed or (shape is None and size is not None and not is_taken_empty)
+    if is_taken_empty:
+        assert size is not None
+        state.guard(state.compute([size], BOOL, lambda n: n.equals(0)), "rows", size)
+        size = None
+    if node in origins.ragged and not is_listed:
+        ragged.new(state, node, element, is_taken_empty)
+        return
+    is_varied = node in origins.varied
+    scope = len(state.scopes) - 1
+    facts = StackFacts(element.dtype, shape, scope, node, is_listed, is_taken_empty, is_varied=is_varied)
+    result = state.stack(facts)
     state.emit(NewStack(result, size, node))
     state.items[node.result] = result
+
+
+def _may_be_empty(state: State, size: Register) -> bool:
+    """Whether a plan takes it for granted that so many rows are none."""
+    known = state.size_of(size)
+    return state.assumes("rows") and not (known.is_known and known.factor)
+
+
+def _slots(state: State, value: Value) -> Stack | RaggedStack:
+    """A stack whose rows are written or read at any place: those that it was asked for are there."""
+    item = _stack(state, value)
+    if state.facts_of(item).is_taken_empty:
+        state.needs_list(item)
+    return item
 
 
 def _stack(state: State, value: Value) -> Stack | RaggedStack:
@@ -140,7 +161,7 @@ def stack_pop(state: State, node: Node) -> None:
 
 
 def stack_read(state: State, node: Node) -> None:
-    stack = _stack(state, node.operands[0])
+    stack = _slots(state, node.operands[0])
     if not _is_native(stack, state):
         outside(state, node)
         return
@@ -158,7 +179,7 @@ def stack_add(state: State, node: Node) -> None:
 
 
 def _write(state: State, node: Node, how: Any, grow: bool = False, once: bool = False) -> None:
-    stack, row = _stack(state, node.operands[0]), _row(state, node.operands[2])
+    stack, row = _slots(state, node.operands[0]), _row(state, node.operands[2])
     if isinstance(stack, RaggedStack) or not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node)
         return
@@ -177,7 +198,7 @@ def _write_row(
 
 def stack_clear(state: State, node: Node) -> None:
     """A slot that was never written holds zeros, where rows have one shape: the slot is given them."""
-    stack = _stack(state, node.operands[0])
+    stack = _slots(state, node.operands[0])
     if not _is_native(stack, state):
         outside(state, node)
         return
@@ -190,7 +211,7 @@ def stack_clear(state: State, node: Node) -> None:
 
 def stack_resize(state: State, node: Node) -> None:
     """Another length. What undoes a row that was appended takes that row away; the kernel does all else."""
-    stack = _stack(state, node.operands[0])
+    stack = _slots(state, node.operands[0])
     if not _is_native(stack, state):
         outside(state, node)
         return
@@ -235,7 +256,7 @@ def stack_from_tensor(state: State, node: Node) -> None:
 
 def stack_to_tensor(state: State, node: Node) -> None:
     """All rows. The sizes among the operands are those that rows would have where there are none."""
-    stack = _stack(state, node.operands[0])
+    stack = _slots(state, node.operands[0])
     if not _is_native(stack, state):
         outside(state, node)
         return
@@ -265,13 +286,13 @@ def stack_to_tensor(state: State, node: Node) -> None:
 
 def stack_rows(state: State, node: Node) -> None:
     """How long each row is along an axis."""
-    stack = _stack(state, node.operands[0])
+    stack = _slots(state, node.operands[0])
     if not (isinstance(stack, RaggedStack) and ragged.sizes_of_rows(state, node, stack)):
         outside(state, node)
 
 
 def stack_concat(state: State, node: Node) -> None:
-    stack = _stack(state, node.operands[0])
+    stack = _slots(state, node.operands[0])
     if not (isinstance(stack, RaggedStack) and ragged.concatenated(state, node, stack)):
         outside(state, node)
 

@@ -123,7 +123,7 @@ class State:
     def rows_differ(self, facts: StackFacts, axes: Iterable[int]) -> None:
         """The rows of a stack turn out to differ along some axes."""
         origin = facts.origin
-        if isinstance(origin, Node) and origin.op.name == "stack_new" and not origin.operands:
+        if isinstance(origin, Node) and origin.op.name == "stack_new" and (not origin.operands or facts.is_taken_empty):
             self.learned |= Origins({origin: frozenset(axes)})
         else:
             self.learned |= Origins(listed=frozenset({origin}))
