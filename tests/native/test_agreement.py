@@ -34,7 +34,7 @@ PER_PART = 6
 
 # What loops call Python back for, by program: for the value, the gradient and the second derivative.
 SUM, RESIZE = "stack_sum", "stack_resize"
-# Rows whose shape is not known where their stack begins: each may have another one.
+# Stacks as a whole, and rows that are taken away from a TensorArray.
 OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
     "tensor_array_of_unknown_size": ({}, {RESIZE: 1}, {RESIZE: 3}),
     "writes_that_append_in_a_loop": ({}, {SUM: 2, RESIZE: 1}, {SUM: 4, RESIZE: 3}),
