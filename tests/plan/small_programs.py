@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+from plan import ragged_programs  # noqa: F401  (adds its own)
+from plan.small import SMALL as SMALL
+from plan.small import small, square, x2, x5
+from plan.small import wide as wide
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-
-# Products of five terms are calls of routines, of fewer they are kernels.
-x2, x5 = np.array([1.0, 2.0]), np.array([0.3, -0.2, 0.5, 0.1, -0.4])
-square = np.arange(25.0).reshape(5, 5) / 25
-wide = np.arange(32 * 33.0).reshape(32, 33) / 999
-
-
-@dataclass(frozen=True)
-class Small:
-    fn: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    order: int = 0
-    signature: Any = None
-
-
-SMALL: dict[str, Small] = {}
-
-
-def small(*arguments: Any, order: int = 0, signature: Any = None) -> Callable[[Any], Any]:
-    def add(fn: Any) -> Any:
-        SMALL[fn.__name__] = Small(fn, arguments, order, signature)
-        return fn
-
-    return add
 
 
 @small(x2, np.zeros((3, 2)))
@@ -444,25 +420,3 @@ def rows_of_a_matrix_beside_another_array(matrix, points):
         return _distances(matrix, points[t]) + cnp.sum(turned[:, ::-1] * turned)
 
     return cg.fori_loop(0, 3, body, np.zeros(18))
-
-
-@small(x5, np.array([0, 3, 3, 5]), square, order=1)
-def gradient_of_a_loop_over_parts(x, ends, w):
-    """Parts of three, no and two rows, which a gradient needs."""
-    part = lambda t: np.tanh(x[ends[t] : ends[t + 1], None] * w[0] @ w)
-    return cg.fori_loop(0, 3, lambda t, c: c * np.sum(np.sin(part(t)) * part(t)), 1.0)
-
-
-@small(square, order=1)
-def gradient_of_parts_with_two_sizes(w):
-    part = lambda t: np.tanh(w[t:] @ w[:, 2 * t :])
-    return cg.fori_loop(0, 3, lambda t, c: c + np.sum(np.sin(part(t)) * part(t)), 1.0)
-
-
-@small(x5, square, order=1)
-def gradient_of_a_carry_that_grows(x, w):
-    def body(t, c):
-        y = np.tanh(w @ c[1] + c[0][0] * np.mean(c[0] @ c[1]))
-        return cnp.concat([c[0], y[None]]), y
-
-    return cg.fori_loop(0, 4, body, (cg.unknown_dims(x[None] * 1.0, 0), x))[1]
