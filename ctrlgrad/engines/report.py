@@ -16,10 +16,10 @@ _MODES = {
 
 @record
 class Push:
-    """A value that a loop saves, the bytes of a row of it, and why."""
+    """A value that a loop saves, the bytes of a row of it (None where they differ), and why."""
 
     name: str
-    nbytes: int
+    nbytes: int | None
     reason: str
     source: str
 
@@ -36,7 +36,8 @@ class LoopReport:
     mode: str = ""
     # Of a loop on a GPU that has run, how launches are put on its stream: from a list, or one by one and why.
     launching: str = ""
-    # Of a native loop: bytes that one iteration pushes, where no branch or inner loop pushes more.
+    # Of a native loop: bytes that one iteration pushes besides rows whose sizes differ, where no branch or inner loop
+    # pushes more.
     bytes_per_iteration: int = 0
     # A line per fused kernel of an iteration (on a GPU its text), and per matrix product.
     kernels: list[str] = field(default_factory=list)
@@ -56,7 +57,8 @@ class LoopReport:
         if self.bytes_per_iteration:
             yield f"{indent}  {self.bytes_per_iteration} bytes pushed an iteration"
         for push in self.pushes:
-            yield f"{indent}  pushes {push.name}, {push.nbytes} bytes: {push.reason}{push.source}"
+            size = "rows whose sizes differ" if push.nbytes is None else f"{push.nbytes} bytes"
+            yield f"{indent}  pushes {push.name}, {size}: {push.reason}{push.source}"
         for text in self.products:
             yield f"{indent}  {text}"
         for where, names in self.ops.items():

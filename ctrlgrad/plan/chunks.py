@@ -42,7 +42,7 @@ class ChunkedLoop:
     """What a loop in chunks does with the stacks that it carries, by their handles."""
 
     loop: Loop
-    # Pushed once an iteration at most, and pushed by loops inside.
+    # Pushed once an iteration at most, and pushed by loops inside, or by runs: nobody knows how much.
     pushed: tuple[int, ...]
     pushed_inside: tuple[int, ...]
     pops: bool
@@ -53,6 +53,16 @@ class ChunkedLoop:
     @property
     def pushes(self) -> bool:
         return bool(self.pushed or self.pushed_inside)
+
+
+def carried_stacks(loop: Loop) -> Iterator[tuple[int, Stack]]:
+    """The stacks that a loop carries, inside, each with the number of the graph's stack that it is, or is a part of."""
+    number = 0
+    for carry in loop.carries:
+        if isinstance(carry.inside, Stack):
+            yield number, carry.inside
+            # Its sizes come before the elements.
+            number += carry.inside.holds != "sizes"
 
 
 def loops_in_chunks(plan: Plan) -> Iterator[ChunkedLoop]:
@@ -89,7 +99,8 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
         for step in block.steps:
             if isinstance(step, Push) and plan.handles[step.stack] in carried:
                 handle = plan.handles[step.stack]
-                (inside if is_inner or handle in direct else direct)[handle] = None
+                is_known = not is_inner and handle not in direct and step.stack.holds != "elements"
+                (direct if is_known else inside)[handle] = None
             elif isinstance(step, Pop | WriteRow) and plan.handles[step.stack] in carried:
                 pops |= isinstance(step, Pop)
                 can_repeat = False

@@ -207,7 +207,7 @@ class Outside:
 
 @record(eq=False)
 class Push:
-    """A row on top of a stack."""
+    """A row on top of a stack; on one of elements a run of them, in one piece."""
 
     stack: Stack
     row: View | Numbers
@@ -217,7 +217,10 @@ class Push:
 
 @record(eq=False)
 class Pop:
-    """The last row of a stack, read in place: the row lies there until the stack is popped again."""
+    """The last row of a stack, read in place: the row lies there until the stack is popped again.
+
+    Off a stack of elements the run that was pushed last, of as many elements as the row has.
+    """
 
     stack: Stack
     result: Stack
@@ -251,7 +254,7 @@ class WriteRow:
 
 @record(eq=False)
 class Length:
-    """How many rows a stack has."""
+    """How many rows a stack has, or how many elements, where it holds those."""
 
     stack: Stack
     result: Register
@@ -277,7 +280,8 @@ class ToStack:
 
 @record(eq=False)
 class FromStack:
-    """All rows of a stack, the first first, as one array: read in place, if nobody needs the stack more, or copied."""
+    """All rows of a stack, or all elements, the first first, as one array: read in place, if nobody needs the stack
+    more, or copied."""
 
     stack: Stack
     result: Array

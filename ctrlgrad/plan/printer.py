@@ -109,9 +109,10 @@ class _Printer:
             return f"{item}: {dtype_name(item.dtype)}[{','.join(map(str, item.shape))}]{self.at(item)}"
         if isinstance(item, Stack):
             rows = self.plan.rows[item]
-            shape = "?" if rows is None else ",".join(map(str, rows))
+            shape = "?" if rows is None else "run" if item.holds == "elements" else ",".join(map(str, rows))
             handle = f" @stack {self.plan.handles[item]}" if item in self.plan.handles else ""
-            return f"{item}: stack<{dtype_name(item.dtype)}[{shape}]>{handle}"
+            what = " of sizes" if item.holds == "sizes" else ""
+            return f"{item}: stack{what}<{dtype_name(item.dtype)}[{shape}]>{handle}"
         assert isinstance(item, tuple)
         return ", ".join(map(self.declared, item))
 

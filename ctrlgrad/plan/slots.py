@@ -55,7 +55,7 @@ class Slots:
                 not step.row.is_whole
                 or array not in producers
                 or array in self.numbers
-                or array.shape != self.plan.rows[step.stack]
+                or not (step.stack.holds == "elements" or array.shape == self.plan.rows[step.stack])
             ):
                 continue
             handle, end = self.plan.handles[step.stack], position

@@ -69,7 +69,7 @@ class _Handles:
         self.count += 1
 
     def copy(self, stack: Stack) -> CopyStack:
-        other = Stack(f"{stack.name}c{self.count}", stack.dtype)
+        other = replace(stack, name=f"{stack.name}c{self.count}")
         self.plan.rows[other] = self.plan.rows[stack]
         self.new(other)
         return CopyStack(stack, other)

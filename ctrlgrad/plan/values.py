@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from ctrlgrad.plan.sizes import ONE, Size, Sizes, product, row_major
@@ -74,12 +76,22 @@ class View:
         return not self.offset and self.is_dense and product(self.shape) == self.array.count
 
 
+# What a stack holds: rows of one shape; or, of rows whose sizes differ, their elements end to end, or their sizes along
+# one axis.
+Holds = Literal["rows", "elements", "sizes"]
+
+
 @record
 class Stack:
-    """A version of a run-time list of rows of one dtype."""
+    """A version of a run-time list of rows of one dtype.
+
+    Of rows whose sizes differ there are several: one of elements, on which a row is pushed, and off which it is taken,
+    as a run of numbers, and one of sizes for each axis along which they differ.
+    """
 
     name: str
     dtype: np.dtype
+    holds: Holds = "rows"
 
     def __hash__(self) -> int:
         return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at

@@ -34,18 +34,11 @@ PER_PART = 6
 
 # What loops call Python back for, by program: for the value, the gradient and the second derivative.
 SUM, RESIZE = "stack_sum", "stack_resize"
-# Rows whose shape is not known where their stack begins: each may have another one.
-PUSH, POP = "stack_push", "stack_pop"
+# Stacks as a whole, and rows that are taken away from a TensorArray.
 OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
     "tensor_array_of_unknown_size": ({}, {RESIZE: 1}, {RESIZE: 3}),
-    "writes_that_append_in_a_loop": (
-        {},
-        {PUSH: 1, POP: 1, SUM: 2, RESIZE: 1},
-        {PUSH: 4, POP: 4, SUM: 4, RESIZE: 3},
-    ),
+    "writes_that_append_in_a_loop": ({}, {SUM: 2, RESIZE: 1}, {SUM: 4, RESIZE: 3}),
     "a_captured_array_that_is_written_to_and_not_carried": ({}, {SUM: 1}, {SUM: 2}),
-    "unknown_size": ({}, {}, {PUSH: 1, POP: 1}),
-    "unknown_time_and_batch": ({}, {}, {PUSH: 2, POP: 2}),
 }
 
 

@@ -25,11 +25,11 @@ def run(given: BlockStack, pops: int, pushes: list[float]) -> BlockStack:
     running.hold(copied(given))
     for _ in range(pops):
         if not words[frame.COUNT]:
-            running.back()
+            running.back(1)
         words[frame.COUNT] -= 1
     for value in pushes:
         if words[frame.COUNT] == words[frame.CAPACITY] or not words[frame.CAPACITY]:
-            running.grow(())
+            running.grow((), 1)
         assert running.open is not None
         running.open.storage.open()[words[frame.COUNT]] = value
         words[frame.COUNT] += 1

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+from plan import ragged_programs  # noqa: F401  (adds its own)
+from plan.small import SMALL as SMALL
+from plan.small import small, square, x2, x5
+from plan.small import wide as wide
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-
-# Products of five terms are calls of routines, of fewer they are kernels.
-x2, x5 = np.array([1.0, 2.0]), np.array([0.3, -0.2, 0.5, 0.1, -0.4])
-square = np.arange(25.0).reshape(5, 5) / 25
-wide = np.arange(32 * 33.0).reshape(32, 33) / 999
-
-
-@dataclass(frozen=True)
-class Small:
-    fn: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    order: int = 0
-    signature: Any = None
-
-
-SMALL: dict[str, Small] = {}
-
-
-def small(*arguments: Any, order: int = 0, signature: Any = None) -> Callable[[Any], Any]:
-    def add(fn: Any) -> Any:
-        SMALL[fn.__name__] = Small(fn, arguments, order, signature)
-        return fn
-
-    return add
 
 
 @small(x2, np.zeros((3, 2)))

@@ -18,6 +18,9 @@ from ctrlgrad.plan import chunks, fusion, joints, packing
 from ctrlgrad.plan.checker import PlanError
 from ctrlgrad.plan.checking import kernels
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.lowering import ragged
+from ctrlgrad.plan.lowering.state import State
+from ctrlgrad.plan.sizes import ONE
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: list[Any] = []
@@ -107,6 +110,30 @@ def a_loop_that_is_run_again_forgets_what_it_captures(patch: pytest.MonkeyPatch)
 def a_loop_that_reads_what_it_fills_is_run_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(chunks, "ReadRow", Nothing)
     patch.setattr(chunks, "Length", Nothing)
+
+
+@mutant("gradient_of_a_loop_over_parts", "gradient_of_a_carry_that_grows")
+def rows_whose_sizes_differ_are_taken_off_as_one(patch: pytest.MonkeyPatch) -> None:
+    right = ragged.pop
+
+    def pop(state: Any, node: Any, stack: Any) -> None:
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(state, "array", lambda dtype, shape: State.array(state, dtype, (ONE, *shape[1:])))
+            right(state, node, stack)
+
+    patch.setattr(ragged, "pop", pop)
+
+
+@mutant("gradient_of_parts_with_two_sizes")
+def rows_come_back_with_their_sizes_turned(patch: pytest.MonkeyPatch) -> None:
+    right = ragged.pop
+
+    def pop(state: Any, node: Any, stack: Any) -> None:
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(state, "array", lambda dtype, shape: State.array(state, dtype, shape[::-1]))
+            right(state, node, stack)
+
+    patch.setattr(ragged, "pop", pop)
 
 
 def runs(graph: Graph, arguments: list[Any]) -> Iterator[list[Any]]:

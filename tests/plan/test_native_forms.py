@@ -29,9 +29,7 @@ OUTSIDE = {
     "pinv": "LAPACK",
     "fft": "NumPy's transform, of any length",
     "stack_sum": "both stacks as a whole, by blocks, with the marks of rows that were never written",
-    "stack_rows": "rows that differ in shape",
-    "stack_concat": "rows that differ in shape",
-    "stack_split": "rows that differ in shape",
+    "stack_split": "rows that differ in shape, made from an array",
 }
 
 

@@ -63,6 +63,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "product_packed_before_a_loop": packed_product,
     "columns_before_a_loop": lambda: small("nearest_point"),
     "rows_of_an_unknown_size": lambda: corpus("unknown_size", 1),
+    "rows_of_sizes_that_differ": lambda: small("gradient_of_a_loop_over_parts"),
 }
 
 

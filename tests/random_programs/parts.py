@@ -163,6 +163,34 @@ def broadcasting(w: Writer) -> bool:
 
 
 @operation(4)
+def pooling(w: Writer) -> bool:
+    """Parts of other sizes in each iteration, of which a gradient needs what is dear to compute again."""
+    found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
+    if found is None or w.fixed:
+        return False
+    x, kind = found
+    rest, trips = Float(kind.dims[1:]), w.number(0, 4)
+    form = w.choose(("rest", "before", "joined", "growing"))
+    if form == "growing":
+        grown = "np.concatenate([c[0], np.tanh(c[0][-1:] + c[1])])"
+        body = f"lambda t, c: ({grown}, c[1] * 0.5 + np.mean(np.sin(c[0]) ** 2, axis=0) * 0.5)"
+        traced = f"cg.fori_loop(0, {trips}, {body}, (cg.unknown_dims({x}, 0), {x}[0]))[1]"
+        w.line(rest, "loop over a growing carry", traced, f"looped({trips}, {body}, ({x}, {x}[0]))[1]")
+        return True
+    if form == "before":
+        # There are no rows at first.
+        pooled = f"np.sum(np.sin(np.cumsum({x}[:t % {x}.shape[0]] * c, axis=0)) ** 2, axis=0) * 0.1"
+    else:
+        parts = f"np.tanh(np.cumsum({x}[t % {x}.shape[0]:] * c, axis=0))"
+        if form == "joined":
+            parts = f"np.concatenate([{parts}, {x}[:t % {x}.shape[0]]])"
+        pooled = f"np.mean({parts} ** 2, axis=0) * 0.5"
+    body = f"lambda t, c: c * 0.5 + {pooled}"
+    w.line(rest, "loop over parts", f"cg.fori_loop(0, {trips}, {body}, {x}[0])", f"looped({trips}, {body}, {x}[0])")
+    return True
+
+
+@operation(4)
 def updating(w: Writer) -> bool:
     found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
     if found is None:

@@ -105,6 +105,13 @@ def updated(x: Any, key: Any, value: Any, how: str) -> np.ndarray:
     return result
 
 
+def looped(trips: int, body: Callable[[int, Any], Any], carry: Any) -> Any:
+    """What a counted loop carries at its end."""
+    for t in range(trips):
+        carry = body(t, carry)
+    return carry
+
+
 def _compiled(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     # Errors of the library name the user's line: give them the source to show.
     filename = f"<random program {next(_numbers) % 64}>"
@@ -114,7 +121,7 @@ def _compiled(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     return function
 
 
-_TWINS = (stacked, written, updated, limited, cast, gradients)
+_TWINS = (stacked, written, updated, looped, limited, cast, gradients)
 
 
 def traced_function(program: Program) -> Callable[..., Any]:

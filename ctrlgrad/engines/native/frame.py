@@ -28,7 +28,8 @@ class Request(IntEnum):
     GROW_BUFFER = 2
     # A turn for Python, in loop `a`.
     POLL = 3
-    # Stack `a`: room for another row; the rows below the current block; all rows in one block; a block to write to.
+    # Stack `a`: room for `b` more rows; the rows below the current block, `b` of them in one piece; all rows in one
+    # block; a block to write to.
     FULL = 4
     EMPTY = 5
     GATHER = 6

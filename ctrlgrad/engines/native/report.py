@@ -16,6 +16,7 @@ from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Push, Report
 from ctrlgrad.ir import Graph, attributes
 from ctrlgrad.plan import model
+from ctrlgrad.plan.chunks import carried_stacks
 from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
 
@@ -103,11 +104,13 @@ class _Account:
         self.block(loop.condition, report, None)
         self.block(loop.body, report, loop)
         report.bytes_per_iteration = sum(
-            self.row_bytes(step) for step in loop.body.steps if isinstance(step, model.Push)
+            self.row_bytes(step) or 0 for step in loop.body.steps if isinstance(step, model.Push)
         )
         return report
 
     def push(self, step: model.Push, report: LoopReport, around: Loop | None) -> None:
+        if step.stack.holds == "sizes":
+            return
         found = self.pushed(step, around)
         report.pushes.append(Push(found.name, self.row_bytes(step), found.reason, found.source))
 
@@ -115,15 +118,16 @@ class _Account:
         """What stands behind the stack of a push: the loop around it carries it."""
         handles = self.program.plan.handles
         if around is not None:
-            stacks = [c.inside for c in around.carries if isinstance(c.inside, Stack)]
-            for number, stack in enumerate(stacks):
+            for number, stack in carried_stacks(around):
                 if handles[stack] == handles[step.stack]:
                     return describe(around.node, number)
         source = f" (at {step.node.source})" if step.node.source is not None else ""
         return Pushed(step.node.operands[0].hint or "stack", "pushed in a branch or a loop inside", source)
 
-    def row_bytes(self, step: model.Push) -> int:
-        """Of a row that the run has pushed; 0 where its size is not known, since none was."""
+    def row_bytes(self, step: model.Push) -> int | None:
+        """Of a row that the run has pushed; 0 where its size is not known, since none was; None where rows differ."""
+        if step.stack.holds == "elements":
+            return None
         shape = self.program.plan.rows[step.stack]
         assert shape is not None
         if all(size.is_known or set(size.names) <= self.sizes.keys() for size in shape):

@@ -25,7 +25,7 @@ from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
 from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.session import current
-from ctrlgrad.plan.chunks import LoopPlan, loop_plan
+from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.stacks.blocks import BlockStack
 
@@ -288,9 +288,9 @@ class Frame:
         elif request == Request.POLL:
             self.turns.next(a)
         elif request == Request.FULL:
-            self.stacks[a].grow(self.row_shape(a))
+            self.stacks[a].grow(self.row_shape(a), b)
         elif request == Request.EMPTY:
-            self.stacks[a].back()
+            self.stacks[a].back(b)
         elif request in (Request.GATHER, Request.OWN):
             self.stacks[a].gather()
         elif request == Request.NEW_ROWS:
@@ -365,10 +365,10 @@ class Frame:
 
     def _label(self, handle: int) -> str:
         for chunked in self.layout.chunked.values():
-            stacks = [c.inside for c in chunked.loop.carries if isinstance(c.inside, Stack)]
-            for number, stack in enumerate(stacks):
+            for number, stack in carried_stacks(chunked.loop):
                 if self.plan.handles[stack] == handle:
-                    return describe(chunked.loop.node, number).label
+                    label = describe(chunked.loop.node, number).label
+                    return f"sizes of {label}" if stack.holds == "sizes" else label
         return "rows of a stack"
 
     def move(self, source: int, target: int) -> None:

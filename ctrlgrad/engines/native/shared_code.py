@@ -101,11 +101,11 @@ class _StackFunction:
             for k in range(self.rank)
         ]
 
-    def ask(self, request: Request, ended: str) -> None:
-        """Tell the shape of the rows and ask; give `ended` where that ends the run."""
+    def ask(self, request: Request, ended: str, more: str = "0") -> None:
+        """Tell the shape of the rows and ask, with one number more; give `ended` where that ends the run."""
         for place, size in self.sizes():
             self.w.line(f"store i64 {size}, ptr {place}")
-        ends = self.w.op(f"call i1 @ask(ptr %frame, i64 {int(request)}, i64 %handle, i64 0)")
+        ends = self.w.op(f"call i1 @ask(ptr %frame, i64 {int(request)}, i64 %handle, i64 {more})")
         with self.w.when(ends):
             self.w.line(f"ret {self.result} {ended}")
             self.w.label(self.w.new_label("never"))
@@ -136,19 +136,20 @@ def _begin(rank: int) -> SharedFunction:
 
 
 def _room(rank: int) -> SharedFunction:
-    """The address of the next row of a stack, for which there is room then."""
-    f = _StackFunction("room", "ptr", ("bytes",), rank)
-    with f.w.when(f.w.op(f"icmp sge i64 {f.load(frame.COUNT)}, {f.load(frame.CAPACITY)}")):
-        f.ask(Request.FULL, ENDED)
+    """The address of the next rows of a stack, for which there is room then."""
+    f = _StackFunction("room", "ptr", ("bytes", "rows"), rank)
+    count = f.w.op(f"add i64 {f.load(frame.COUNT)}, %rows")
+    with f.w.when(f.w.op(f"icmp sgt i64 {count}, {f.load(frame.CAPACITY)}")):
+        f.ask(Request.FULL, ENDED, "%rows")
     return f.finished(f.row(f.load(frame.COUNT)))
 
 
 def _last() -> SharedFunction:
-    """The address of the last row of a stack, which is taken off."""
-    f = _StackFunction("last", "ptr", ("bytes",))
-    with f.w.when(f.w.op(f"icmp sle i64 {f.load(frame.COUNT)}, 0")):
-        f.ask(Request.EMPTY, ENDED)
-    count = f.w.op(f"sub i64 {f.load(frame.COUNT)}, 1")
+    """The address of the last rows of a stack, which are taken off."""
+    f = _StackFunction("last", "ptr", ("bytes", "rows"))
+    with f.w.when(f.w.op(f"icmp slt i64 {f.load(frame.COUNT)}, %rows")):
+        f.ask(Request.EMPTY, ENDED, "%rows")
+    count = f.w.op(f"sub i64 {f.load(frame.COUNT)}, %rows")
     f.store(frame.COUNT, count)
     return f.finished(f.row(count))
 

@@ -28,7 +28,7 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.places import Place
-from ctrlgrad.plan.sizes import Size, product
+from ctrlgrad.plan.sizes import ONE, Size, product
 from ctrlgrad.records import record
 
 # How many stacks keep their words in registers.
@@ -139,20 +139,24 @@ class StackText(PlanText):
         assert shape is not None
         return product(shape) * Size(stack.dtype.itemsize)
 
+    def rows_of(self, stack: Stack, row: View | Array | Sequence[Register]) -> Size:
+        """How many rows of its stack a row is: one, or of elements the run that it is."""
+        return product(row.shape) if stack.holds == "elements" and isinstance(row, View | Array) else ONE
+
     def reserve(self, number: int) -> None:
         """Room for the row of a push, and its address."""
         push = self.pushes[number]
-        address = self.top(push.stack)
+        address = self.top(push.stack, self.rows_of(push.stack, push.row))
         self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
 
-    def fetch(self, stack: Stack, address: str, ahead: Ahead) -> None:
-        """Begin to bring a row near that lies above one, or below it, where that may pay.
+    def fetch(self, nbytes: Size, address: str, ahead: Ahead) -> None:
+        """Begin to bring a row near that lies above one of so many bytes, or below it, where that may pay.
 
         What a backward loop takes off lies below what it took off before, and is read upwards: a processor goes on
         fetching what is read in one direction, and takes this for none. So the row below is fetched downwards. Of what
-        is pushed, which is in order, the processor fetches too little ahead.
+        is pushed, which is in order, the processor fetches too little ahead. Rows whose sizes differ are taken to be as
+        long as the one before.
         """
-        nbytes = self.row_bytes(stack)
         if nbytes.is_known and not ahead.least <= nbytes.factor <= ahead.most:
             return
         is_up = ahead.rows > 0
@@ -163,24 +167,22 @@ class StackText(PlanText):
         self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.call_shared("fetch", at, str(step), self.size(nbytes), str(ahead.least), str(ahead.most))
 
-    def top(self, stack: Stack) -> str:
-        """The address of the next row of a stack, for which there is room."""
-        address = self.room(stack)
-        self.fetch(stack, address, PUSHED)
+    def top(self, stack: Stack, rows: Size = ONE) -> str:
+        """The address of the next rows of a stack, for which there is room."""
+        address = self.room(stack, self.size(rows))
+        self.fetch(self.row_bytes(stack) * rows, address, PUSHED)
         return address
 
-    def room(self, stack: Stack) -> str:
+    def room(self, stack: Stack, rows: str) -> str:
         """As `top`; a full block asks for another one."""
         if not self.near:
-            return self.ask_of_stack("room", stack, self.size(self.row_bytes(stack)), is_told_shape=True)
+            return self.ask_of_stack("room", stack, self.size(self.row_bytes(stack)), rows, is_told_shape=True)
         handle = self.plan.handles[stack]
         words = self.layout.stack(handle)
-        full = self.w.op(
-            f"icmp sge i64 {self.load_word(words + frame.COUNT)}, {self.load_word(words + frame.CAPACITY)}"
-        )
-        with self.w.when(full):
+        count = self.w.add(self.load_word(words + frame.COUNT), rows)
+        with self.w.when(self.w.op(f"icmp sgt i64 {count}, {self.load_word(words + frame.CAPACITY)}")):
             self.row_shape(stack)
-            self.ask(Request.FULL, str(handle))
+            self.ask(Request.FULL, str(handle), rows)
         return self.row_at(stack, self.load_word(words + frame.COUNT))
 
     def row_at(self, stack: Stack, index: str) -> str:
@@ -194,12 +196,13 @@ class StackText(PlanText):
         number = self.push_numbers[step]
         slot = Place("slot", number)
         is_in_place = isinstance(step.row, View) and self.plan.places[step.row.array] == slot
+        rows = self.rows_of(step.stack, step.row)
         if not is_in_place:
-            self.store_row(step.row, self.top(step.stack), self.row_bytes(step.stack))
+            self.store_row(step.row, self.top(step.stack, rows), self.row_bytes(step.stack) * rows)
         count = self.load_word(words + frame.COUNT)
         if self.plan.handles[step.stack] in self.partly_written:
             self.mark(words, count)
-        self.store_word(words + frame.COUNT, self.w.op(f"add i64 {count}, 1"))
+        self.store_word(words + frame.COUNT, self.w.add(count, self.size(rows)))
 
     def mark(self, words: int, at: str) -> None:
         """Note that a row is written, where marks are kept: then all rows lie in one block."""
@@ -222,28 +225,30 @@ class StackText(PlanText):
             self.registers[register.name] = self.load_at(address, k, register.dtype)
 
     def pop(self, step: Pop) -> None:
-        address = self.last(step.stack)
+        rows = self.rows_of(step.stack, step.row)
+        address = self.last(step.stack, rows)
         if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
             self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
             return
         if isinstance(step.row, Array):
             self.define(step.row)
-        self.load_row(step.row, address, self.row_bytes(step.stack))
+        self.load_row(step.row, address, self.row_bytes(step.stack) * rows)
 
-    def last(self, stack: Stack) -> str:
-        """The address of the last row of a stack, which is taken off."""
-        address = self.taken_off(stack)
-        self.fetch(stack, address, POPPED)
+    def last(self, stack: Stack, rows: Size) -> str:
+        """The address of the last rows of a stack, which are taken off."""
+        address = self.taken_off(stack, self.size(rows))
+        self.fetch(self.row_bytes(stack) * rows, address, POPPED)
         return address
 
-    def taken_off(self, stack: Stack) -> str:
+    def taken_off(self, stack: Stack, rows: str) -> str:
         """As `last`; an empty block asks for the one below."""
         if not self.near:
-            return self.ask_of_stack("last", stack, self.size(self.row_bytes(stack)))
+            return self.ask_of_stack("last", stack, self.size(self.row_bytes(stack)), rows)
         handle = self.plan.handles[stack]
         words = self.layout.stack(handle)
-        self.ask_if(self.w.op(f"icmp sle i64 {self.load_word(words + frame.COUNT)}, 0"), Request.EMPTY, str(handle))
-        count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
+        is_short = self.w.op(f"icmp slt i64 {self.load_word(words + frame.COUNT)}, {rows}")
+        self.ask_if(is_short, Request.EMPTY, str(handle), rows)
+        count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, {rows}")
         self.store_word(words + frame.COUNT, count)
         return self.row_at(stack, count)
 

@@ -234,23 +234,25 @@ class RunningStack:
             block.close()
             place += block.count
 
-    def grow(self, shape: tuple[int, ...]) -> None:
-        """Room for another row."""
+    def grow(self, shape: tuple[int, ...], rows: int) -> None:
+        """Room for so many rows more, in one piece."""
         count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
         if self.stack.written is not None or (count and self.is_indexed):
             self.gather(2 * count + LEAST_ROWS)
             return
-        row = max(self.row_bytes(shape), 1)
+        # There is room for several times as many. A block that was closed has none for no rows either.
+        rows = max(rows, 1)
+        piece = max(self.row_bytes(shape) * rows, 1)
         if current() is None:
-            if self.open is None and self.extend(shape):
+            if self.open is None and self.extend(shape, rows):
                 return
-            capacity = max(LEAST_ROWS, min(2 * self.last_capacity() or FIRST_ROWS, CHUNK_BYTES // row))
+            capacity = max(LEAST_ROWS, min(2 * self.last_capacity() // rows or FIRST_ROWS, CHUNK_BYTES // piece)) * rows
             if not count:
                 capacity = max(capacity, self.joined_rows)
         else:
             # Memory counts: several stacks have to find room.
-            capacity = 2 * self.last_rows if self.last_rows else LEAST_ROWS
-            capacity = max(1, min(capacity, chunk_bytes() // SHARE // row))
+            capacity = 2 * self.last_rows // rows or LEAST_ROWS
+            capacity = max(1, min(capacity, chunk_bytes() // SHARE // piece)) * rows
         self.lend(self.source or self.memory, shape, capacity)
 
     def lend(self, source: Source, shape: tuple[int, ...], capacity: int) -> None:
@@ -275,13 +277,13 @@ class RunningStack:
         storage = self.open.storage
         return len(storage.memory.array if isinstance(storage, ClaimedRows) else storage.open())
 
-    def extend(self, shape: tuple[int, ...]) -> bool:
-        """Rows of the last block that nobody wrote, if there are any; else each run would leave a block, however few
-        its rows."""
+    def extend(self, shape: tuple[int, ...], rows: int) -> bool:
+        """Rows of the last block that nobody wrote, if there are as many; else each run would leave a block, however
+        few its rows."""
         last = self.stack.blocks[-1] if self.stack.blocks else None
         if last is None or not isinstance(last.storage, Resident) or self.stack.shape != shape:
             return False
-        if not last.storage.claim(last.count):
+        if len(last.storage.array) - last.count < rows or not last.storage.claim(last.count):
             return False
         block = Block(ClaimedRows(last.storage, last.count), 0)
         self.stack.blocks.append(block)
@@ -296,10 +298,10 @@ class RunningStack:
             block.storage.shrink(block.count)
         self.last_rows = 0
 
-    def back(self) -> None:
-        """The block below one that has been emptied."""
+    def back(self, rows: int) -> None:
+        """The block below one that has been emptied, off the end of which so many rows are to be taken."""
         stack = self.settle()
-        if not stack:
+        if not stack or stack.blocks[-1].count < rows:
             raise ExecutionError("stack: popped more values than were pushed")
         self.show(stack.blocks[-1], False)
 

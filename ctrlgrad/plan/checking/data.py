@@ -115,6 +115,8 @@ class Data(Replay):
         rows = self.plan.rows[stack]
         if cell.data is None or rows is None:
             return cell.data
+        if stack.holds == "elements":
+            return cell.data.view(stack.dtype).copy()
         shape = self.shape(rows)
         return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
 

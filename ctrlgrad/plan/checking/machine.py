@@ -137,7 +137,7 @@ class _Machine(Data):
                 found = None if step.found is None else self.values[step.found.name]
                 raise RunEndedError(step.status, step.site, found)
         elif isinstance(step, Length):
-            self.values[step.result.name] = np.int64(len(self.stack(step.stack)))
+            self.values[step.result.name] = np.int64(self.length(step.stack))
         elif isinstance(step, Kernel):
             run_kernel(self, step, reads, writes, self.draw)
         elif isinstance(step, Product):
@@ -260,6 +260,11 @@ class _Machine(Data):
     def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
         rows = self.plan.rows[step.stack]
         assert rows is not None
+        if step.stack.holds == "elements":
+            assert isinstance(step.row, Array)
+            nbytes = self.size(step.row.count) * step.row.dtype.itemsize
+            if source.data.nbytes != nbytes:
+                self.fail(f"{source.data.nbytes} bytes were pushed on {step.stack}, {step.row} has {nbytes}")
         if target is source:
             if source.data is None:  # never written: it holds zeros, and belongs to no stack any more
                 source.data = np.zeros(math.prod(self.shape(rows)) * step.stack.dtype.itemsize, np.uint8)
@@ -275,6 +280,13 @@ class _Machine(Data):
 
     def got_rows(self, step: FromStack, sources: Sequence[Cell], target: Cell) -> None:
         shape = self.shape(step.result.shape)
+        if step.stack.holds == "elements":
+            count = self.length(step.stack)
+            if count != math.prod(shape):
+                self.fail(f"{step.stack} has {count} elements, {step.result} has not")
+            runs = [self.row_of(step.stack, source) for source in sources]
+            self.elements(target, step.result)[...] = np.concatenate(runs) if runs else ()
+            return
         if len(sources) != shape[0]:
             self.fail(f"{step.stack} has {len(sources)} rows, {step.result} has not")
         rows = [self.row_of(step.stack, source) for source in sources]
@@ -282,6 +294,14 @@ class _Machine(Data):
         elements = self.elements(target, step.result).reshape(shape)
         for k, row in enumerate(rows):
             elements[k] = blank if row is None else row
+
+    def length(self, stack: Stack) -> int:
+        """How many rows, or elements, a stack has."""
+        running = self.stack(stack)
+        if stack.holds != "elements":
+            return len(running)
+        nbytes: int = sum(cell.data.nbytes for cell in running.cells())
+        return nbytes // stack.dtype.itemsize
 
     def underflow(self, step: Pop) -> Cell:
         raise RunEndedError("empty", 0)

@@ -220,6 +220,8 @@ class Steps(State):
         running = self.stack(step.stack)
         source: Cell | None = None
         content: Content
+        if step.stack.holds == "elements" and not (isinstance(step.row, View) and step.row.is_dense):
+            self.fail(f"what is pushed on {step.stack} is no run of elements")
         if isinstance(step.row, View):
             array = step.row.array
             source = self.read(array)
@@ -335,7 +337,8 @@ class Steps(State):
         running = self.stack(step.stack)
         running.gather()
         self.check_rows(running)
-        if self.plan.rows[step.stack] != step.result.shape[1:] or step.stack.dtype != step.result.dtype:
+        fits = step.stack.holds == "elements" or self.plan.rows[step.stack] == step.result.shape[1:]
+        if not fits or step.stack.dtype != step.result.dtype:
             self.fail(f"{step.result} is not of the shape and type of the rows of {step.stack}")
         place, sources = self.place_of(step.result), list(running.cells())
         if place.kind == "row":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ctrlgrad import ir
 from ctrlgrad.ir import Node, StackType, Value
-from ctrlgrad.plan.lowering.stack_facts import RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, parts_of_stack
 from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
@@ -82,7 +82,7 @@ class _Attempt:
         return frozenset()
 
     def _start(self, item: Item) -> Item:
-        if isinstance(item, tuple | Stack):
+        if isinstance(item, tuple | Stack | RaggedStack):
             return item
         return self.state.dense(item).view
 
@@ -90,8 +90,8 @@ class _Attempt:
         state = self.state
         if isinstance(start, tuple):
             return tuple(state.register(r.dtype, "c") for r in start)
-        if isinstance(start, Stack):
-            return state.stack(state.facts[start])
+        if isinstance(start, Stack | RaggedStack):
+            return state.version(start)
         assert isinstance(start, View)
         shape = tuple(
             Size(1, (self.dims[_Changing(position, axis)][0].name,)) if _Changing(position, axis) in self.dims else size
@@ -103,14 +103,18 @@ class _Attempt:
         found = set()
         for position, (inside, output) in enumerate(zip(self.inside, outputs, strict=True)):
             if isinstance(inside, View):
-                assert not isinstance(output, tuple | Stack)
+                assert not isinstance(output, tuple | Stack | RaggedStack)
                 for axis, (before, after) in enumerate(zip(inside.shape, output.shape, strict=True)):
                     if before != after and _Changing(position, axis) not in self.changing:
                         found.add(_Changing(position, axis))
         return frozenset(found)
 
     def _next(self, position: int, item: Item) -> Item:
-        if isinstance(item, tuple | Stack):
+        inside = self.inside[position]
+        if isinstance(item, RaggedStack) or isinstance(inside, RaggedStack):
+            assert isinstance(item, Stack | RaggedStack) and isinstance(inside, Stack | RaggedStack)
+            _common(self.state, (inside, item))
+        if isinstance(item, tuple | Stack | RaggedStack):
             return item
         return self.state.dense(item).view
 
@@ -126,10 +130,10 @@ class _Attempt:
                 last = tuple(state.register(r.dtype) for r in inside)
                 carries += map(Carry, start, inside, following, last)
                 results.append(last)
-            elif isinstance(inside, Stack):
-                assert isinstance(start, Stack) and isinstance(following, Stack)
-                stack = state.stack(state.facts[start])
-                carries.append(Carry(start, inside, following, stack))
+            elif isinstance(inside, Stack | RaggedStack):
+                assert isinstance(start, Stack | RaggedStack) and isinstance(following, Stack | RaggedStack)
+                stack = state.version(start)
+                carries += map(Carry, *map(parts_of_stack, (start, inside, following, stack)))
                 results.append(stack)
             else:
                 assert isinstance(start, View) and isinstance(inside, View) and isinstance(following, View)
@@ -212,11 +216,11 @@ def branch(state: State, node: Node, visit: Visit) -> None:
     for position, value in enumerate(node.results):
         items = [each[position] for each in yielded]
         if isinstance(value.type, StackType):
-            stacks = [item for item in items if isinstance(item, Stack)]
-            result = state.stack(_common_facts(state, stacks))
-            results.append(result)
+            stacks = [item for item in items if isinstance(item, Stack | RaggedStack)]
+            result = state.version(_common(state, stacks))
+            results += parts_of_stack(result)
             for k, stack in enumerate(stacks):
-                outputs[k].append(stack)
+                outputs[k] += parts_of_stack(stack)
             state.items[value] = result
         elif value.type.rank == 0:
             registers = state.registers(value.type.dtype)
@@ -238,20 +242,30 @@ def branch(state: State, node: Node, visit: Visit) -> None:
     )
 
 
-def _common_facts(state: State, stacks: Sequence[Stack]) -> StackFacts:
-    """What is known of a stack that is one of several: rows of one shape stay so only where all others have it too."""
-    facts = [state.facts[s] for s in stacks]
-    is_ragged = any(f.is_ragged for f in facts)
-    known = next((f for f in facts if (f.is_ragged if is_ragged else f.shape is not None)), facts[0])
+def _common(state: State, stacks: Sequence[Stack | RaggedStack]) -> Stack | RaggedStack:
+    """That of several stacks, one of which a value is, by which all of them are known: rows of one shape stay so only
+    where all others have it too."""
+    facts = [state.facts_of(s) for s in stacks]
+    plain = [s for s in stacks if isinstance(s, Stack)]
+    if len(plain) < len(stacks):
+        if any(f is not facts[0] for f in facts):
+            for stack in stacks:
+                state.needs_list(stack)
+            raise Learned
+        return stacks[0]
+    is_listed = any(f.is_listed for f in facts)
+    number = next((k for k, f in enumerate(facts) if (f.is_listed if is_listed else f.shape is not None)), 0)
+    known = facts[number]
     for f in facts:
         if f is known:
             continue
-        known.put(None)
+        state.put(plain[number], None)
         if f.shape is None:
-            f.shape, f.is_ragged = known.shape, is_ragged
-        elif f.is_ragged != is_ragged or (not is_ragged and f.shape != known.shape):
-            raise RowsDiffer(f.origin)
-    return known
+            f.shape, f.is_listed = known.shape, is_listed
+        elif f.is_listed != is_listed or (not is_listed and f.shape != known.shape):
+            state.needs_list(plain[facts.index(f)])
+            raise Learned
+    return plain[number]
 
 
 def _joined(
@@ -265,7 +279,7 @@ def _joined(
     """An array that each branch yields; sizes that differ are numbers that the branches yield beside it."""
     arrays: list[Array] = []
     for item, block in zip(items, blocks, strict=True):
-        assert not isinstance(item, tuple | Stack)
+        assert not isinstance(item, tuple | Stack | RaggedStack)
         with _into(state, block):
             arrays.append(state.dense(item))
     shape: list[Size] = []

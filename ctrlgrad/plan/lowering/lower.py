@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.elementwise import NoExpression
 from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.stack_facts import NumbersDiffer, RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering.stack_facts import Learned, Origins, RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Assumption, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
@@ -59,6 +60,8 @@ RULES: dict[str, Rule] = {
     "stack_to_tensor": stacks.stack_to_tensor,
     "stack_resize": stacks.stack_resize,
     "stack_clear": stacks.stack_clear,
+    "stack_rows": stacks.stack_rows,
+    "stack_concat": stacks.stack_concat,
 }
 
 
@@ -81,16 +84,16 @@ WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = 
 
 def lower(graph: Graph, shapes: Sequence[ArgumentShape], dropped: frozenset[Assumption] = frozenset()) -> Plan:
     """The plan of a graph for arguments of such shapes, without the assumptions that are dropped."""
-    ragged: frozenset[Node | Value] = frozenset()
-    varied: frozenset[Node] = frozenset()
+    origins = Origins()
     while True:
-        try:
-            return _lowered(graph, shapes, State(ragged, varied, dropped))
-        except RowsDiffer as found:
-            assert found.origin not in ragged
-            ragged |= {found.origin}
-        except NumbersDiffer as found:
-            varied |= {found.origin}
+        state = State(origins, dropped)
+        # A plan that has learned something is of no use, and need not be whole.
+        with suppress(Learned):
+            plan = _lowered(graph, shapes, state)
+            if state.learned == Origins():
+                return plan
+        before, origins = origins, origins | state.learned
+        assert origins != before
 
 
 def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], state: State) -> Plan:
@@ -118,6 +121,9 @@ def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], state: State) -> Pla
     outputs = state.run(graph, {}, visit)
     results: list[Numbers | Array | Stack] = []
     for item in outputs:
+        if isinstance(item, RaggedStack):
+            state.needs_list(item)
+            item = item.elements
         results.append(item if isinstance(item, tuple | Stack) else state.dense(item))
     return Plan(
         graph.name,
@@ -127,14 +133,14 @@ def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], state: State) -> Pla
         tuple(results),
         tuple(state.constants),
         tuple(state.sites),
-        {stack: None if facts.is_ragged else facts.shape for stack, facts in state.facts.items()},
+        {stack: None if facts.is_listed else facts.shape for stack, facts in state.facts.items()},
     )
 
 
 def _argument(state: State, value: Value, dims: tuple[Size, ...], shape: ArgumentShape) -> Numbers | Array | Stack:
     if isinstance(value.type, StackType):
-        is_ragged = shape.is_ragged or value in state.ragged
-        facts = StackFacts(value.type.element.dtype, None if is_ragged else dims, 0, value, is_ragged)
+        is_listed = shape.is_ragged or value in state.origins.listed
+        facts = StackFacts(value.type.element.dtype, None if is_listed else dims, 0, value, is_listed)
         stack = state.stack(facts)
         state.items[value] = stack
         return stack

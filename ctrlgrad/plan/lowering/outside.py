@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.ir import Node, StackType
-from ctrlgrad.plan.lowering.stack_facts import StackFacts
+from ctrlgrad.plan.lowering.stack_facts import RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Block, Branch, Numbers, Outside, Register, Stack, Value, View
 from ctrlgrad.plan.sizes import Size, Sizes
@@ -25,6 +25,9 @@ def outside(
     operands: list[Numbers | View | Stack] = []
     for v in node.operands:
         given = state.items[v]
+        if isinstance(given, RaggedStack):
+            state.needs_list(given)
+            given = given.elements
         operands.append(state.in_memory(given) if isinstance(given, Splat) else given)
     results: list[Numbers | Array | Stack] = []
     sizes: list[tuple[Register, int, int]] = []
@@ -90,8 +93,8 @@ def _facts(state: State, node: Node, type: StackType) -> StackFacts:
     for v in node.operands:
         item = state.items[v]
         if isinstance(item, Stack) and isinstance(v.type, StackType) and v.type.element == type.element:
-            state.facts[item].put(None)
+            state.put(item, None)
             return state.facts[item]
     shape = tuple(Size(d) for d in type.element.shape if d is not None)
-    is_ragged = not type.element.is_static or node in state.ragged
-    return StackFacts(type.element.dtype, None if is_ragged else shape, len(state.scopes) - 1, node, is_ragged)
+    is_listed = not type.element.is_static or node in state.origins.listed
+    return StackFacts(type.element.dtype, None if is_listed else shape, len(state.scopes) - 1, node, is_listed)

@@ -1,28 +1,62 @@
-"""What lowering knows of a stack; and the errors by which it learns what it has to know of one from the start."""
+"""What lowering knows of a stack, and what has to be known of some from the start.
+
+A stack of rows whose sizes differ is a `RaggedStack`, several stacks of the plan, if all that is done with it is to
+make it, to push rows, to take them off and to join them. Any other, such as one that enters or leaves the plan, is a
+list that reference kernels keep. Which stacks are such is found by lowering the graph as if they were not, and once
+more with what that told (`Origins`).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
 
 import numpy as np
 
 from ctrlgrad.ir import Node, Value
 from ctrlgrad.plan.sizes import Size, Sizes
+from ctrlgrad.plan.values import Holds, Stack
 from ctrlgrad.records import record
 
-
-class RowsDiffer(Exception):
-    """A stack that was assumed to be of rows of one shape has rows of several: it has to be known from the start."""
-
-    def __init__(self, origin: Node | Value) -> None:
-        super().__init__(origin)
-        self.origin = origin
+Origin = Node | Value
 
 
-class NumbersDiffer(Exception):
-    """A stack all of whose rows were assumed to be of one size holds others too: it has to be known from the start."""
+@record
+class Origins:
+    """What makes stacks that are not of rows of one shape, or whose numbers differ though some looked alike."""
 
-    def __init__(self, origin: Node) -> None:
-        super().__init__(origin)
-        self.origin = origin
+    # With the axes along which rows differ.
+    ragged: Mapping[Origin, frozenset[int]] = field(default_factory=dict)
+    # Kept by reference kernels.
+    listed: frozenset[Origin] = frozenset()
+    varied: frozenset[Origin] = frozenset()
+
+    def __or__(self, other: Origins) -> Origins:
+        axes = dict(self.ragged)
+        for origin, more in other.ragged.items():
+            axes[origin] = axes.get(origin, frozenset()) | more
+        return Origins(axes, self.listed | other.listed, self.varied | other.varied)
+
+
+class Learned(Exception):
+    """What was assumed of a stack is not so: the graph is to be lowered with what is known now."""
+
+
+@record
+class RaggedStack:
+    """A stack of rows whose sizes differ, as the plan has it: see `Stack`."""
+
+    elements: Stack
+    sizes: tuple[Stack, ...]
+
+    @property
+    def parts(self) -> tuple[Stack, ...]:
+        return (*self.sizes, self.elements)
+
+
+def parts_of_stack(item: Stack | RaggedStack) -> tuple[Stack, ...]:
+    """The stacks of the plan that stand for one of the graph."""
+    return item.parts if isinstance(item, RaggedStack) else (item,)
 
 
 @record(frozen=False)
@@ -35,22 +69,27 @@ class StackFacts:
     # Sizes in it must be visible where the stack was created.
     scope: int
     # Where the stack comes from: a node, or the argument that it is.
-    origin: Node | Value
-    is_ragged: bool = False
+    origin: Origin
+    # Whether it is a list that reference kernels keep.
+    is_listed: bool = False
+    # Whether it is taken to begin without rows, though it was asked for some.
+    is_taken_empty: bool = False
+    holds: Holds = "rows"
+    # Of ragged rows: the axes along which they differ, and their sizes, None along those and where not known yet.
+    axes: tuple[int, ...] = ()
+    row: tuple[Size | None, ...] = ()
     # The size that all rows so far are; whether some are not, or others; whether that size was relied on.
     only: Size | None = None
     is_varied: bool = False
     is_assumed: bool = False
 
-    def put(self, size: Size | None) -> None:
-        """A row goes onto the stack: a size of the whole plan, or something else."""
+    def put(self, size: Size | None) -> bool:
+        """A row goes onto the stack: a size of the whole plan, or something else. False where others were assumed."""
         if size is not None and not self.is_varied and self.only in (None, size):
             self.only = size
-            return
+            return True
         self.is_varied = True
-        if self.is_assumed:
-            assert isinstance(self.origin, Node)
-            raise NumbersDiffer(self.origin)
+        return not self.is_assumed
 
     def assumed_size(self) -> Size | None:
         """The size that every row is; None where they may differ."""

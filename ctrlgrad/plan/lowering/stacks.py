@@ -1,13 +1,14 @@
-"""Stacks: rows of one known shape are native; a stack of rows of different shapes is kept by reference kernels."""
+"""Stacks: rows of one shape, or of sizes that differ (see `ragged`); what is neither is kept by reference kernels."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.plan.expression import BOOL, Number
+from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.stack_facts import RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
 from ctrlgrad.plan.model import (
     Block,
@@ -20,6 +21,7 @@ from ctrlgrad.plan.model import (
     Pop,
     Push,
     ReadRow,
+    Register,
     Stack,
     ToStack,
     View,
@@ -31,18 +33,43 @@ from ctrlgrad.plan.sizes import ONE, Size, Sizes
 def stack_new(state: State, node: Node) -> None:
     element = attributes.NewStack.of(node).element
     shape = tuple(Size(d) for d in element.shape if d is not None) if element.is_static else None
-    # Rows that were never written have a shape from the start.
-    is_ragged = (shape is None and bool(node.operands)) or node in state.ragged
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, node, is_ragged, is_varied=node in state.varied)
-    result = state.stack(facts)
+    origins = state.origins
     size = state.index(node.operands[0]) if node.operands else None
+    # Rows that were never written have a shape from the start. What a gradient asks for so begins without rows.
+    is_taken_empty = shape is None and size is not None and node not in origins.listed and _may_be_empty(state, size)
+    is_listed = node in origins.listed or (shape is None and size is not None and not is_taken_empty)
+    if is_taken_empty:
+        assert size is not None
+        state.guard(state.compute([size], BOOL, lambda n: n.equals(0)), "rows", size)
+        size = None
+    if node in origins.ragged and not is_listed:
+        ragged.new(state, node, element, is_taken_empty)
+        return
+    is_varied = node in origins.varied
+    scope = len(state.scopes) - 1
+    facts = StackFacts(element.dtype, shape, scope, node, is_listed, is_taken_empty, is_varied=is_varied)
+    result = state.stack(facts)
     state.emit(NewStack(result, size, node))
     state.items[node.result] = result
 
 
-def _stack(state: State, value: Value) -> Stack:
+def _may_be_empty(state: State, size: Register) -> bool:
+    """Whether a plan takes it for granted that so many rows are none."""
+    known = state.size_of(size)
+    return state.assumes("rows") and not (known.is_known and known.factor)
+
+
+def _slots(state: State, value: Value) -> Stack | RaggedStack:
+    """A stack whose rows are written or read at any place: those that it was asked for are there."""
+    item = _stack(state, value)
+    if state.facts_of(item).is_taken_empty:
+        state.needs_list(item)
+    return item
+
+
+def _stack(state: State, value: Value) -> Stack | RaggedStack:
     item = state.items[value]
-    assert isinstance(item, Stack)
+    assert isinstance(item, Stack | RaggedStack)
     return item
 
 
@@ -57,28 +84,35 @@ def _row(state: State, value: Value) -> View | Numbers:
 def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
     """Whether rows of a shape are what the stack's other rows are; the first row says what they are."""
     facts = state.facts[stack]
-    if facts.is_ragged:
+    if facts.is_listed:
         return False
     if facts.shape is None:
-        if all(state.scope_of(size) <= facts.scope for size in shape):
-            facts.shape = shape
+        inner = [axis for axis, size in enumerate(shape) if state.scope_of(size) > facts.scope]
+        if inner:
+            state.rows_differ(facts, inner)
+            facts.is_listed = True
         else:
-            facts.is_ragged = True
+            facts.shape = shape
     elif facts.shape != shape:
-        differ = any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b)
-        if differ or not state.assumes("rows"):
-            raise RowsDiffer(facts.origin)
+        axes = [axis for axis, (a, b) in enumerate(zip(facts.shape, shape, strict=True)) if a != b]
+        if not state.assumes("rows") or any(facts.shape[axis].is_known and shape[axis].is_known for axis in axes):
+            state.rows_differ(facts, axes)
+            raise Learned
         for a, b in zip(facts.shape, shape, strict=True):
             state.guard_equal(b, a, "rows")
-    return not facts.is_ragged
+    return not facts.is_listed
 
 
 def stack_push(state: State, node: Node) -> None:
     stack, row = _stack(state, node.operands[0]), _row(state, node.operands[1])
+    if isinstance(stack, RaggedStack):
+        assert isinstance(row, View)
+        ragged.push(state, node, stack, row)
+        return
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node)
         return
-    state.facts[stack].put(_plan_size(state, row))
+    state.put(stack, _plan_size(state, row))
     result = state.stack(state.facts[stack])
     state.emit(Push(stack, row, result, node))
     state.items[node.result] = result
@@ -103,14 +137,18 @@ def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
     return array, array.view
 
 
-def _is_native(state: State, stack: Stack) -> bool:
-    facts = state.facts[stack]
-    return not facts.is_ragged and facts.shape is not None
+def _is_native(stack: Stack | RaggedStack, state: State) -> TypeGuard[Stack]:
+    """Whether a stack's rows have one shape, which is known."""
+    facts = state.facts_of(stack)
+    return isinstance(stack, Stack) and not facts.is_listed and facts.shape is not None
 
 
 def stack_pop(state: State, node: Node) -> None:
     stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    if isinstance(stack, RaggedStack):
+        ragged.pop(state, node, stack)
+        return
+    if not _is_native(stack, state):
         outside(state, node)
         return
     result = state.stack(state.facts[stack])
@@ -123,8 +161,8 @@ def stack_pop(state: State, node: Node) -> None:
 
 
 def stack_read(state: State, node: Node) -> None:
-    stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    stack = _slots(state, node.operands[0])
+    if not _is_native(stack, state):
         outside(state, node)
         return
     row, item = _new_row(state, stack)
@@ -141,8 +179,8 @@ def stack_add(state: State, node: Node) -> None:
 
 
 def _write(state: State, node: Node, how: Any, grow: bool = False, once: bool = False) -> None:
-    stack, row = _stack(state, node.operands[0]), _row(state, node.operands[2])
-    if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
+    stack, row = _slots(state, node.operands[0]), _row(state, node.operands[2])
+    if isinstance(stack, RaggedStack) or not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node)
         return
     _write_row(state, node, stack, row, how, grow, once)
@@ -151,7 +189,7 @@ def _write(state: State, node: Node, how: Any, grow: bool = False, once: bool = 
 def _write_row(
     state: State, node: Node, stack: Stack, row: Any, how: Any, grow: bool = False, once: bool = False
 ) -> None:
-    state.facts[stack].put(None)
+    state.put(stack, None)
     result = state.stack(state.facts[stack])
     index = state.index(node.operands[1])
     state.emit(WriteRow(stack, index, row, result, how, grow, once, state.site()))
@@ -160,8 +198,8 @@ def _write_row(
 
 def stack_clear(state: State, node: Node) -> None:
     """A slot that was never written holds zeros, where rows have one shape: the slot is given them."""
-    stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    stack = _slots(state, node.operands[0])
+    if not _is_native(stack, state):
         outside(state, node)
         return
     shape = state.facts[stack].shape
@@ -173,8 +211,8 @@ def stack_clear(state: State, node: Node) -> None:
 
 def stack_resize(state: State, node: Node) -> None:
     """Another length. What undoes a row that was appended takes that row away; the kernel does all else."""
-    stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    stack = _slots(state, node.operands[0])
+    if not _is_native(stack, state):
         outside(state, node)
         return
     length = state.register("int64")
@@ -201,12 +239,13 @@ def stack_resize(state: State, node: Node) -> None:
 
 def stack_length(state: State, node: Node) -> None:
     register = state.register("int64")
-    state.emit(Length(_stack(state, node.operands[0]), register))
+    stack = _stack(state, node.operands[0])
+    state.emit(Length(stack.sizes[0] if isinstance(stack, RaggedStack) else stack, register))
     state.items[node.result] = (register,)
 
 
 def stack_from_tensor(state: State, node: Node) -> None:
-    if node in state.ragged:
+    if node in state.origins.listed:
         outside(state, node)
         return
     tensor: Tensor = state.tensor(node.operands[0])
@@ -217,8 +256,8 @@ def stack_from_tensor(state: State, node: Node) -> None:
 
 def stack_to_tensor(state: State, node: Node) -> None:
     """All rows. The sizes among the operands are those that rows would have where there are none."""
-    stack = _stack(state, node.operands[0])
-    if not _is_native(state, stack):
+    stack = _slots(state, node.operands[0])
+    if not _is_native(stack, state):
         outside(state, node)
         return
     shape = state.facts[stack].shape
@@ -245,11 +284,25 @@ def stack_to_tensor(state: State, node: Node) -> None:
     state.items[node.result] = result.view
 
 
+def stack_rows(state: State, node: Node) -> None:
+    """How long each row is along an axis."""
+    stack = _slots(state, node.operands[0])
+    if not (isinstance(stack, RaggedStack) and ragged.sizes_of_rows(state, node, stack)):
+        outside(state, node)
+
+
+def stack_concat(state: State, node: Node) -> None:
+    stack = _slots(state, node.operands[0])
+    if not (isinstance(stack, RaggedStack) and ragged.concatenated(state, node, stack)):
+        outside(state, node)
+
+
 __all__ = [
     "broadcast",
     "parts_of",
     "stack_add",
     "stack_clear",
+    "stack_concat",
     "stack_from_tensor",
     "stack_length",
     "stack_new",
@@ -257,6 +310,7 @@ __all__ = [
     "stack_push",
     "stack_read",
     "stack_resize",
+    "stack_rows",
     "stack_to_tensor",
     "stack_type",
     "stack_write",

@@ -6,7 +6,7 @@ a `Stack`. Nothing is computed for a view.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields, replace
 from typing import Any
@@ -17,7 +17,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Graph, Node, StackType, Value
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.cuts import Cut
-from ctrlgrad.plan.lowering.stack_facts import StackFacts
+from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import (
     Array,
@@ -55,14 +55,9 @@ class Scope:
 class State:
     """The lowering of one graph."""
 
-    def __init__(
-        self,
-        ragged: frozenset[Node | Value] = frozenset(),
-        varied: frozenset[Node] = frozenset(),
-        dropped: frozenset[Assumption] = frozenset(),
-    ) -> None:
-        # What makes stacks whose rows differ in shape, or whose numbers differ though some looked alike.
-        self.ragged, self.varied = ragged, varied
+    def __init__(self, origins: Origins, dropped: frozenset[Assumption] = frozenset()) -> None:
+        # What is known of stacks from the start; and what was found out besides: then there will be another lowering.
+        self.origins, self.learned = origins, Origins()
         # What a run has shown not to be so.
         self.dropped = dropped
         self.items: dict[Value, Item] = {}
@@ -105,9 +100,37 @@ class State:
 
     def stack(self, like: StackFacts) -> Stack:
         """Another version of a stack."""
-        stack = Stack(self.fresh("s"), like.dtype)
+        stack = Stack(self.fresh("s"), like.dtype, like.holds)
         self.facts[stack] = like
         return stack
+
+    def version(self, item: Stack | RaggedStack) -> Stack | RaggedStack:
+        """Another version of what stands for a stack."""
+        if isinstance(item, Stack):
+            return self.stack(self.facts[item])
+        elements, *sizes = (self.stack(self.facts[part]) for part in (item.elements, *item.sizes))
+        return RaggedStack(elements, tuple(sizes))
+
+    def facts_of(self, item: Stack | RaggedStack) -> StackFacts:
+        return self.facts[item.elements if isinstance(item, RaggedStack) else item]
+
+    def put(self, stack: Stack, size: Size | None) -> None:
+        """A row goes onto a stack: a size of the whole plan, or something else."""
+        facts = self.facts[stack]
+        if not facts.put(size):
+            self.learned |= Origins(varied=frozenset({facts.origin}))
+
+    def rows_differ(self, facts: StackFacts, axes: Iterable[int]) -> None:
+        """The rows of a stack turn out to differ along some axes."""
+        origin = facts.origin
+        if isinstance(origin, Node) and origin.op.name == "stack_new" and (not origin.operands or facts.is_taken_empty):
+            self.learned |= Origins({origin: frozenset(axes)})
+        else:
+            self.learned |= Origins(listed=frozenset({origin}))
+
+    def needs_list(self, item: Stack | RaggedStack) -> None:
+        """What is done with a stack is done with a list."""
+        self.learned |= Origins(listed=frozenset({self.facts_of(item).origin}))
 
     def known_facts(self) -> dict[Stack, tuple[StackFacts, StackFacts]]:
         """What is known of stacks now, to be restored."""

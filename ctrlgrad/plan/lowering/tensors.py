@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Number
+from ctrlgrad.plan.lowering.stack_facts import RaggedStack
 from ctrlgrad.plan.model import Numbers, Operand, Register, Stack, View
 from ctrlgrad.plan.sizes import ONE, Size, Sizes
 from ctrlgrad.records import record
@@ -32,7 +33,7 @@ class Splat:
 
 
 Tensor = View | Splat
-Item = Numbers | View | Splat | Stack
+Item = Numbers | View | Splat | Stack | RaggedStack
 
 
 def broadcast(tensor: Tensor, shape: Sizes) -> Tensor:
