@@ -117,7 +117,7 @@ class Function:
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
         new = memo[id(self)] = copy.copy(self)  # of a method with its object; without what was traced
         new.fn = copy.deepcopy(self.fn, memo)
-        new.traces, new._cache, new._bound, new._lock = 0, Recent(SIGNATURES), {}, threading.RLock()
+        new.traces, new._cache, new._bound, new._lock = 0, Recent(SIGNATURES), {}, forks.recursive_lock()
         return new
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
