@@ -36,6 +36,12 @@ STEADY = (
         {"n": 5, "steps": 4},
     ),
     Small("many-scalars", "vmap of a loop over 1,000 scalars", {"n": 1000, "steps": 200}, {"n": 5, "steps": 4}),
+    Small(
+        "slow-lane",
+        "each of 2,000 loops under vmap, of which one takes 1,000 iterations and all others 5",
+        {"n": 2000, "steps": 1000},
+        {"n": 4, "steps": 7},
+    ),
     Small("kalman", "a Kalman filter with a 4 x 4 solve in each step", {"n": 4, "steps": 200}, {"n": 2, "steps": 4}),
     Small(
         "hidden-markov",

@@ -16,6 +16,8 @@ class Library:
     array: Any
     fori_loop: Callable[..., Any]
     scan: Callable[..., Any]
+    # Of a predicate, a body, a start, and the most iterations that there may be.
+    while_loop: Callable[..., Any]
     cond: Callable[..., Any]
     vmap: Callable[..., Any]
     softmax: Callable[..., Any]
@@ -24,11 +26,12 @@ class Library:
 
 @dataclass(frozen=True)
 class Small:
-    """`loss(*arrays)` is differentiated by its first `by` arrays."""
+    """`loss(*arrays)` is differentiated by its first `by` arrays; with `is_mapped` for each entry of the first axis."""
 
     loss: Callable[..., Any]
     arrays: tuple[Any, ...]
     by: int
+    is_mapped: bool = False
 
 
 def matrix_vector(lib: Library, n: int, steps: int) -> Small:
@@ -69,6 +72,18 @@ def many_scalars(lib: Library, n: int, steps: int) -> Small:
         return lib.array.sum(lib.vmap(one)(x, a))
 
     return Small(loss, (rng.random(n), rng.uniform(0.5, 1.0, n)), 2)
+
+
+def slow_lane(lib: Library, n: int, steps: int) -> Small:
+    """Loops that end where data says: all but one of them soon."""
+
+    def loss(x: Any, count: Any) -> Any:
+        body = lambda s: (lib.array.sin(s[0]) * x + s[0], s[1] + 1)
+        return lib.while_loop(lambda s: s[1] < count, body, (x, 0), steps)[0]
+
+    counts = np.full(n, 5)
+    counts[n // 2] = steps
+    return Small(loss, (np.linspace(0.1, 0.2, n), counts), 1, is_mapped=True)
 
 
 def kalman(lib: Library, n: int, steps: int) -> Small:
@@ -237,6 +252,7 @@ PROGRAMS: dict[str, Callable[..., Small]] = {
         matrix_vector,
         alignment,
         many_scalars,
+        slow_lane,
         kalman,
         hidden_markov,
         sinkhorn,

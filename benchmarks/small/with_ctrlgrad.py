@@ -12,11 +12,19 @@ from benchmarks.small.programs import PROGRAMS, Library, read
 from ctrlgrad import tree
 
 LIBRARY = Library(
-    cnp, cg.fori_loop, cg.scan, cg.cond, cg.vmap, cnp.softmax, lambda x, axis: cnp.logsumexp(x, axis=axis)
+    cnp,
+    cg.fori_loop,
+    cg.scan,
+    lambda going_on, body, init, most: cg.while_loop(going_on, body, init),
+    cg.cond,
+    cg.vmap,
+    cnp.softmax,
+    lambda x, axis: cnp.logsumexp(x, axis=axis),
 )
 
 
 def gradient(name: str, size: Mapping[str, Any], engine: str = "native") -> Program:
     small = PROGRAMS[name](LIBRARY, **size)
-    step = cg.function(cg.value_and_grad(small.loss, argnums=tuple(range(small.by))), engine=engine)
+    slope = cg.value_and_grad(small.loss, argnums=tuple(range(small.by)))
+    step = cg.function(cg.vmap(slope) if small.is_mapped else slope, engine=engine)
     return Program(step=lambda: step(*small.arrays), read=lambda result: read(tree.leaves(result)))
