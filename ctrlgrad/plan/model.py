@@ -304,11 +304,15 @@ class Carry:
 
 @record
 class Move:
-    """A copy between places when a block ends: `array`, which lies in `source`, also lies in `target` from now on."""
+    """A copy between places when a block ends: `array`, which lies in `source`, also lies in `target` from now on.
+
+    With `exchanges` nothing is copied: the two buffers, sized when they are needed, exchange their memory.
+    """
 
     array: Array
     source: Place
     target: Place
+    exchanges: bool = False
 
 
 @record(eq=False)

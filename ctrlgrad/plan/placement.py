@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
-from ctrlgrad.plan.effects import names_of
+from ctrlgrad.plan.effects import defines, names_of
 from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
     Array,
@@ -221,7 +221,7 @@ class _Placement:
             _, inside, following, _ = _four(carry)
             if following is not inside:
                 ends.append((following, self.places[following], Place("buffer", buffer)))
-        body = replace(body, moves=self.ordered(ends))
+        body = replace(body, moves=self.handed_over(body, self.ordered(ends)))
         self.reserved -= added
         for carry, buffer in zip(arrays, buffers, strict=True):
             self.holds[buffer].add(_four(carry)[3])
@@ -295,7 +295,7 @@ class _Placement:
                 output = outputs[position]
                 assert isinstance(output, Array)
                 ends.append((output, self.places[output], Place("buffer", buffer)))
-            blocks.append(replace(inner, moves=self.ordered(ends)))
+            blocks.append(replace(inner, moves=self.handed_over(inner, self.ordered(ends))))
             # The other branches do not run as well.
             for buffer, arrays in held.items():
                 self.holds[buffer] = arrays
@@ -325,6 +325,22 @@ class _Placement:
             if all(other is root or other not in read for other in holds):
                 return buffer
         return self.unused_buffer(step, result, result, others)
+
+    def handed_over(self, block: Block, moves: Sequence[Move]) -> tuple[Move, ...]:
+        """Moves at the end of a block, without copies of what is the only thing needed of its memory."""
+        return tuple(replace(m, exchanges=True) if self.is_handed_over(block, m, moves) else m for m in moves)
+
+    def is_handed_over(self, block: Block, move: Move, moves: Sequence[Move]) -> bool:
+        source, target = move.source, move.target
+        if not all(p.kind == "buffer" and self.buffers[p.number].is_free_to_move for p in (source, target)):
+            return False
+        others = {place for m in moves if m is not move for place in (m.source, m.target)}
+        if source.number in self.reserved or source in others or target in others:
+            return False
+        if not any(move.array in defines(step) for step in block.steps):
+            return False
+        needed = self.live.after[block.steps[-1]] - {move.array}
+        return needed.isdisjoint(self.holds[source.number])
 
     def rename(self, old: Step, new: Step) -> None:
         """A step was rebuilt: what is known of it holds for the new one."""

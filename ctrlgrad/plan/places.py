@@ -22,6 +22,11 @@ class Buffer:
     # Which result of the plan it is.
     result: int | None = None
 
+    @property
+    def is_free_to_move(self) -> bool:
+        """Whether its memory, sized when it is needed, may become that of another such buffer."""
+        return self.result is None and not self.is_known_at_entry
+
     def __str__(self) -> str:
         return f"b{self.number}"
 

@@ -172,7 +172,11 @@ class _Printer:
         for move in block.moves:
             if move.target.kind == "buffer":
                 self.hold(move.target.number, move.array)
-            yield f"{indent}copy {move.array} from {self.place(move.source)} to {self.place(move.target)}"
+            before, after = self.place(move.source), self.place(move.target)
+            if move.exchanges:
+                yield f"{indent}exchange {before} and {after}, which has {move.array} then"
+            else:
+                yield f"{indent}copy {move.array} from {before} to {after}"
         for stack, source, target in block.stack_moves:
             yield f"{indent}move {stack} from stack {source} to stack {target}"
 

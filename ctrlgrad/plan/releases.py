@@ -24,7 +24,7 @@ class _Releases:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.live = Liveness(plan)
-        self.late = {b.number for b in plan.buffers if b.result is None and not b.is_known_at_entry}
+        self.late = {b.number for b in plan.buffers if b.is_free_to_move}
         steps = list(walk(plan.body))
         self.pushes = [s.stack for s in steps if isinstance(s, Push)]
         self.pops = [s.stack for s in steps if isinstance(s, Pop | FromStack)]

@@ -347,6 +347,14 @@ def a_carry_that_doubles_where_it_is_full(x, i):
     return cg.fori_loop(0, 9, body, (x * 1.0, x * 2.0))
 
 
+@small(x5, np.int64(4), True)
+def array_of_a_late_size_passed_on_and_needed_after(x, k, p):
+    y = np.sort(x[:k])
+    z = np.flip(np.sort(x[: k - 1]))
+    w = cg.cond(p, lambda: y, lambda: z)
+    return np.sort(w), np.flip(y) @ y, np.flip(z) @ z
+
+
 @small(x5, np.arange(5.0))
 def buffers_of_two_sizes(x, y):
     product = np.sin(y) @ np.ones((5, 6))

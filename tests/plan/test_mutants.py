@@ -185,6 +185,19 @@ def buffers_have_any_size(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Placement, "fits", lambda self, array, buffer: self.buffers[buffer].dtype == array.dtype)
 
 
+@mutant("array_of_a_late_size_passed_on_and_needed_after")
+def what_is_needed_elsewhere_is_handed_over(patch: pytest.MonkeyPatch) -> None:
+    def handed_over(self: Any, block: Any, move: Move, moves: Any) -> bool:
+        return all(p.kind == "buffer" and self.buffers[p.number].is_free_to_move for p in (move.source, move.target))
+
+    patch.setattr(_Placement, "is_handed_over", handed_over)
+
+
+@mutant("branch_that_passes_on")
+def memory_of_others_is_exchanged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Placement, "is_handed_over", lambda *_: True)
+
+
 @mutant("array_pushed_and_updated", "row_needed_after_further_pushes")
 def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Slots, "_touches", lambda self, step, handle: False)

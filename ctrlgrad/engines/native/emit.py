@@ -120,6 +120,13 @@ class PlanWriter(TurnsText):
                 self.ask(Request.MOVE_STACKS, str(source), str(target if not last else -1 - target))
 
     def move(self, move: Move) -> None:
+        if move.exchanges:
+            source, target = (self.layout.buffer(place.number) for place in (move.source, move.target))
+            for word in range(frame.BUFFER_WORDS):
+                first, second = self.load_word(source + word), self.load_word(target + word)
+                self.store_word(source + word, second)
+                self.store_word(target + word, first)
+            return
         if move.target.kind == "buffer" and not self.is_known(move.target):
             self.ensure(self.plan.buffers[move.target.number], move.array.count)
         nbytes = self.size(move.array.count * Size(move.array.dtype.itemsize))

@@ -24,14 +24,16 @@ class FrameMemory:
         self.words, self.layout, self.plan = words, layout, layout.plan
         self.workspace: np.ndarray | None = None
         self.scratch: np.ndarray | None = None
-        self.buffers: dict[int, np.ndarray] = {}
+        # By address: compiled code exchanges the memory of two buffers by their words.
+        self.held: dict[int, np.ndarray] = {}
         self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
         self.buffer_of = {result: number for number, result in self.result_buffers.items()}
+        self.movable = [b.number for b in self.plan.buffers if b.is_free_to_move]
 
     @property
     def nbytes(self) -> int:
-        held = [x for x in (self.workspace, self.scratch) if x is not None]
-        return sum(x.nbytes for x in (*held, *self.buffers.values()))
+        found = [x for x in (self.workspace, self.scratch) if x is not None]
+        return sum(x.nbytes for x in (*found, *self.held.values()))
 
     def grow_workspace(self, nbytes: int) -> None:
         self.workspace = None
@@ -52,21 +54,24 @@ class FrameMemory:
     def grow(self, number: int, nbytes: int) -> None:
         """Room for so many bytes in a buffer."""
         index = self.layout.buffer(number)
+        before = int(self.words[index + frame.BYTES])
+        self.release(number)
         if number in self.result_buffers:
             # Of the result's own dtype, and nobody's view: the caller takes it as it is.
             dtype = self.plan.buffers[number].dtype
             memory = np.empty(nbytes // dtype.itemsize, dtype)
         else:
-            self.buffers.pop(number, None)
             # Where memory counts, no more than is asked for.
-            capacity = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
+            capacity = nbytes if current() is not None else max(nbytes, 2 * before)
             memory = empty((capacity,), _BYTE, "a temporary")
-        self.buffers[number] = memory
-        self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = memory.ctypes.data, memory.nbytes
+        address = memory.ctypes.data
+        self.held[address] = memory
+        self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = address, memory.nbytes
 
     def result(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """A result's memory as an array of its own."""
-        memory = self.buffers.get(self.buffer_of[number])
+        index = self.layout.buffer(self.buffer_of[number])
+        memory = self.held.get(int(self.words[index + frame.ADDRESS]))
         if memory is None or 0 in shape:
             return np.empty(shape, dtype)
         # It is as large, or was taken for a larger array that it served before.
@@ -77,8 +82,8 @@ class FrameMemory:
 
     def release(self, number: int) -> None:
         """A buffer's memory is somebody else's now, or nobody's."""
-        self.buffers.pop(number, None)
         index = self.layout.buffer(number)
+        self.held.pop(int(self.words[index + frame.ADDRESS]), None)
         self.words[index + frame.ADDRESS] = self.words[index + frame.BYTES] = 0
 
     def release_results(self) -> None:
@@ -88,7 +93,7 @@ class FrameMemory:
 
     def give_back(self) -> None:
         """Let go of what the plan does not need any more."""
-        for number in list(self.buffers):
+        for number in self.movable:
             if self.words[self.layout.buffer(number) + frame.BUFFER_IDLE]:
                 self.release(number)
 
@@ -100,7 +105,8 @@ class FrameMemory:
     def clear(self) -> None:
         self.workspace = self.scratch = None
         self.words[frame.WORKSPACE_BYTES] = self.words[frame.SCRATCH_BYTES] = 0
-        for number in list(self.buffers):
+        self.held.clear()
+        for number in (*self.movable, *self.result_buffers):
             self.release(number)
 
 

@@ -123,7 +123,8 @@ class Replay(Steps):
     def moves(self, block: Block) -> None:
         """What is copied and exchanged when a block ends."""
         for move in block.moves:
-            with self.doing(f"copy {move.array} from {move.source} to {move.target}"):
+            how = "exchange memory for" if move.exchanges else "copy"
+            with self.doing(f"{how} {move.array} from {move.source} to {move.target}"):
                 self.move(move)
         if not block.stack_moves:
             return
@@ -154,6 +155,12 @@ class Replay(Steps):
         if move.target.kind != "buffer":
             self.fail(f"{move.target} is never written")
         target = self.cell_at(move.target, move.array)
+        if move.exchanges:
+            for place in (move.source, move.target):
+                if place.kind != "buffer" or not self.plan.buffers[place.number].is_free_to_move:
+                    self.fail(f"{place} has no memory of its own to exchange")
+            self.cells[move.source], self.cells[move.target] = target, source
+            return
         self.check_room(move.target, target, move.array)
         self.sees(move.array.count.names)
         if source.content is None:
