@@ -127,7 +127,6 @@ def branch_over_what_the_other_reads(x, p):
 
 @small(x5, True)
 def branch_whose_results_are_wanted_nowhere(x, p):
-    """They lie where the branch finds room, not where the program's results do."""
     return tuple(map(np.sort, branch_over_what_the_other_reads(x, p)))
 
 
@@ -316,19 +315,16 @@ def a_carry_that_doubles_where_it_is_full(x, i):
     """The larger array is filled by what it replaces, which another carry reads beside the update."""
 
     def body(t, s):
-        rows, total = s
-        rows = cg.cond(t >= rows.shape[0] - 5, lambda: cnp.concat([rows, np.flip(rows)]), lambda: rows)
-        return cnp.at(rows)[t].set(total[0]), total + rows[i]
+        rows = cg.cond(t >= s[0].shape[0] - 5, lambda: cnp.concat([s[0], np.flip(s[0])]), lambda: s[0])
+        return cnp.at(rows)[t].set(s[1][0]), s[1] + rows[i]
 
     return cg.fori_loop(0, 9, body, (x * 1.0, x * 2.0))
 
 
 @small(x5, np.int64(4), True)
 def array_of_a_late_size_passed_on_and_needed_after(x, k, p):
-    y = np.sort(x[:k])
-    z = np.flip(np.sort(x[: k - 1]))
-    w = cg.cond(p, lambda: y, lambda: z)
-    return np.sort(w), np.flip(y) @ y, np.flip(z) @ z
+    y, z = np.sort(x[:k]), np.flip(np.sort(x[: k - 1]))
+    return np.sort(cg.cond(p, lambda: y, lambda: z)), np.flip(y) @ y, np.flip(z) @ z
 
 
 @small(x5, np.arange(5.0))
