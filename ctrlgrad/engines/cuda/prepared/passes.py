@@ -149,7 +149,8 @@ class Passes:
         """How often a loop goes on, by the passes of the region around it."""
         its = self.regions.found[region]
         assert its.trips is not None
-        return np.maximum(self._values(its.trips, its.outside), 0)
+        found: np.ndarray = np.maximum(self._values(its.trips, its.outside), 0)
+        return found
 
     def _values(self, number: Affine, region: int) -> np.ndarray:
         """An integer in each pass of a region."""
