@@ -122,10 +122,14 @@ class Iterations:
             if is_again:
                 raise
             # Step by step a loop needs less: a carry is gone when it has been read.
-            self._unbind()
-            self._is_step_by_step, self.body.refused = True, "the budget has no memory for its buffers"
+            self._refuse("the budget has no memory for its buffers")
             return 0
         return self._moved(form.body, binding)
+
+    def _refuse(self, reason: str) -> None:
+        """From now on iterations run step by step."""
+        self._unbind()
+        self._is_step_by_step, self.body.refused = True, reason
 
     def _step(self) -> int:
         """Run one iteration step by step."""
