@@ -38,6 +38,8 @@ class BlockRecord:
     slots: list[Slot | None]
     # Rows that are worth keeping.
     rows: int
+    # Which of the chunk's stacks it is of: a chunk that runs again asks for those of each stack in their order.
+    stack: int = 0
     holders: int = 1
     pins: int = 0
     # It is still being written.
@@ -233,7 +235,7 @@ class Block:
 class ChunkOwner(BlockOwner, Protocol):
     """What a chunk asks of its manager."""
 
-    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
+    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         """A fresh block."""
 
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
@@ -256,14 +258,16 @@ class Chunk:
         """Which chunk of its loop, from 0."""
         return self._record.index
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
         """A fresh block to write to, resident and counted. `shape[0]` is the number of rows.
+
+        `stack` numbers the stacks whose blocks a chunk that runs again may ask for in another order.
 
         Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         if self._record.is_sealed:
             raise ExecutionError(f"chunk {self.index} of {self._record.loop.label!r}: a block after it was sealed")
-        block = self._manager.new_block(self._record, shape_of(shape), np.dtype(dtype), label)
+        block = self._manager.new_block(self._record, shape_of(shape), np.dtype(dtype), label, stack)
         self._handles.append(block)
         return block
 

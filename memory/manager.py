@@ -198,11 +198,11 @@ class Manager:
             self.index.add(record)
             return Chunk(self, record)
 
-    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
+    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         """A fresh block of a chunk; `Chunk.block` calls it."""
         with self.lock:
             self._enter()
-            block, array = self.writer.new_block(chunk, shape, dtype, label)
+            block, array = self.writer.new_block(chunk, shape, dtype, label, stack)
             return Block(self, block, array)
 
     def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:

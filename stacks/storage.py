@@ -39,8 +39,11 @@ class Storage(Protocol):
 class Blocks(Protocol):
     """Where a running chunk gets memory for what it pushes."""
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        """Memory for values that the backward pass takes back, the last first."""
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
+        """Memory for values that the backward pass takes back, the last first.
+
+        Where the chunk runs again, it asks for the blocks of each `stack` in the same order.
+        """
 
 
 class Tail(Storage, Protocol):

@@ -107,8 +107,8 @@ class ManagedChunk:
         self.seconds = 0.0
         self._held: list[Held] = []
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        self._held.append(_held(self.chunk, shape, dtype, label))
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
+        self._held.append(_held(self.chunk, shape, dtype, label, stack))
         return self._held[-1]
 
     @contextmanager
@@ -202,7 +202,7 @@ class Measured(_Unsealed):
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return self
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         raise AssertionError("a loop that pushes nothing needs no block")
 
     def running(self) -> AbstractContextManager[None]:
@@ -220,8 +220,8 @@ class Replaying(_Unsealed):
     def __init__(self, chunk: memory.Chunk) -> None:
         self.chunk = chunk
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return _held(self.chunk, shape, dtype, label)
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
+        return _held(self.chunk, shape, dtype, label, stack)
 
 
 class Rerun:
@@ -242,10 +242,10 @@ class Rerun:
     abandon = finish
 
 
-def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str) -> Held:
+def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str, stack: int) -> Held:
     """A block of a chunk, for which others leave."""
     nbytes = math.prod(shape) * dtype.itemsize
-    return Held(with_room(lambda: chunk.block(shape, dtype, label), nbytes))
+    return Held(with_room(lambda: chunk.block(shape, dtype, label, stack), nbytes))
 
 
 @record

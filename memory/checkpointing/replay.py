@@ -26,16 +26,16 @@ class ReplayedChunk(Chunk):
         super().__init__(manager, record)
         self._owner = manager
         self._keep = keep
-        self._next = 0
+        # The blocks that were not asked for yet.
+        self._left = list(record.blocks)
         self.filled: list[tuple[BlockRecord, Slot]] = []
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
-        """The next block of the first run, to be filled again."""
-        record = self._record
-        if self._next >= len(record.blocks):
-            raise self._differs("one block more", f"{len(record.blocks)} blocks")
-        block = record.blocks[self._next]
-        self._next += 1
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
+        """The next block of the first run, of those of a stack, to be filled again."""
+        block = next((block for block in self._left if block.stack == stack), None)
+        if block is None:
+            raise self._differs("one block more", f"{len(self._record.blocks)} blocks")
+        self._left.remove(block)
         wanted = (block.shape, block.dtype, block.label)
         asked = (shape_of(shape), np.dtype(dtype), label)
         if asked != wanted:
@@ -54,8 +54,9 @@ class ReplayedChunk(Chunk):
 
     def check_complete(self) -> None:
         """All blocks of the first run have been asked for."""
-        if self._next != len(self._record.blocks):
-            raise self._differs(f"{self._next} blocks", f"{len(self._record.blocks)} blocks")
+        if self._left:
+            count = len(self._record.blocks)
+            raise self._differs(f"{count - len(self._left)} blocks", f"{count} blocks")
         for handle in self._handles:
             handle.sealed()
 

@@ -39,12 +39,12 @@ class Writer:
         self._mover, self._order, self._device = evictor.mover, evictor.order, evictor.mover.device
 
     def new_block(
-        self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str
+        self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int
     ) -> tuple[BlockRecord, Any]:
         """A fresh block of a chunk, resident, with its array."""
         rows = shape[0] if shape else 1
         slots: list[Slot | None] = [None] * len(self._evictor.accounts)
-        block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
+        block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows, stack)
         kind = BLOCKS if chunk.loop.may_leave else STAYING
         slot = self._evictor.take(0, block.nbytes, kind, label, chunk)
         chunk.blocks.append(block)

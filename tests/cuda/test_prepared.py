@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ctrlgrad.engines.cuda import stacks, texts
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared import launches, runner, walker
 from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.runner import Iterations
+from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.ir import Graph
 
@@ -218,8 +219,13 @@ def test_an_error_of_the_driver_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Iterations._place
-    monkeypatch.setattr(Iterations, "_place", lambda self, *given: place(self, *given) + given[-1].row_bytes)
+    memory = StackRows._memory
+
+    def wrong(self: StackRows, array: Any, count: int, capacity: int) -> RowMemory:
+        found = memory(self, array, count, capacity)
+        return replace(found, address=found.address + self.its.row_bytes)
+
+    monkeypatch.setattr(StackRows, "_memory", wrong)
 
 
 def counter_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
 from ctrlgrad.engines.cuda.prepared.reading import Reading
-from ctrlgrad.engines.cuda.prepared.runner import Iterations
+from ctrlgrad.engines.cuda.prepared.row_memory import StackRows
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.errors import MemoryBudgetError
@@ -209,11 +209,16 @@ def test_rows_of_a_side_that_is_seldom_gone_through_end_no_run() -> None:
 
 def test_a_stack_that_is_empty_is_not_popped() -> None:
     """Rows that a side has popped where there were none are an error as with all engines."""
-    iterations: Iterations = object.__new__(Iterations)
-    stack, its = DeviceStack(StandIn(), X.dtype), CarriedRows(((1, -1),), 1, X.shape, X.dtype)
-    iterations._moved(stack, its, 0, object())
-    with pytest.raises(cg.CtrlgradError, match="popped more values than were pushed"):
-        iterations._moved(stack, its, -1, object())
+    library = StandIn()
+    for stack in (DeviceStack(library, X.dtype), list[Any]()):
+        rows = StackRows(Context(library), 0, CarriedRows(((1, -1),), 1, X.shape, X.dtype))
+        carry: list[Any] = [stack]
+        assert rows.there(carry) == 1
+        rows.lent(carry, 0)
+        rows.moved(carry, 0)
+        rows.lent(carry, 0)
+        with pytest.raises(cg.CtrlgradError, match="popped more values than were pushed"):
+            rows.moved(carry, -1)
 
 
 @pytest.mark.parametrize("way", [SWAP, RECOMPUTE, FREE])
@@ -280,7 +285,9 @@ def the_other_side(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sides_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = Launches.advance
-    monkeypatch.setattr(Launches, "advance", lambda self, number: None if number else advance(self, number))
+    monkeypatch.setattr(
+        Launches, "advance", lambda self, number, slots: None if number else advance(self, number, slots)
+    )
 
 
 def rows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,16 @@ def repeating(x: Any) -> Any:
     return cg.fori_loop(0, 40, step, x)
 
 
+def pushing(x: Any) -> Any:
+    """A loop inside that pushes as often as the data says, and pops as often as its trip count says."""
+
+    def step(i: Any, y: Any) -> Any:
+        shrunk = cg.while_loop(lambda y: cnp.max(y) > 0.5, lambda y: cnp.sin(y) * 0.7, y + 0.1 * i)
+        return cnp.tanh(shrunk @ x)
+
+    return cg.fori_loop(0, 20, step, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
     found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
@@ -114,7 +124,7 @@ def programs() -> list[tuple[Graph, list[Any]]]:
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
     found.append((cg.function(ended).graph(x[0]), [x[0]]))
-    for fn in (branching, repeating, joined, multiplied, reduced, kept):
+    for fn in (branching, repeating, pushing, joined, multiplied, reduced, kept):
         loss = lambda x, fn=fn: cnp.sum(cnp.sin(fn(x)))
         found.append((cg.function(cg.grad(loss)).graph(x), [x]))
     return found

@@ -40,8 +40,8 @@ class Ran:
     chunk: Chunk
     held: list[Held] = field(default_factory=list)
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Held:
-        self.held.append(Held(self.chunk.block(shape, dtype, label)))
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Held:
+        self.held.append(Held(self.chunk.block(shape, dtype, label, stack)))
         return self.held[-1]
 
     def seal(self, ran: object = None) -> None:

@@ -35,7 +35,7 @@ class Runs:
         self.log.append("begin" if snapshot is None else ("begin from", snapshot()[1], state_bytes))
         return self
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         raise NotImplementedError
 
     def running(self) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Length
 from ctrlgrad.engines.chunks import Chunk, EntryState, bytes_of, managed
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.prepared.runner import LoopState
+from ctrlgrad.engines.cuda.prepared.state import LoopState
 from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
@@ -96,6 +96,7 @@ class DeviceLoop:
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
         self.memory.settle()
+        self.state.ways.clear()
         pushed = PushedChunk(self.memory, chunk, needs=self._needs)
         self._supplies = {}
         for i in self.owned:
@@ -116,7 +117,7 @@ class DeviceLoop:
         nbytes = pushed.nbytes
         self._clock.ran(begun, self.memory.manager.device.compute.record(), nbytes)
         rate = self._clock.per_byte
-        ran = Ran(iterations, {i: supply.expected for i, supply in self._supplies.items()})
+        ran = Ran({i: supply.expected for i, supply in self._supplies.items()}, tuple(self.state.ways))
         self._bytes = nbytes / iterations
         self._rows |= {i: s.pushed / iterations for i, s in self._supplies.items() if self.roles.pushed[i].rows is None}
         pushed.end()

@@ -26,7 +26,8 @@ from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried
 from ctrlgrad.engines.cuda.prepared.forms import Body
 from ctrlgrad.engines.cuda.prepared.model import Ending
 from ctrlgrad.engines.cuda.prepared.operands import wrapped
-from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Iterations, LoopState
+from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Iterations
+from ctrlgrad.engines.cuda.prepared.state import LoopState
 from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
 from ctrlgrad.engines.cuda.roles import roles_of, tables_of

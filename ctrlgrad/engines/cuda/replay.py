@@ -16,7 +16,8 @@ from ctrlgrad.engines.chunks import EntryState, Replay, Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.prepared.forms import Body
-from ctrlgrad.engines.cuda.prepared.runner import Iterations, LoopState
+from ctrlgrad.engines.cuda.prepared.runner import Iterations
+from ctrlgrad.engines.cuda.prepared.state import LoopState, Way
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk
@@ -39,10 +40,10 @@ def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tu
 
 @dataclass(frozen=True)
 class Ran:
-    """How a chunk ran: its iterations, and the rows that its stacks were expected to push, by position."""
+    """How a chunk ran: the rows that its stacks were expected to push, by position, and its iterations."""
 
-    iterations: int
     expected: dict[int, int]
+    ways: tuple[Way, ...]
 
 
 class BodyReplay(Replay[Ran]):
@@ -69,12 +70,11 @@ class BodyReplay(Replay[Ran]):
         speculation = Speculation() if ending is not None and ending.is_masked else None
         context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
         with memory.recorded():
-            # As the first time: which iterations are prepared follows from blocks and numbers.
+            # As the first time: which iterations are prepared follows from blocks and numbers, or is told.
             loop = LoopState(list(self.shared), carry)
             del carry
             with Iterations(self.body, context, loop) as iterations:
-                while loop.trips < ran.iterations:
-                    loop.trips += iterations.advance(ran.iterations - loop.trips)
+                iterations.again(ran.ways)
         after, _ = entry_state(loop.carry, self.roles, context)
         del loop, iterations
         again.end()

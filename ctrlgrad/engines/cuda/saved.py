@@ -24,8 +24,8 @@ FIRST_ROWS = 4
 class RowSupply:
     """Where one stack gets its blocks in one chunk."""
 
-    def __init__(self, chunk: PushedChunk, label: str, expected: int) -> None:
-        self._chunk = chunk
+    def __init__(self, chunk: PushedChunk, label: str, expected: int, number: int) -> None:
+        self._chunk, self._number = chunk, number
         self.label = label
         # Rows that it will push in the chunk, as far as that is known; rows that it asked for so far; the most that
         # it may ask for, where that is known.
@@ -48,7 +48,7 @@ class RowSupply:
         if self.most is not None:
             rows = max(1, min(rows, self.most - self.rows))
         self.rows += rows
-        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label))
+        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label, self._number))
         return self._blocks[-1]
 
     @property
@@ -72,13 +72,13 @@ class PushedChunk:
 
     def supply(self, label: str, expected: int) -> RowSupply:
         """Where a stack is to get its blocks."""
-        self._supplies.append(RowSupply(self, label, expected))
+        self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
         return self._supplies[-1]
 
-    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str) -> DeviceBlock:
+    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> DeviceBlock:
         """A fresh block that counts."""
         self.memory.settle()
-        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label), self.is_owner, self._needs)
+        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label, stack), self.is_owner, self._needs)
         self._blocks.append(DeviceBlock(shape, rows, 0, True, saved.write(), saved))
         return self._blocks[-1]
 

@@ -154,6 +154,17 @@ class DeviceStack:
         """The slot that was given out, and those behind it, have been written."""
         self.blocks[-1].count += count
 
+    def extend(self, rows: Any) -> int:
+        """Push rows that lie next to each other; how many copies that were."""
+        done = copies = 0
+        while done < len(rows):
+            count = min(self.free_rows(tuple(rows.shape[1:])), len(rows) - done)
+            block = self.blocks[-1]
+            block.array[block.count : block.count + count] = rows[done : done + count]
+            self.commit(count)
+            done, copies = done + count, copies + 1
+        return copies
+
     def pop(self) -> Any:
         """Take the last row off; it stays where it lies."""
         block = self.blocks[-1]

@@ -19,10 +19,15 @@ A branch (`branches`) is a list for each side, of which the card says which one 
 counter of its own, which the host reads when a run is over; a run ends, too, where another iteration might have no
 memory for its rows.
 
-A loop inside (`loops`) is a list too, which is gone through again and again: as often as the host knows beforehand, or
-as long as the card says. Its counters are on the card: one counts since the loop began, by which numbers go, one ever
-since the run began, by which rows of stacks lie. What it carries has one buffer each. A stack that begins and ends
-within an iteration is an array (`rows`).
+A loop inside (`loops`) is a list too, which is gone through again and again: as often as the host knows beforehand, as
+often as a number on the card says (a trip count that was popped), or as long as the card says. Its counters are on the
+card: one counts since the loop began, by which numbers go, one ever since the run began, by which rows of stacks lie.
+What it carries has one buffer each. A stack that begins and ends within an iteration is an array (`rows`).
+
+Where such a loop pushes as often as the data says, nobody knows before an iteration how much memory its rows need. They
+lie by a counter that stops where there is none (the `slot`); a run that has pushed more than that is made again from
+its beginning, with all the memory that it has turned out to need. Backwards the host has the trip counts, since it
+knows the stack that they are popped off: then it knows for how many iterations there are rows.
 
 What is bound (`binding`) is a list in the processor's memory (`entries`): of each launch the function, the grid, and
 packed arguments that stay as they are while a loop runs, but for those of the first launch: it writes counters and
@@ -33,10 +38,10 @@ A function in machine code (`walker`) goes through the halves as often as there 
 and the library's functions by their addresses.
 
 A run of iterations is as long as everything moves by steps: until a stack's block is full or empty, a chunk ends, or
-an index would leave its axis (`runner`; how many iterations have rows where loops inside push is `totals`'s). What is
-in between, and loops with bodies that cannot be prepared, is run step by step; `explain` says which, and why. Which
-iterations are prepared depends on nothing but blocks and numbers of the host, so a chunk that is run again launches the
-same.
+an index would leave its axis (`runner`; how often loops inside go on is `passes`', where rows lie `row_memory`'s). What
+is in between, and loops with bodies that cannot be prepared, is run step by step; `explain` says which, and why. Which
+iterations are prepared depends on nothing but blocks and numbers of the host, or is noted, so a chunk that is run again
+asks for the same blocks.
 
 Where a loop's end depends on data the masked iterations of a chunk are a run, and the predicate is read behind it. A
 body that is not masked says behind each iteration whether there is another one (`Ending`).

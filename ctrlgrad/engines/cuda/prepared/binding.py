@@ -34,6 +34,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
+    Before,
     Capacity,
     Carried,
     Counter,
@@ -41,12 +42,15 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Flag,
     Given,
     GoesOn,
+    LastSlot,
     Limit,
+    Most,
     Rows,
     View,
     Word,
     wrapped,
 )
+from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD
 from ctrlgrad.errors import MemoryBudgetError
@@ -68,8 +72,6 @@ class Binding:
         self.odd = 0
         self._given: Mapping[Given, Any] = {}
         self._memory: Any = None
-        # Rows for what an iteration pushes where a stack has none, by its position.
-        self._spare: dict[int, Any] = {}
         self._launcher: Launcher | None = None
         # Whether all of the list has been called before: what is loaded at its first call is there.
         self.is_warm = False
@@ -123,7 +125,7 @@ class Binding:
 
     def end(self) -> None:
         """Let go of all memory."""
-        self._given, self.carried, self._memory, self._workspace, self._spare = {}, {}, None, None, {}
+        self._given, self.carried, self._memory, self._workspace = {}, {}, None, None
 
     @property
     def _called(self) -> Launcher:
@@ -147,8 +149,7 @@ class Binding:
     def run(
         self,
         iterations: int,
-        rows: Mapping[int, int],
-        capacities: Mapping[int, int],
+        rows: Mapping[int, RowMemory],
         integers: Mapping[int, int],
         in_graph: bool = False,
     ) -> walker.Counts:
@@ -158,13 +159,12 @@ class Binding:
         `counted`.
 
         Args:
-            rows: of each stack that is pushed on or popped off, the address where rows begin or end.
-            capacities: of such a stack how many rows there may be.
+            rows: of each stack that is pushed on or popped off, where its rows lie.
             integers: those of the host, by their slots.
             in_graph: by the graph, which begins with an even one, but for one at either end. A graph that asks the
                 predicate leaves out those past the loop's end.
         """
-        values = [self._value(word, iterations, rows, capacities, integers) for word in self.body.words]
+        values = [self._value(word, iterations, rows, integers) for word in self.body.words]
         for number, count, start in self._writer.set:
             its = values[start : start + count]
             self.list.words[number : number + count] = its + its[-1:] * (count - len(its))
@@ -190,49 +190,53 @@ class Binding:
         self.is_warm = self.is_warm or iterations >= graphs.TURN
         return self._launched
 
-    def spare(self, position: int) -> Any:
-        """Memory for the rows of one iteration on a stack, or in the place of rows that nothing pops."""
-        its = self.body.carries[position]
-        assert isinstance(its, CarriedRows) and its.dtype is not None
-        if position not in self._spare:
-            self._spare[position] = self.library.empty((its.at_most, *its.shape), its.dtype)
-        return self._spare[position]
-
-    def counted(self, context: Context) -> dict[int, int]:
-        """How often regions have been gone through, by their counters: those of a run that the card has ended."""
+    def counted(self, context: Context) -> dict[Word, int]:
+        """The words behind a run that the card has ended: how often regions have been gone through, and more."""
         (words,) = context.on_host(self._memory[: WORD * len(self.body.words)])
-        found = words.view(np.int64)
-        counts = {x.number: int(found[n]) for n, x in enumerate(self.body.words) if isinstance(x, Counter)}
-        self.odd = (self._begun + counts[0]) & 1
-        return counts
+        found = dict(zip(self.body.words, map(int, words.view(np.int64)), strict=True))
+        self.odd = (self._begun + found[Counter(0)]) & 1
+        return found
 
-    def _value(
-        self,
-        word: Word,
-        iterations: int,
-        rows: Mapping[int, int],
-        capacities: Mapping[int, int],
-        integers: Mapping[int, int],
-    ) -> int:
+    def saved(self) -> list[tuple[Carried, Any]]:
+        """Copies of what is carried now. Raises `MemoryBudgetError`."""
+        return [(key, self.library.xp.array(buffers[self.odd])) for key, buffers in self.carried.items()]
+
+    def restore(self, saved: Sequence[tuple[Carried, Any]]) -> None:
+        """Have what was carried when the run began, where it lay."""
+        self.odd = self._begun
+        for key, array in saved:
+            self.carried[key][self.odd][...] = array
+
+    def _value(self, word: Word, iterations: int, rows: Mapping[int, RowMemory], integers: Mapping[int, int]) -> int:
         match word:
-            case Counter():
+            case Counter() | Before():
                 return 0
             case Limit():
                 return iterations
             case GoesOn():
                 return 1
             case Capacity(position):
-                return capacities[position]
+                return self._rows(position).usable(rows[position].capacity)
+            case LastSlot(position):
+                return rows[position].capacity - self._rows(position).at_least
+            case Most(position):
+                return rows[position].most
             case Affine():
                 return wrapped(word.value(integers))
             case View(Rows(position)):
-                return rows[position] + word.offset
+                return rows[position].address + word.offset
         raise AssertionError(word)
+
+    def _rows(self, position: int) -> CarriedRows:
+        its = self.body.carries[position]
+        assert isinstance(its, CarriedRows)
+        return its
 
     def _have_trips(self, integers: Mapping[int, int], before: int) -> None:
         """How often loops inside go on in the next iteration, before which there were so many."""
         for first, trips in self._writer.counted.values():
-            self.list.words[first + TRIPS] = trips.value(integers) + before * trips.step
+            if isinstance(trips, Affine):
+                self.list.words[first + TRIPS] = trips.value(integers) + before * trips.step
 
     def _iterate(self, iterations: int) -> None:
         self._walk(self._writer.first, 0, iterations, self.odd)

@@ -9,6 +9,7 @@ from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.branches import branches, called
 from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, TableInput
+from ctrlgrad.engines.cuda.prepared.listing import Listing, Rates
 from ctrlgrad.engines.cuda.prepared.loops import repeated
 from ctrlgrad.engines.cuda.prepared.model import (
     CannotPrepare,
@@ -39,16 +40,14 @@ from ctrlgrad.engines.cuda.prepared.placement import placed
 from ctrlgrad.engines.cuda.prepared.products import product_sum
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
-    Listing,
     LocalStack,
-    Rates,
     Reading,
     StackValue,
     TableValue,
     Unusable,
     body_inputs,
 )
-from ctrlgrad.engines.cuda.prepared.rows import pushed
+from ctrlgrad.engines.cuda.prepared.rows import NUMBERS, pushed
 from ctrlgrad.engines.cuda.prepared.tables import TABLES
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
@@ -68,6 +67,10 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         listing = Listing(rates, program, shapes, ending is not None and ending.is_masked)
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
+        for after in reading.results:
+            if isinstance(after, StackValue):
+                listing.added(after.position, 0, after.rows)
+        listing.settle()
         carries = _leave(reading, captures)
         found = _rates(carries, listing)
         if found == rates:
@@ -79,10 +82,10 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
     _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
     _require(bool(launches.items), "nothing is computed on the device")
-    launches.advance(0)
+    launches.advance(0, listing.slots(0))
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     unknown = {position: its for position, its in stacks.items() if not its.is_known}
-    _require(all(its.most is not None for its in unknown.values()), _ENDLESS)
+    _require(all(its.pushes or its.is_bounded for its in unknown.values() if its.most is None), _ENDLESS)
     asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
     if unknown or asked is not None:
         launches.check(unknown, asked)
@@ -98,11 +101,11 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         tuple(listing.bounds),
         tuple(listing.transfers),
         ending,
-        listing.times,
+        listing.regions,
     )
 
 
-_ENDLESS = "a loop inside pushes or pops, and how often it goes on follows from data"
+_ENDLESS = "a loop inside pops, and how often it does follows from data"
 
 
 def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:
@@ -133,6 +136,7 @@ def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
             rates.numbers[0, position] = carry.step
         elif isinstance(carry, CarriedRows):
             rates.rows[position] = dict(carry.rows)
+    rates.endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
     return rates
 
 
@@ -166,7 +170,7 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
     _require(not step.node.regions, f"{name} inside")
     op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
     if op is None and step.where != "through the host":
-        op = TABLES.get(name) or (computed if step.where == "host" else DEVICE.get(name))
+        op = TABLES.get(name) or (NUMBERS.get(name, computed) if step.where == "host" else DEVICE.get(name))
     if op is None:
         raise CannotPrepare(
             f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
@@ -230,13 +234,15 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
     listing = reading.listing
     if isinstance(after, StackValue):
         _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
-        listing.added(position, 0, after.rows)
         if position not in listing.rows:
             return Unchanged()
         rows = tuple(sorted(listing.rows[position].items()))
         reading.add_most(position, abs(after.rows))
-        times = tuple(listing.times[counter] for counter, _ in rows if counter in listing.times)
-        return CarriedRows(rows, reading.most[position], *listing.row_types[position], times)
+        is_known, is_bounded = (
+            all(its(counter) for counter, _ in rows) for its in (listing.regions.is_known, listing.regions.is_bounded)
+        )
+        most, row = reading.most[position], listing.row_types[position]
+        return CarriedRows(rows, most, *row, is_known, is_bounded, after.is_on_host)
     _require(not isinstance(after, LocalStack), "a stack that is made inside is carried")
     if isinstance(after, TableValue):
         _require(isinstance(before, TableValue), "stacks change places")

@@ -80,16 +80,17 @@ class ListWriter:
         # The words that another run of iterations changes: the number of the first, how many, and the first value.
         self.set: list[tuple[int, int, int]] = []
         self.host = self._words.add(0, 1, 0)
-        # Of loops inside that the host counts, by their counters: the first of their words, and how often they go on.
+        # Of loops inside of which the host is told how often they go on, by their counters: the first of their words,
+        # and, where it knows that beforehand, how often.
         self.counted = {
-            loop.counter: (self._words.add(0, 0, loop.trips.step), loop.trips)
+            loop.counter: (self._words.add(0, 0, loop.trips.step if isinstance(loop.trips, Affine) else 0), loop.trips)
             for loop in loops_in(body.items)
             if loop.trips is not None
         }
         first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
         halves = [[*self._entries(body.items, side), *self._steps()] for side in range(2)]
         for half in halves if not body.is_known else ():
-            half.append(self._reading(body.word(GoesOn()), GOING, 0))
+            half.append(self._reading(body.word(GoesOn()), self.host + GOING, 0))
         # How many entries are gone through once, and are an iteration, and where the first one is.
         self.first, self.half, self.begin = len(first), len(halves[0]), len(self._words)
         for kind, arguments in (*first, *itertools.chain(*halves)):
@@ -121,7 +122,7 @@ class ListWriter:
                 continue
             sides = [self._entries(inside, side) for inside in item.sides]
             ends = list(itertools.accumulate((len(inside) + 1 for inside in sides), initial=1))
-            found += [self._reading(item.chosen, CHOSEN, side), self._switch(CHOSEN, ends[:-1])]
+            found += [self._reading(item.chosen, self.host + CHOSEN, side), self._switch(CHOSEN, ends[:-1])]
             for inside, end in zip(sides, ends[1:], strict=True):
                 found += [*inside, self._switch(NOTHING, [ends[-1] - end + 1])]
         return found
@@ -131,10 +132,13 @@ class ListWriter:
         inside = self._entries(item.items, side)
         behind = len(inside) + 2
         if item.trips is None:
-            head = self._reading(item.goes_on, CHOSEN, side)
+            head = self._reading(item.goes_on, self.host + CHOSEN, side)
             return [head, self._switch(CHOSEN, [behind, 1]), *inside, self._switch(NOTHING, [-behind])]
-        first, _ = self.counted[item.counter]
-        begins = self._sum(first + LEFT, first + TRIPS, self.host + NOTHING)
+        first, trips = self.counted[item.counter]
+        if isinstance(trips, View):
+            begins = self._reading(trips, first + LEFT, side)
+        else:
+            begins = self._sum(first + LEFT, first + TRIPS, self.host + NOTHING)
         counts = self._words.inner(first + LEFT)
         self._words.add(behind)
         return [begins, (walker.COUNT, counts), *inside, self._switch(NOTHING, [1 - behind])]
@@ -144,15 +148,15 @@ class ListWriter:
         return [
             self._sum(first + TRIPS, first + TRIPS, first + STEP)
             for first, trips in self.counted.values()
-            if trips.step
+            if isinstance(trips, Affine) and trips.step
         ]
 
     def _sum(self, *words: int) -> tuple[int, int]:
         return walker.ADD, self._words.inner(*words)
 
     def _reading(self, number: View, word: int, side: int) -> tuple[int, int]:
-        """Read a number on the card into one of the words of the host's."""
-        first = self._words.inner(self.host + word)
+        """Read a number on the card into a word."""
+        first = self._words.inner(word)
         self._words.add(self.place(number, side))
         return walker.READ, first
 

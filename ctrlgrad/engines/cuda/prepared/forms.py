@@ -14,8 +14,9 @@ from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.body import prepared
 from ctrlgrad.engines.cuda.prepared.graphs import TURN
-from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, StackInput
+from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, NumbersInput, StackInput
 from ctrlgrad.engines.cuda.prepared.model import Branching, CannotPrepare, CarriedRows, Ending, PreparedBody, loops_in
+from ctrlgrad.engines.cuda.prepared.operands import Affine
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.table_rows import table_input
 from ctrlgrad.engines.cuda.program import Program
@@ -110,7 +111,7 @@ def _said(form: Form | str) -> str:
     # A graph does not wait for them.
     waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
     loops = list(loops_in(body.items))
-    asked_for = sum(loop.trips is None for loop in loops)
+    asked_for = sum(not isinstance(loop.trips, Affine) for loop in loops)
     waits += [f"{asked_for} {'loop' if asked_for == 1 else 'loops'}"] * bool(asked_for)
     waits += ["how many rows there are"] * any(isinstance(x, CarriedRows) and not x.is_known for x in body.carries)
     waits += ["the loop's end"] * body.is_asked
@@ -125,7 +126,8 @@ def _input(library: ArrayLibrary, x: Any, is_carried: bool) -> Input:
         return ArrayInput(x.dtype, tuple(x.shape), () if is_carried else tuple(x.strides))
     if isinstance(x, np.generic):
         return NumberInput(x.dtype)
-    return StackInput(isinstance(x, DeviceStack))
+    # On the device a stack is blocks, or rows that are arrays.
+    return NumbersInput() if type(x) is list else StackInput(isinstance(x, DeviceStack))
 
 
 __all__ = ["Body", "Form"]

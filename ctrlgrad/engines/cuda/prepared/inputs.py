@@ -35,12 +35,17 @@ class TableInput:
 
 
 @dataclass(frozen=True)
+class NumbersInput:
+    """A stack of numbers on the host."""
+
+
+@dataclass(frozen=True)
 class StackInput:
     """A stack, in blocks on the device or as a list."""
 
     is_blocks: bool
 
 
-Input = ArrayInput | NumberInput | TableInput | StackInput
+Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
 
-__all__ = ["ArrayInput", "Input", "NumberInput", "StackInput", "TableInput"]
+__all__ = ["ArrayInput", "Input", "NumberInput", "NumbersInput", "StackInput", "TableInput"]

@@ -26,12 +26,15 @@ from ctrlgrad.engines.cuda.prepared.movement import movement
 from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
+    Before,
     Buffer,
     Capacity,
     Counter,
     Flag,
     GoesOn,
+    LastSlot,
     Limit,
+    Most,
     Operand,
     Rows,
     Shape,
@@ -39,6 +42,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     View,
     Word,
     contiguous,
+    slot,
     word_view,
 )
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
@@ -59,6 +63,14 @@ def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list
         for x in (*inputs, *outputs)
     ]
     return seen[: len(inputs)], [x for x in seen[len(inputs) :] if isinstance(x, View)]
+
+
+def whole(inputs: int | Sequence[str], outputs: Sequence[str]) -> KernelText:
+    """A kernel of whole numbers, of others named `a0` and so on, of which some may have other dtypes."""
+    dtypes = ["int64"] * inputs if isinstance(inputs, int) else inputs
+    read = tuple(Parameter(dtype, f"a{k}") for k, dtype in enumerate(dtypes))
+    written = tuple(Parameter("int64", f"o{k}") for k in range(len(outputs)))
+    return KernelText(read, written, "\n".join(f"o{k} = {x};" for k, x in enumerate(outputs)))
 
 
 class Launches:
@@ -142,6 +154,10 @@ class Launches:
         """The number of a word."""
         return self.words.setdefault(its, len(self.words))
 
+    def counter(self, number: int) -> View:
+        """A counter as an array on the card."""
+        return word_view(self.word(Counter(number)))
+
     def copied(self, x: Operand, target: View) -> None:
         dtype = INT64 if isinstance(x, Affine) else x.dtype
         self.kernel(copy_text(dtype, target.dtype), target.shape, [x], [target])
@@ -164,10 +180,22 @@ class Launches:
     def product(self, a: View, b: View, out: View, adds: bool) -> None:
         self.items.append(ProductLaunch(a, b, out, adds))
 
-    def advance(self, number: int) -> None:
-        """A region has been gone through: its counter counts."""
-        counter = word_view(self.word(Counter(number)))
+    def advance(self, number: int, slots: Mapping[int, int]) -> None:
+        """A region has been gone through: its counter counts. Where slots are counted it has pushed so many rows."""
+        counter = self.counter(number)
         self.kernel(ADVANCE, (), [counter], [counter])
+        self.move(slots)
+
+    def move(self, slots: Mapping[int, int]) -> None:
+        """So many rows have been pushed on stacks, by their positions."""
+        if not slots:
+            return
+        words: list[Word] = [Counter(slot(position)) for position in slots]
+        ends: list[Word] = [LastSlot(position) for position in slots]
+        moved = [f"(a{k} + int64({rows}))" for k, rows in enumerate(slots.values())]
+        found = [f"np_select({x} < a{len(words) + k}, {x}, a{len(words) + k})" for k, x in enumerate(moved)]
+        given = [word_view(self.word(x)) for x in (*words, *ends)]
+        self.kernel(whole(len(given), found), (), given, given[: len(words)])
 
     def check(self, stacks: Mapping[int, CarriedRows], asked: View | None = None) -> None:
         """Behind an iteration: whether there is another one, for which there is memory on these stacks.
@@ -175,25 +203,32 @@ class Launches:
         Args:
             asked: where the loop's end depends on data, its predicate.
         """
-        counted, limit = Counter(0), Limit()
-        words: dict[Word, int] = {counted: 0, limit: 1}
-        conditions = ["(a0 < a1)"]
+        words: dict[Word, int] = {}
+
+        def read(word: Word) -> str:
+            return f"a{words.setdefault(word, len(words))}"
+
+        conditions, found = [f"({read(Counter(0))} < {read(Limit())})"], dict[Word, str]()
         for position, its in stacks.items():
-            rows = " + ".join(
-                f"a{words.setdefault(Counter(counter), len(words))} * int64({abs(count)})"
-                for counter, count in its.rows
-            )
-            capacity = words.setdefault(Capacity(position), len(words))
-            conditions.append(f"({rows} + int64({its.at_most}) <= a{capacity})")
-        inputs = [Parameter("int64", f"a{k}") for k in range(len(words))]
+            if its.most is None and not its.is_endless:
+                # The host knows of enough.
+                continue
+            rows = " + ".join(f"{read(Counter(counter))} * int64({abs(count)})" for counter, count in its.rows)
+            most = f"int64({its.most})"
+            if its.is_endless:
+                # As many as any iteration so far.
+                pushed, most = f"({rows} - {read(Before(position))})", read(Most(position))
+                most = f"np_select({most} < {pushed}, {pushed}, {most})"
+                found |= {Most(position): most, Before(position): rows}
+            conditions.append(f"({rows} + {most} <= {read(Capacity(position))})")
         given = [word_view(self.word(x)) for x in words]
+        dtypes = ["int64"] * len(words)
         if asked is not None:
             conditions.append(f"a{len(words)}")
-            inputs.append(Parameter(asked.dtype.name, f"a{len(words)}"))
+            dtypes.append(asked.dtype.name)
             given.append(asked)
-        operation = f"o0 = np_select({' & '.join(conditions)}, int64(1), int64(0));"
-        text = KernelText(tuple(inputs), (Parameter("int64", "o0"),), operation)
-        self.kernel(text, (), given, [word_view(self.word(GoesOn()))])
+        found[GoesOn()] = f"np_select({' & '.join(conditions)}, int64(1), int64(0))"
+        self.kernel(whole(dtypes, list(found.values())), (), given, [word_view(self.word(x)) for x in found])
 
     def renamed(self, before: Source, after: Source) -> None:
         """Write and read elsewhere, in the region that is read now."""
@@ -216,4 +251,4 @@ class Launches:
         self.items[:] = map(named, self.items)
 
 
-__all__ = ["Launches"]
+__all__ = ["Launches", "whole"]

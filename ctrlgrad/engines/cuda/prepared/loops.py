@@ -11,10 +11,12 @@ What such a loop carries is, for all of its iterations:
 - a stack: as in sides of branches, rows lie by a counter that counts ever since the run began;
 - anything that an iteration leaves as it is, which is no carry.
 
-Where the host knows how often the loop goes on (it counts to a bound that goes by steps), a run has only iterations in
-which that is not below 0, and indices that go by the loop's counter are held within their axes by the first and the
-last one. Where it does not, no stack may be pushed on or popped off inside: nobody could say for how many iterations
-there are rows; and an index that goes by the counter is one of the card's.
+Where the loop counts to a bound that goes by steps, a run has only iterations in which how often it goes on is not
+below 0, and indices that go by the loop's counter are held within their axes by the first and the last one. Where it
+counts to a number that only the card has (a trip count that was popped), the card has how often it goes on; the host
+may know that beforehand too (`passes`). Where it does not, no stack may be popped off inside, and what is pushed may be
+more than there is memory for: such a run is made again (`row_memory`). An index that goes by a counter whose end only
+the card has is one of the card's.
 """
 
 from __future__ import annotations
@@ -25,18 +27,16 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.placement import HOST, Places
+from ctrlgrad.engines.cuda.prepared.launches import whole
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Item, KernelLaunch, Repeating, lists_in
 from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
     Buffer,
-    Counter,
     Operand,
     Source,
     View,
-    word_view,
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
 from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, Unusable, sources_of
@@ -86,7 +86,11 @@ class _Listed:
         self.captured, self.entering = loop.parts.split(step.operands)
         self.captures = len(self.captured)
         self.trips = _trips(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
-        if self.trips is None:
+        # Whether the card has that in a counter.
+        self.is_on_card = self.trips is not None and reading.is_endless(self.trips)
+        if self.trips is not None and self.is_on_card:
+            self.trips = reading.clipped(self.trips)
+        if self.trips is None or self.is_on_card:
             self.listing.endless.add(self.since)
         if loop.maximum is not None and not _is_at_most(self.trips, loop.maximum):
             raise CannotPrepare("a loop inside may go on too often, which is an error")
@@ -103,14 +107,19 @@ class _Listed:
             self.read(inside)
             self._leave(inside)
             self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
-        is_known = self.trips is not None and not any(counter for counter, _ in self.trips.steps)
-        trips = self.trips if is_known else None
-        self.launches.items.append(Repeating(self.goes_on, tuple(items), self.counter, trips))
-        self.listing.repeats(self.counter, self.reading.counter, trips)
+        self.launches.items.append(Repeating(self.goes_on, tuple(items), self.counter, self._listed_trips()))
+        self.listing.repeats(self.counter, self.since, self.reading.counter, self.trips)
         self._limit(bounds)
         for position, most in inside.most.items():
             self.reading.add_most(position, self._times(most))
         return tuple(map(self._result, range(len(self.loop.parts.carries))))
+
+    def _listed_trips(self) -> Affine | View | None:
+        """How often it goes on, as far as the list is told beforehand."""
+        if self.trips is not None and self.is_on_card:
+            return self.launches.counter(self.trips.steps[0][0])
+        is_known = self.trips is not None and not any(counter for counter, _ in self.trips.steps)
+        return self.trips if is_known else None
 
     # What it carries, when it begins.
 
@@ -127,11 +136,21 @@ class _Listed:
         if isinstance(self.loop.parts.carries[position].result.type, StackType):
             raise CannotPrepare("a loop inside carries a stack and something else")
         if self.loop.places[position] is HOST:
-            if not isinstance(value, Affine):
-                raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
-            return value.plus(moved)
+            return self._number(value).plus(moved)
         others = [*self.captured, *self.entering[:position], *self.entering[position + 1 :]]
         return self.reading.own(slot, others)
+
+    def _number(self, value: object) -> Affine:
+        """An integer of the host's, which the card has in a counter where it does not go by steps."""
+        if isinstance(value, Computed):
+            value = self.reading.computed(value)
+        if isinstance(value, View) and value.dtype == INT64:
+            counter = self.listing.new_counter()
+            self.listing.endless.add(counter)
+            return self.reading.stored(value, counter)
+        if not isinstance(value, Affine):
+            raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
+        return value
 
     def _fixed(self) -> frozenset[Source]:
         """What all iterations read as it was."""
@@ -144,36 +163,34 @@ class _Listed:
 
     def _begin(self) -> None:
         """The counter is 0, and the predicate is asked for the first time."""
-        words = [self._word(self.since)] if self._has_counter else []
+        words = [self.launches.counter(self.since)] if self._has_counter else []
         if self.trips is not None:
-            text = _text(1, "int64(0)", "np_select(a0 > int64(0), int64(1), int64(0))")
+            text = whole(1, [*["int64(0)"] * len(words), "np_select(a0 > int64(0), int64(1), int64(0))"])
             self.launches.kernel(text, (), [self.trips], [*words, self.goes_on])
             return
         if words:
-            self.launches.kernel(_text(0, "int64(0)"), (), [], words)
+            self.launches.kernel(whole(0, ["int64(0)"]), (), [], words)
         self._ask()
 
     def _go_on(self, is_counted: bool) -> None:
         """At the end of an iteration: counters count, and the predicate is asked again."""
         counters = [self.since] * self._has_counter + [self.counter] * is_counted
-        words = list(map(self._word, counters))
+        words = list(map(self.launches.counter, counters))
         counted = [f"a{k} + int64(1)" for k in range(len(words))]
+        self.launches.move(self.listing.slots(self.counter))
         if self.trips is not None:
             goes_on = f"np_select({counted[0]} < a{len(words)}, int64(1), int64(0))"
-            text = _text(len(words) + 1, *counted, goes_on)
+            text = whole(len(words) + 1, [*counted, goes_on])
             self.launches.kernel(text, (), [*words, self.trips], [*words, self.goes_on])
             return
         if words:
-            self.launches.kernel(_text(len(words), *counted), (), words, words)
+            self.launches.kernel(whole(len(words), counted), (), words, words)
         self._ask()
 
     @property
     def _has_counter(self) -> bool:
         """Whether it needs to know how many iterations there were since it began."""
         return self.trips is not None or any(since == self.since for since, _ in self.listing.rates.numbers)
-
-    def _word(self, counter: int) -> View:
-        return word_view(self.launches.word(Counter(counter)))
 
     def _ask(self) -> None:
         """The predicate, of what is carried now."""
@@ -288,10 +305,10 @@ class _Listed:
             begin = replace(index, steps=tuple(x for x in index.steps if x[0] != self.since))
             bounds.append((begin, size))
             if step:
-                if self.trips is None:
+                if self.trips is None or self.is_on_card:
                     raise CannotPrepare("an index goes by a loop inside of which only the card knows the end")
                 bounds.append((begin.plus(self.trips.plus(Affine(1), -1), step), size))
-        if self.trips is not None and self.trips.is_moving:
+        if self.trips is not None and self.trips.is_moving and not self.is_on_card:
             bounds.append((self.trips, ENDLESS))
 
     def _times(self, most: int | None) -> int | None:
@@ -309,6 +326,8 @@ def _at_least(reading: Reading, value: object) -> object:
     if not isinstance(a, Affine) or not isinstance(b, Affine) or a.is_moving == b.is_moving:
         return value
     greater, other = (a, b) if a.is_moving else (b, a)
+    if reading.is_endless(greater):
+        return reading.clipped(greater.plus(other, -1)).plus(other)
     reading.bounds.append((greater.plus(other, -1), ENDLESS))
     return greater
 
@@ -316,13 +335,6 @@ def _at_least(reading: Reading, value: object) -> object:
 def _captured(value: object) -> object:
     """What iterations see alike."""
     return Unusable("a loop inside reads a stack of the iteration's") if isinstance(value, LocalStack) else value
-
-
-def _text(inputs: int, *outputs: str) -> KernelText:
-    """A kernel of whole numbers."""
-    read = tuple(Parameter("int64", f"a{k}") for k in range(inputs))
-    written = tuple(Parameter("int64", f"o{k}") for k in range(len(outputs)))
-    return KernelText(read, written, "\n".join(f"o{k} = {its};" for k, its in enumerate(outputs)))
 
 
 def _trips(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:

@@ -23,6 +23,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Word,
     word_view,
 )
+from ctrlgrad.engines.cuda.prepared.passes import Regions
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.ir import Node
 
@@ -91,13 +92,14 @@ class Repeating:
 
     Attributes:
         counter: that of its iterations in a run.
-        trips: how often that is, where the host knows; never below 0.
+        trips: how often that is, where the host knows, or the number on the card that says it; never below 0. None
+            where the card must be asked before each.
     """
 
     goes_on: View
     items: tuple[Item, ...]
     counter: int
-    trips: Affine | None
+    trips: Affine | View | None
 
 
 Item = Launch | Branching | Repeating
@@ -160,30 +162,39 @@ class CarriedRows:
     """A stack that an iteration pushes so many rows on, or pops so many off (below 0).
 
     `rows` has, by the counter, how many a region does each time, and `most` how many an iteration does at most, where
-    a number says that. `times` has, in the same order, how often an iteration goes through each region: the product of
-    these; nothing where only the card knows it of one of them.
+    a number says that. `is_known`: the host knows how many each iteration has; `is_bounded`: how many some have at
+    most. `is_on_host`: it is a stack of numbers there, which a run has rows on the card for.
     """
 
     rows: tuple[tuple[int, int], ...]
     most: int | None
     shape: Shape = ()
     dtype: np.dtype | None = None
-    times: tuple[tuple[Affine, ...], ...] = ()
+    is_known: bool = False
+    is_bounded: bool = False
+    is_on_host: bool = False
 
     @property
     def pushes(self) -> bool:
         return any(count > 0 for _, count in self.rows)
 
     @property
-    def is_known(self) -> bool:
-        """Whether the host knows how many each iteration has."""
-        return len(self.times) == len(self.rows)
+    def is_endless(self) -> bool:
+        """Whether an iteration pushes as many as the data says."""
+        return not self.is_known and self.most is None and self.pushes
 
     @property
-    def at_most(self) -> int:
-        """`most`, without which no stack is in a prepared body whose rows only the card counts."""
-        assert self.most is not None
-        return self.most
+    def at_least(self) -> int:
+        """How many rows there must be memory for before an iteration: an endless one has those of any pass at least."""
+        return max(abs(count) for _, count in self.rows) if self.most is None else self.most
+
+    def usable(self, capacity: int) -> int:
+        """How many rows may be pushed where there is memory for so many: no pass begins behind the last slot."""
+        return capacity - self.at_least + min(count for _, count in self.rows) if self.is_endless else capacity
+
+    def moved(self, counts: Mapping[int, int]) -> int:
+        """How many rows are pushed, or popped (below 0), where regions are gone through so often."""
+        return sum(rows * counts[counter] for counter, rows in self.rows)
 
     @property
     def row_bytes(self) -> int:
@@ -260,8 +271,8 @@ class PreparedBody:
     bounds: tuple[tuple[Affine, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
     ending: Ending | None = None
-    # How often an iteration goes through regions, by their counters, where the host knows: the product of these.
-    times: Mapping[int, tuple[Affine, ...]] = field(default_factory=lambda: {0: ()})
+    # How often an iteration goes through regions, where the host knows.
+    regions: Regions = field(default_factory=Regions)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -271,7 +282,13 @@ class PreparedBody:
     @property
     def asks(self) -> bool:
         """Whether only the card knows how often loops inside go on."""
-        return any(loop.trips is None for loop in loops_in(self.items))
+        return any(not isinstance(loop.trips, Affine) for loop in loops_in(self.items))
+
+    @property
+    def endless(self) -> dict[int, CarriedRows]:
+        """The stacks on which as many rows are pushed as the data says, by their positions."""
+        found = {position: its for position, its in enumerate(self.carries) if isinstance(its, CarriedRows)}
+        return {position: its for position, its in found.items() if its.is_endless}
 
     @property
     def products(self) -> int:

@@ -167,7 +167,9 @@ Operand = View | Fixed | Affine | Converted | Site
 
 @dataclass(frozen=True)
 class Counter:
-    """How often a region has been gone through in a run: 0 is the body, others are sides of branches."""
+    """How often a region has been gone through in a run: 0 is the body, others are sides of branches and bodies of
+    loops. Or another integer that kernels write: iterations since a loop began, a number that was popped, or, below 0,
+    the `slot` of a stack."""
 
     number: int
 
@@ -190,8 +192,36 @@ class Capacity:
     position: int
 
 
+@dataclass(frozen=True)
+class LastSlot:
+    """Of a stack on which as many rows are pushed as the data says, the last row where a pass may begin: there is
+    memory for its rows."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Most:
+    """The most rows that an iteration has pushed on such a stack so far."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Before:
+    """The rows on such a stack before the iteration."""
+
+    position: int
+
+
 # As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
-Word = View | Affine | Counter | Limit | GoesOn | Capacity
+Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | Before
+
+
+def slot(position: int) -> int:
+    """The counter of rows on a stack on which as many are pushed as the data says. It stops at the last slot: rows for
+    which there is no memory are written there, each over the one before."""
+    return -1 - position
 
 
 def contiguous(shape: Shape, dtype: np.dtype) -> Shape:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ import numpy as np
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, StackInput, TableInput
-from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, NumbersInput, StackInput, TableInput
+from ctrlgrad.engines.cuda.prepared.launches import whole
+from ctrlgrad.engines.cuda.prepared.listing import Listing, Rates
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
@@ -24,11 +25,11 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Fixed,
     Given,
     Operand,
-    Shape,
     Source,
     View,
     contiguous,
 )
+from ctrlgrad.engines.cuda.prepared.passes import Region
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
@@ -45,6 +46,7 @@ class StackValue:
 
     position: int
     rows: int = 0
+    is_on_host: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,70 +87,6 @@ class Computed:
     operands: tuple[Operand | Computed, ...]
 
 
-@dataclass
-class Rates:
-    """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
-    carry's position, or to the rows of a local stack; how many rows each region adds to a carried one, by its position
-    and the region's counter; and how many rows each new local stack has at last.
-
-    Found in one reading, used in the next.
-    """
-
-    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
-    rows: dict[int, dict[int, int]] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
-
-
-class Listing:
-    """What the readings of a body and of the regions in it write."""
-
-    def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
-        # What the reading before has found, and the shapes of carried arrays.
-        self.rates, self.carried = rates, carried
-        # Whether iterations may run past the loop's end.
-        self.is_masked = is_masked
-        self.launches = Launches()
-        self.programs = [program]
-        self.bounds: list[tuple[Affine, int]] = []
-        self.transfers: list[Transfer] = []
-        self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
-        # As in `Rates`; the numbers are those of loops inside.
-        self.rows: dict[int, dict[int, int]] = {}
-        self.numbers: dict[tuple[int, int], int] = {}
-        self.lengths: dict[int, int] = {}
-        self.counters = self.stacks = 0
-        # The counters of loops of which only the card knows the end.
-        self.endless: set[int] = set()
-        # How often an iteration goes through a region, by its counter: the product of these, where the host knows them.
-        self.times: dict[int, tuple[Affine, ...]] = {0: ()}
-        self._pushes: dict[int, bool] = {}
-
-    def new_counter(self) -> int:
-        self.counters += 1
-        return self.counters
-
-    def new_stack(self) -> int:
-        self.stacks += 1
-        return self.stacks
-
-    def repeats(self, counter: int, outside: int, trips: Affine | None) -> None:
-        """A loop goes on so often each time that the region around it is gone through."""
-        if trips is not None and outside in self.times:
-            self.times[counter] = (*self.times[outside], trips)
-
-    def added(self, position: int, counter: int, rows: int) -> None:
-        """A region adds rows to a stack."""
-        if rows:
-            self.rows.setdefault(position, {})[counter] = rows
-
-    def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
-        """Have all rows of a stack be alike, and none popped off where some are pushed."""
-        if self.row_types.setdefault(position, its) != its:
-            raise CannotPrepare("rows of one stack differ in shape")
-        if self._pushes.setdefault(position, pushes) != pushes:
-            raise CannotPrepare("a stack is pushed on and popped off")
-
-
 class Reading:
     """Values by slot, in the middle of one region.
 
@@ -185,7 +123,11 @@ class Reading:
 
     def inside(self, program: Program, values: Sequence[Any], is_counted: bool = True) -> Reading:
         """The reading of a region of the step that is read now, with a counter of its own if it has one."""
-        return self.repeated(program, values, self.listing.new_counter() if is_counted else self.counter, frozenset())
+        counter = self.counter
+        if is_counted:
+            counter = self.listing.new_counter()
+            self.listing.regions.found[counter] = Region(self.counter, Affine(1), is_side=True)
+        return self.repeated(program, values, counter, frozenset())
 
     def repeated(self, program: Program, values: Sequence[Any], counter: int, read_again: frozenset[Source]) -> Reading:
         """That of one that is gone through again and again, with this counter."""
@@ -229,8 +171,22 @@ class Reading:
         return self._numbers[number]
 
     def is_endless(self, number: Affine) -> bool:
-        """Whether it goes by a loop of which only the card knows the end."""
+        """Whether it goes by a loop of which only the card knows the end, or by one that only the card has."""
         return any(counter in self.listing.endless for counter, _ in number.steps)
+
+    def stored(self, number: Operand, counter: int) -> Affine:
+        """An integer that is in a counter from now on."""
+        self.launches.copied(number, self.launches.counter(counter))
+        return Affine(0, (), ((counter, 1),))
+
+    def clipped(self, number: Affine) -> Affine:
+        """An integer that only the card has, 0 where it is below."""
+        if number.steps and number == Affine(0, (), number.steps[:1]) and self.listing.is_clipped(number.steps[0]):
+            return number
+        counter = self.listing.clipped(number, self.counter)
+        text = whole(1, ["np_select(a0 > int64(0), a0, int64(0))"])
+        self.launches.kernel(text, (), [number], [self.launches.counter(counter)])
+        return Affine(0, (), ((counter, 1),))
 
     def view(self, slot: int) -> View:
         """An array; a number is written into one."""
@@ -337,6 +293,8 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
                 yield _table(slot, position, given)
             case StackInput(False):
                 yield Unusable("a stack is a list of rows")
+            case NumbersInput() if position >= 0:
+                yield StackValue(position, is_on_host=True)
             case _:
                 yield StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
 
@@ -392,9 +350,7 @@ def slots_read(step: Step) -> tuple[int, ...]:
 
 __all__ = [
     "Computed",
-    "Listing",
     "LocalStack",
-    "Rates",
     "Reading",
     "StackValue",
     "TableValue",

@@ -5,6 +5,9 @@ have added so far. One that begins and ends within an iteration is one array, of
 is new, that is how many it has when it is read as an array, found in one reading of the body and used in the next; if
 it is made of an array, it is popped off where that lies.
 
+A stack of numbers on the host has rows on the card as long as a run lasts. An integer that is popped off it is one
+that only the card has from then on, though the host may know it beforehand.
+
 No stack is both pushed on and popped off. A new one that was pushed on is not used again as it was before, so a row
 stays as it is.
 """
@@ -16,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
-from ctrlgrad.engines.cuda.prepared.operands import Affine, Rows, Shape, View, contiguous
+from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Rows, Shape, View, contiguous, slot
 from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, StackValue
 from ctrlgrad.engines.cuda.prepared.views import part
 from ctrlgrad.engines.cuda.program import NodeStep
@@ -47,6 +50,16 @@ def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtyp
     return row, after
 
 
+def _push(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """Of a number, on a stack of the host's."""
+    if not _carried(reading.value(step.operands[0])).is_on_host:
+        raise CannotPrepare("a push that is no kernel")
+    value = reading.operand(step.operands[1])
+    row, after = pushed(reading, step.node, step.operands[0], (), step.node.operands[1].tensor.dtype)
+    reading.launches.copied(value, row)
+    return (after,)
+
+
 def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     stack, element = reading.value(step.operands[0]), step.node.results[1].tensor
     shape = _known(element.shape, step.node)
@@ -60,6 +73,8 @@ def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         before = _carried(stack)
         row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
     reading.transfers.append(Transfer(step.node, None, reading.counter))
+    if isinstance(stack, StackValue) and stack.is_on_host and element.dtype == INT64:
+        return after, reading.stored(row, reading.listing.popped(stack.position, reading.counter))
     return after, row
 
 
@@ -74,7 +89,8 @@ def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dt
     reading.listing.row_type(stack.position, (shape, dtype), pushes)
     row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
     nbytes = row.size * dtype.itemsize
-    known = reading.listing.rates.rows.get(stack.position, {})
+    rates = reading.listing.rates
+    known = {slot(stack.position): 1} if stack.position in rates.endless else rates.rows.get(stack.position, {})
     steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
     number = stack.rows if pushes else stack.rows - 1
     return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
@@ -136,5 +152,7 @@ def _known(shape: KnownShape, node: Node) -> Shape:
 
 
 STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
+# Those of numbers on the host.
+NUMBERS = {"stack_push": _push, "stack_pop": _pop}
 
-__all__ = ["STACKS", "pushed"]
+__all__ = ["NUMBERS", "STACKS", "pushed"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedTable,
     PreparedBody,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Given, wrapped
+from ctrlgrad.engines.cuda.prepared.operands import Counter, Given, Most, wrapped
+from ctrlgrad.engines.cuda.prepared.passes import Passes, TooManyPasses, fitting
+from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows
+from ctrlgrad.engines.cuda.prepared.state import LoopState, Way
 from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack, as_table
-from ctrlgrad.engines.cuda.prepared.totals import fitting, total
-from ctrlgrad.engines.cuda.program import Values
-from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
-from ctrlgrad.errors import ExecutionError, MemoryBudgetError
+from ctrlgrad.errors import MemoryBudgetError
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
@@ -33,15 +33,8 @@ LEAST_IN_GRAPH = 16
 # Iterations of it and of loops inside together that are put on the stream at once, where the host knows these; and how
 # often a list may ask the card in an iteration: by itself a loop inside asks for many of its iterations at once.
 MOST_INSIDE, MOST_ASKED = 1 << 16, 16
-
-
-@dataclass
-class LoopState:
-    """A loop between two iterations."""
-
-    shared: Values
-    carry: Values
-    trips: int = 0
+# What share of iterations is tried where those of loops inside are too many to be counted one by one.
+PASSES_SHARE = 16
 
 
 class Iterations:
@@ -61,6 +54,11 @@ class Iterations:
         self._binding: Binding | None = None
         # Where there was no memory for a graph.
         self._has_no_graph = False
+        # How often the iterations that come next go through regions, or at most; and how often those of the last run
+        # did.
+        self._each: dict[int, np.ndarray] = {}
+        self._counted: dict[int, int] = {}
+        self._stacks: dict[int, StackRows] = {}
 
     def advance(self, most: int, longest: int = 0) -> int:
         """Run iterations, at least one and at most so many; how many that were.
@@ -68,27 +66,73 @@ class Iterations:
         Args:
             longest: how many may run, if more, where a graph leaves out those past the loop's end.
         """
+        listed = self._listed(most, longest)
+        ran = listed or self._step()
+        if self.context.memory is not None:
+            self.state.note(Way(ran, bool(listed)))
+        return ran
+
+    def again(self, ways: Sequence[Way]) -> None:
+        """Run iterations that have run from this state before, so that stacks ask for the same blocks.
+
+        Where as many rows are pushed as the data says, masked loops inside would ask for more step by step.
+        """
+        is_told = self._form is not None and self._form.body.endless
+        for way in ways if is_told else [Way(sum(way.iterations for way in ways), True)]:
+            end = self.state.trips + way.iterations
+            while left := end - self.state.trips:
+                ran = self._listed(left, is_again=bool(is_told)) if way.is_listed else 0
+                self.state.trips += ran or self._step()
+
+    def _listed(self, most: int, longest: int = 0, is_again: bool = False) -> int:
+        """Run iterations from the list; none where that cannot be.
+
+        Of those that run again `MemoryBudgetError` is raised where there is no memory for that.
+        """
         form = self._form
         # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
-        if form is not None and count and not self._is_step_by_step and not self._asks_too_often(form.body, count):
-            try:
-                binding, rows = self._ready(form)
-            except MemoryBudgetError:
-                # Step by step a loop needs less: a carry is gone when it has been read.
-                self._refuse("the budget has no memory for its buffers")
-            else:
-                count = self._worth(binding, count)
-                # What is called for the first time may be loaded then, which no capture allows.
-                first = 0 if binding.is_warm else TURN
-                is_long = self._is_long(form.body, count, first)
-                in_graph = is_long and self._has_graph(binding)
-                if not in_graph:
-                    # How often loops inside ask is not known yet, or too often.
-                    is_short = form.body.asks and (self.body.asked is None or self.body.asked > MOST_ASKED)
-                    is_short |= bool(is_long and first and not self._is_refused)
-                    count = min(count, TURN if is_short else most)
-                return self._run(form.body, binding, rows, count, in_graph)
+        if form is None or not count or self._is_step_by_step:
+            return 0
+        if not is_again and self._asks_too_often(form.body, count):
+            return 0
+        try:
+            binding = self._bound(form)
+            count = self._worth(binding, count)
+            # What is called for the first time may be loaded then, which no capture allows.
+            first = 0 if binding.is_warm else TURN
+            is_long = self._is_long(form.body, count, first)
+            in_graph = is_long and self._has_graph(binding)
+            if not in_graph:
+                # How often loops inside ask is not known yet, or too often.
+                is_short = form.body.asks and (self.body.asked is None or self.body.asked > MOST_ASKED)
+                is_short |= bool(is_long and first and not self._is_refused)
+                count = min(count, TURN if is_short else most)
+            rows, saved = self._lent(form.body, count), binding.saved() if form.body.endless else []
+            self.context.counts.calls += len(saved)
+            self._launch(form.body, binding, rows, count, in_graph)
+            if short := self._short(form.body, rows):
+                # The same iterations once more, with memory for all of their rows.
+                binding.restore(saved)
+                self.context.counts.calls += len(saved)
+                rows |= {n: self._stacks[n].more(moved) for n, moved in short.items()}
+                count = self._counted[0]
+                self._launch(form.body, binding, rows, count, in_graph and count > TURN)
+        except MemoryBudgetError:
+            if is_again:
+                raise
+            # Step by step a loop needs less: a carry is gone when it has been read.
+            self._refuse("the budget has no memory for its buffers")
+            return 0
+        return self._moved(form.body, binding)
+
+    def _refuse(self, reason: str) -> None:
+        """From now on iterations run step by step."""
+        self._unbind()
+        self._is_step_by_step, self.body.refused = True, reason
+
+    def _step(self) -> int:
+        """Run one iteration step by step."""
         self._unbind()
         state = self.state
         state.carry = [as_stack(self.context, x) if isinstance(x, Table) else x for x in state.carry]
@@ -106,12 +150,12 @@ class Iterations:
 
     def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
         """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
-        has_loops = len(form.times) > 1 or form.asks
+        known = form.regions.known
+        has_loops = len(known) > 1 or form.asks
         if count >= LEAST_IN_GRAPH + first or not has_loops or count <= TURN + first:
             return count >= LEAST_IN_GRAPH + first
-        integers = self._integers()
-        inside = sum(total(times, count, integers) for times in form.times.values()) + count * (self.body.asked or 0)
-        return inside * (count - first) >= LEAST_IN_GRAPH * count
+        inside = sum(self._each[region][:count].sum() for region in known) + count * (self.body.asked or 0)
+        return bool(inside * (count - first) >= LEAST_IN_GRAPH * count)
 
     def __enter__(self) -> Iterations:
         return self
@@ -150,53 +194,64 @@ class Iterations:
             if index.step:
                 ahead = size - 1 - first if index.step > 0 else first
                 count = min(count, ahead // abs(index.step) + 1)
+        count = self._numbered(form, count, integers)
+        return self._with_rows(form, count) if count else 0
+
+    def _numbered(self, form: PreparedBody, count: int, integers: dict[int, int]) -> int:
+        """At most so many iterations, those of loops inside together no more than are put on the stream at once."""
+        known = form.regions.known
+        while count:
+            # It is not kept: it would keep this, and what is carried, alive.
+            passes = Passes(form.regions, count, integers, self._next_numbers)
+            try:
+                self._each = {region: passes.each(region) for region in form.regions.bounded}
+            except TooManyPasses:
+                count //= PASSES_SHARE
+                continue
+            if len(known) == 1:
+                return count
+            return max(1, fitting(np.sum([self._each[region] for region in known], 0), MOST_INSIDE))
+        return 0
+
+    def _next_numbers(self, position: int, count: int) -> np.ndarray:
+        """The numbers that are popped off a stack of the host's first."""
+        stack = self.state.carry[position]
+        found = np.zeros(count, np.int64)
+        numbers = stack[: -count - 1 : -1]
+        found[: len(numbers)] = numbers
+        return found
+
+    def _with_rows(self, form: PreparedBody, count: int) -> int:
+        """At most so many iterations, those for which there are rows."""
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedRows):
-                there = self._rows(position, its)
-                if its.is_known:
-                    needed = [(abs(rows), times) for (_, rows), times in zip(its.rows, its.times, strict=True)]
-                    count = fitting(needed, there, count, integers)
-                elif there < its.at_most:
+                rows = self._stack(position, its)
+                if its.is_bounded and its.most is None and not its.pushes:
+                    count = fitting(self._needed_each(its)[:count], rows.there(self.state.carry))
+                elif not its.is_known:
                     # Else the card, which alone knows how many rows it is, ends the run when there are no more.
-                    count = 0
-        if len(form.times) > 1 and count > 1:
-            count = max(1, fitting([(1, times) for times in form.times.values()], MOST_INSIDE, count, integers))
+                    count = count if rows.there(self.state.carry) >= its.at_least else 0
+                elif self._needed(its, count):
+                    needed = self._needed_each(its)[:count]
+                    # A block is asked for by the first iteration that needs it, however iterations run.
+                    count = fitting(needed, rows.there(self.state.carry, bool(needed[0])))
         return count
 
-    def _rows(self, position: int, its: CarriedRows) -> int:
-        """How many rows of a stack lie next to each other, from where the next one is pushed or popped."""
-        carry = self.state.carry
-        holder = [carry[position]]
-        carry[position] = None
-        # Nobody else has it from now on.
-        stack = carry[position] = own_stack(holder)
-        assert isinstance(stack, DeviceStack)
-        if its.is_known:
-            return stack.free_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
-        if self._has_spare(stack, its):
-            return its.at_most
-        return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
+    def _needed(self, its: CarriedRows, count: int) -> int:
+        """How many rows so many iterations push, or pop off, where the host knows that; else 0."""
+        return int(self._needed_each(its)[:count].sum()) if its.is_known else 0
 
-    def _has_spare(self, stack: DeviceStack, its: CarriedRows) -> bool:
-        """Whether an iteration's rows lie elsewhere: those that it may push, in a stack that has no memory for them as
-        long as nothing is pushed, and those that no iteration pops, of a stack without rows."""
-        if its.is_known:
-            return False
-        return stack.open_rows(its.shape) < its.at_most if its.pushes else not len(stack)
+    def _needed_each(self, its: CarriedRows) -> np.ndarray:
+        return sum((abs(rows) * self._each[region] for region, rows in its.rows), np.zeros((), np.int64))
+
+    def _stack(self, position: int, its: CarriedRows) -> StackRows:
+        if position not in self._stacks:
+            self._stacks[position] = StackRows(self.context, position, its)
+        return self._stacks[position]
 
     def _integers(self) -> dict[int, int]:
         values = (*self.state.shared, *self.state.carry)
         return {slot: int(x) for slot, x in enumerate(values) if isinstance(x, np.integer)}
-
-    def _ready(self, form: Form) -> tuple[Binding, dict[int, int]]:
-        """The list, and where the rows of each stack begin or end."""
-        binding, carry = self._bound(form), self.state.carry
-        rows = {
-            position: self._place(binding, position, carry[position], its)
-            for position, its in enumerate(form.body.carries)
-            if isinstance(its, CarriedRows)
-        }
-        return binding, rows
 
     def _worth(self, binding: Binding, count: int) -> int:
         """How many of so many iterations are put on the stream at once: of a loop that may end soon not so many that a
@@ -237,21 +292,24 @@ class Iterations:
                     carry[position] = binding.carry(position)
             self._form.give_back(binding)
 
-    def _run(self, form: PreparedBody, binding: Binding, rows: dict[int, int], count: int, in_graph: bool) -> int:
-        """How many iterations there were."""
-        carry = self.state.carry
-        spare = {
-            position
+    def _lent(self, form: PreparedBody, count: int) -> dict[int, RowMemory]:
+        """Where the rows of so many iterations lie, by the positions of their stacks."""
+        return {
+            position: self._stack(position, its).lent(self.state.carry, self._needed(its, count))
             for position, its in enumerate(form.carries)
-            if isinstance(its, CarriedRows) and self._has_spare(carry[position], its)
+            if isinstance(its, CarriedRows)
         }
-        capacities = {
-            position: self._rows(position, its)
-            for position, its in enumerate(form.carries)
-            if isinstance(its, CarriedRows) and not its.is_known
-        }
-        integers = self._integers()
-        launched = binding.run(count, rows, capacities, integers, in_graph)
+
+    def _short(self, form: PreparedBody, rows: dict[int, RowMemory]) -> dict[int, int]:
+        """How many rows were pushed on stacks of which some had no memory."""
+        moved = {position: its.moved(self._counted) for position, its in form.endless.items()}
+        return {n: count for n, count in moved.items() if count > form.endless[n].usable(rows[n].capacity)}
+
+    def _launch(
+        self, form: PreparedBody, binding: Binding, rows: dict[int, RowMemory], count: int, in_graph: bool
+    ) -> None:
+        """Put iterations on the stream, and count how often regions are gone through: iterations are one of them."""
+        launched = binding.run(count, rows, self._integers(), in_graph)
         refused, binding.refused = binding.refused, None
         if refused is not None:
             self._refused_graph(refused)
@@ -263,52 +321,29 @@ class Iterations:
         counts.predicate_reads += launched.reads
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
-        # How often regions were gone through; iterations are one of them.
         if form.is_known:
-            counted = {counter: total(times, count, integers) for counter, times in form.times.items()}
+            self._counted = {region: int(self._each[region][:count].sum()) for region in form.regions.known}
         else:
-            counted = binding.counted(self.context)
+            words = binding.counted(self.context)
+            self._counted = {word.number: found for word, found in words.items() if isinstance(word, Counter)}
+            for position in form.endless:
+                self._stacks[position].most = words[Most(position)]
         if form.asks and not in_graph:
             # The card may have ended the run before the others.
-            self.body.asked = launched.reads / counted[0]
+            self.body.asked = launched.reads / self._counted[0]
+
+    def _moved(self, form: PreparedBody, binding: Binding) -> int:
+        """What is carried behind a run; how many iterations it had."""
+        carry, ran = self.state.carry, self._counted[0]
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray | CarriedTable):
                 carry[position] = binding.carry(position)
             elif isinstance(its, CarriedNumber):
-                carry[position] = np.int64(wrapped(int(carry[position]) + counted[0] * its.step))
+                carry[position] = np.int64(wrapped(int(carry[position]) + ran * its.step))
             elif isinstance(its, CarriedRows):
-                moved = sum(rows * counted[counter] for counter, rows in its.rows)
-                self._moved(carry[position], its, moved, binding.spare(position) if position in spare else None)
-        self._note(form, counted)
-        return counted[0]
-
-    def _moved(self, stack: DeviceStack, its: CarriedRows, rows: int, spare: Any) -> None:
-        """Rows were pushed, or popped (below 0), if on spare memory then instead of the stack's."""
-        if spare is not None and rows < 0:
-            raise ExecutionError("stack: popped more values than were pushed")
-        if spare is not None:
-            for number in range(rows):
-                self.context.counts.calls += 1
-                # The ellipsis makes a view of a scalar's row.
-                stack.slot(its.shape)[...] = spare[number, ...]
-                stack.commit()
-        elif rows > 0:
-            stack.commit(rows)
-        elif rows:
-            stack.take(-rows)
-
-    def _place(self, binding: Binding, position: int, stack: DeviceStack, its: CarriedRows) -> int:
-        """The address behind the last row of a stack."""
-        if self._has_spare(stack, its):
-            array, count = binding.spare(position), 0 if its.pushes else its.at_most
-        else:
-            array, count = stack.top()
-        return self.context.library.address(array) + count * its.row_bytes
-
-    def _refuse(self, reason: str) -> None:
-        """From now on iterations run step by step."""
-        self._unbind()
-        self._is_step_by_step, self.body.refused = True, reason
+                self._stacks[position].moved(carry, its.moved(self._counted))
+        self._note(form, self._counted)
+        return ran
 
     def _bound(self, form: Form) -> Binding:
         """The list, with what is carried in its buffers."""
@@ -355,4 +390,4 @@ class Iterations:
                 counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
 
 
-__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Iterations", "LoopState"]
+__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Iterations"]

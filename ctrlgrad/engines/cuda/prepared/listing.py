@@ -1,0 +1,117 @@
+"""What the readings of a body and of the regions in it write together: launches, counters, rows, bounds.
+
+Regions are the body (0), sides of branches and bodies of loops, by their counters. The host knows beforehand how often
+a loop goes on where that follows from integers that go by steps, or from numbers that are popped off a stack of the
+host's: a gradient's loops go on as often as the stack of trip counts says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.prepared.launches import Launches
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Carried, Shape
+from ctrlgrad.engines.cuda.prepared.passes import Clipped, Popped, Region, Regions, Since
+from ctrlgrad.engines.cuda.program import Program
+
+
+@dataclass
+class Rates:
+    """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
+    carry's position, or to the rows of a local stack; how many rows each region adds to a carried one, by its position
+    and the region's counter; how many rows each new local stack has at last; and on which carried stacks as many rows
+    are pushed as the data says.
+
+    Found in one reading, used in the next.
+    """
+
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    rows: dict[int, dict[int, int]] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+    endless: frozenset[int] = frozenset()
+
+
+class Listing:
+    """What the readings of a body and of the regions in it write."""
+
+    def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
+        # What the reading before has found, and the shapes of carried arrays.
+        self.rates, self.carried = rates, carried
+        # Whether iterations may run past the loop's end.
+        self.is_masked = is_masked
+        self.launches = Launches()
+        self.programs = [program]
+        self.bounds: list[tuple[Affine, int]] = []
+        self.transfers: list[Transfer] = []
+        self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
+        # As in `Rates`; the numbers are those of loops inside.
+        self.rows: dict[int, dict[int, int]] = {}
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.lengths: dict[int, int] = {}
+        self.counters = self.stacks = 0
+        # The counters by which a number goes that only the card has.
+        self.endless: set[int] = set()
+        self.regions = Regions()
+        self._pushes: dict[int, bool] = {}
+
+    def new_counter(self) -> int:
+        self.counters += 1
+        return self.counters
+
+    def new_stack(self) -> int:
+        self.stacks += 1
+        return self.stacks
+
+    def popped(self, position: int, region: int) -> int:
+        """The counter in which a number is that a region pops off a stack of the host's."""
+        counter = self.new_counter()
+        self.endless.add(counter)
+        self.regions.numbers[counter] = Popped(position, region)
+        return counter
+
+    def settle(self) -> None:
+        """All has been read: the host knows a number that is popped where each pass of a region takes the next one."""
+        for counter, its in list(self.regions.numbers.items()):
+            if isinstance(its, Popped) and self.rows.get(its.position) != {its.region: -1}:
+                del self.regions.numbers[counter]
+
+    def clipped(self, number: Affine, region: int) -> int:
+        """The counter in which such a number is, or 0 where it is below."""
+        counter = self.new_counter()
+        self.endless.add(counter)
+        self.regions.numbers[counter] = Clipped(number, region)
+        return counter
+
+    def is_clipped(self, step: tuple[int, int]) -> bool:
+        """Whether this is such a number."""
+        counter, factor = step
+        return factor == 1 and isinstance(self.regions.numbers.get(counter), Clipped)
+
+    def repeats(self, counter: int, since: int, outside: int, trips: Affine | None) -> None:
+        """A loop goes on so often each time that the region around it is gone through."""
+        self.regions.found[counter] = Region(outside, trips)
+        self.regions.numbers[since] = Since(counter)
+
+    def added(self, position: int, counter: int, rows: int) -> None:
+        """A region adds rows to a stack."""
+        if rows:
+            self.rows.setdefault(position, {})[counter] = rows
+
+    def slots(self, counter: int) -> dict[int, int]:
+        """How many rows a region pushes on stacks of which only the card knows how many they have, by position."""
+        found = {position: self.rows.get(position, {}).get(counter, 0) for position in sorted(self.rates.endless)}
+        return {position: rows for position, rows in found.items() if rows}
+
+    def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
+        """Have all rows of a stack be alike, and none popped off where some are pushed."""
+        if self.row_types.setdefault(position, its) != its:
+            raise CannotPrepare("rows of one stack differ in shape")
+        if self._pushes.setdefault(position, pushes) != pushes:
+            raise CannotPrepare("a stack is pushed on and popped off")
+
+
+__all__ = ["Listing", "Rates"]
