@@ -14,6 +14,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Cascade,
     Check,
     Columns,
     Compute,
@@ -90,6 +91,7 @@ def _nothing(step: Step) -> tuple[()]:
 # By class. Every stage asks for this of every step, some of them at every depth.
 _READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
     Branch: _nothing,
+    Cascade: lambda step: tuple(a for k in (step.first, step.second) for a in reads(k) if a not in defines(step.first)),
     Columns: lambda step: (step.view.array,),
     Compute: _nothing,
     CopyStack: _stack,
@@ -118,6 +120,7 @@ _READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
 }
 _DEFINES: dict[type, Callable[[Any], tuple[Value, ...]]] = {
     Branch: lambda step: step.results,
+    Cascade: lambda step: (*defines(step.first), *defines(step.second)),
     Columns: _result,
     Compute: lambda step: step.results,
     CopyStack: _result,

@@ -7,7 +7,7 @@ is dead before the other is written. So a step states which *value* it reads, th
 and `ctrlgrad.plan.checker` proves that what lies there is what the step wants.
 
 Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`. Values and
-views are in `values`, which is part of this module for those who import it.
+views are in `values`, kernels in `kernels`, which are part of this module for those who import it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import Expression
+from ctrlgrad.plan.kernels import Cascade as Cascade
+from ctrlgrad.plan.kernels import Check as Check
+from ctrlgrad.plan.kernels import How as How
+from ctrlgrad.plan.kernels import Kernel as Kernel
+from ctrlgrad.plan.kernels import Operand as Operand
+from ctrlgrad.plan.kernels import Write as Write
 from ctrlgrad.plan.places import Buffer as Buffer
 from ctrlgrad.plan.places import Place as Place
 from ctrlgrad.plan.places import Release as Release
@@ -50,73 +56,11 @@ class Load:
 
 
 @record
-class Operand:
-    """What a kernel reads: a view over the kernel's space, further moved by index instructions.
-
-    A `load` instruction with arguments reads at the view's position plus each argument times its stride in `gathered`.
-    `value` of a load of a complex array is (operand, 0 for the real and 1 for the imaginary part).
-    """
-
-    view: View
-    gathered: Sizes = ()
-    # The same elements as `Columns` has laid them out, of use where that has.
-    columns: View | None = None
-
-
-How = Literal["store", "sum", "dot", "product", "max", "min", "argmax", "argmin"]
-
-
-@record
-class Write:
-    """What a kernel writes at each point of its space: outputs of its expression (two for a complex array).
-
-    `how` is "store", or the reduction over the axes along which the view's stride is 0: "sum", "product", "max", "min";
-    "dot", the sum of the products of two outputs, each product rounded once with the sum; "argmax", "argmin", the least
-    of two outputs' second where the first is the extreme, along the innermost axes, without base.
-    Other elements of the array are those of `base`; without one they mean nothing. A sum without base starts at 0.
-    With `scattered` strides, the view is moved by the outputs called `indices`; "sum" then adds up at equal places.
-    """
-
-    view: View
-    outputs: tuple[int, ...]
-    how: How = "store"
-    base: Array | None = None
-    indices: tuple[int, ...] = ()
-    scattered: Sizes = ()
-
-
-@record(eq=False)
-class Kernel:
-    """A nest of loops over `space` that evaluates one expression at each point."""
-
-    space: Sizes
-    operands: tuple[Operand, ...]
-    numbers: tuple[Register, ...]
-    expression: Expression
-    writes: tuple[Write, ...]
-    # Outputs of the expression that must be true everywhere, and what failed otherwise.
-    checks: tuple[Check, ...] = ()
-    # Where it comes from, for reports.
-    nodes: tuple[Node, ...] = ()
-
-
-@record
 class Site:
     """A place in the user's code that may fail."""
 
     node: Node
     axis: int = 0
-
-
-@record
-class Check:
-    """An output of an expression that must be true; `found` and `bound` are outputs or registers for the message."""
-
-    output: int
-    site: int
-    found: int
-    bound: Size
-    status: Literal["index", "value"] = "index"
 
 
 # What a plan takes for granted, until a run shows that it is not so: that sizes which come together are equal; that the
@@ -361,6 +305,7 @@ Step = (
     Compute
     | Load
     | Kernel
+    | Cascade
     | Guard
     | Product
     | Pack

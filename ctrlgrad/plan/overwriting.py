@@ -8,6 +8,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Cascade,
     Columns,
     Factorise,
     FromStack,
@@ -28,6 +29,8 @@ def results_of(step: Step) -> list[Array]:
     """The arrays that a step without blocks makes."""
     if isinstance(step, Kernel):
         return [w.view.array for w in step.writes]
+    if isinstance(step, Cascade):
+        return [*results_of(step.first), *results_of(step.second)]
     if isinstance(step, Product | Pack | Columns | Factorise | FromStack):
         return [step.result]
     if isinstance(step, Outside):

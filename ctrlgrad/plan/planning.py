@@ -13,10 +13,11 @@ from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.columns import lay_out_columns
 from ctrlgrad.plan.contraction import contract
+from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.joints import split_at_joints
 from ctrlgrad.plan.lowering.lower import lower
-from ctrlgrad.plan.model import Assumption, Plan
+from ctrlgrad.plan.model import Assumption, Columns, Plan
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
 from ctrlgrad.plan.store_forwarding import forward_stores
@@ -47,6 +48,7 @@ def unplaced(
         "fuse": lambda plan: split_at_joints(fuse(plan)),
         "contract": contract,
         "lay_out_columns": lay_out_columns,
+        "cascade": _cascade,
         "pack_constants": partial(pack_constants, panels=panels),
     }
     plan = lower(graph, shapes, dropped)
@@ -54,6 +56,15 @@ def unplaced(
         if name not in without:
             plan = passes[name](plan)
     return plan
+
+
+def _cascade(plan: Plan) -> Plan:
+    """The plan with cascades; what a plan without columns does without is no part of its first call."""
+    if not any(isinstance(step, Columns) for step in walk(plan.body)):
+        return plan
+    from ctrlgrad.plan.cascades import cascade
+
+    return cascade(plan)
 
 
 __all__ = ["plan_of", "unplaced"]

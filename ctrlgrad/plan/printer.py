@@ -6,6 +6,7 @@ a4[8*r3; 2,1]                a view: the elements from 8*r3 on, so many apart al
 (a2 or c1[0; 1,n0])          what lies there, or among the columns of it that were laid out
 kernel [2,3] { ... }         formulas at each point; #1 is the position along axis 1, %0 what is used again
 a9 at [0; 0,1] = sum of ...  where a point writes: along axis 0 to one place
+cascade { ... }              the second kernel takes what the first one makes as it is there, if there are columns
 # ...                        where the driver may be asked for something
 """
 
@@ -23,6 +24,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Cascade,
     Columns,
     Compute,
     CopyStack,
@@ -191,6 +193,11 @@ class _Printer:
             yield f"{self.declared(step.results)} = load {self.view(step.view)}"
         elif isinstance(step, Kernel):
             yield from self.kernel(step)
+        elif isinstance(step, Cascade):
+            yield "cascade {"
+            for kernel in (step.first, step.second):
+                yield from (f"  {line}" for line in self.kernel(kernel))
+            yield "}"
         elif isinstance(step, Guard):
             numbers = "" if step.found is None else f", found {step.found}, bound {step.bound}"
             yield f"guard {step.condition}: {step.status}{numbers}"

@@ -148,11 +148,17 @@ def test_no_lanes_are_added_up(vector_bytes: int, lanes: int) -> None:
     assert text.count("@llvm.fmuladd.v") == 5
 
 
-def test_the_last_rows_are_reduced_again_where_some_are_left_over() -> None:
-    """Of 35 rows 32 are taken together, and the last eight again: those from the row 27 on."""
-    text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, 35), 64)
-    assert re.findall(r"store <8 x double> %\d+, ptr %\d+, align 8", text)
-    assert re.findall(r"getelementptr double, ptr %x, i64 27", text)
+@pytest.mark.parametrize(("rows", "together", "latest"), [(35, "3", None), (41, "9", "33"), (27, None, "19")])
+def test_some_rows_are_reduced_twice_where_some_are_left_over(
+    rows: int, together: str | None, latest: str | None
+) -> None:
+    """Of 35 rows the first eight come first, though three are left over, then the 32 from the row 3 on together; of 41
+    the first vector, another one, and those from the row 9 on. Of 27, which are fewer, the last vector is the last
+    eight."""
+    text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, rows), 64)
+    assert (set(re.findall(r"getelementptr double, ptr %x, i64 (\d+)", text)) - {"0"}) == {together} - {None}
+    assert re.findall(r"smin.i64\(i64 %\d+, i64 (\d+)\)", text) == [latest] * (latest is not None)
+    assert len(re.findall(r"store <8 x double> %\d+, ptr %\d+, align 8", text)) == (1 if together is None else 5)
 
 
 def test_fewer_rows_than_a_vector_has_are_not_taken_side_by_side() -> None:

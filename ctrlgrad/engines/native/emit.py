@@ -26,6 +26,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Cascade,
     Check,
     Columns,
     Compute,
@@ -142,6 +143,8 @@ class PlanWriter(TurnsText):
                 self.registers[register.name] = self.load_at(address, k, dtype)
         elif isinstance(step, Kernel):
             self.kernel(step)
+        elif isinstance(step, Cascade):
+            self.cascade(step)
         elif isinstance(step, Guard):
             bad = self.w.op(f"xor i1 {self.number(step.condition)}, true")
             found = "0" if step.found is None else self.number(step.found)
@@ -200,12 +203,19 @@ class PlanWriter(TurnsText):
         return emit_call(writer, name, result, names, dtypes, width)
 
     def kernel(self, step: Kernel) -> None:
+        self.make_room(step)
+        self.computed(step)
+
+    def make_room(self, step: Kernel) -> None:
+        """Memory for what a kernel writes, with what it updates."""
         for write in step.writes:
             self.define(write.view.array)
             if write.base is not None and self.plan.places[write.base] != self.plan.places[write.view.array]:
                 nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
                 self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
 
+    def computed(self, step: Kernel) -> None:
+        """A kernel's nest, where it stands or as a function."""
         if self.stretch is not None:
             stretch = self.nest(Stretch, step)
             stretch.first, stretch.end = self.stretch
@@ -253,6 +263,14 @@ class PlanWriter(TurnsText):
         from ctrlgrad.engines.native.rows_across import write_columns
 
         write_columns(self, step)
+
+    def cascade(self, step: Cascade) -> None:
+        from ctrlgrad.engines.native.cascades import write_cascade
+
+        for kernel in (step.first, step.second):
+            self.make_room(kernel)
+        first, second = (self.nest(KernelWriter, kernel) for kernel in (step.first, step.second))
+        write_cascade(first, second, self.computed)
 
     def factorise(self, step: Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter

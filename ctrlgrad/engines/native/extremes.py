@@ -8,12 +8,12 @@ has position 0: all of its numbers are the neutral one, and where that is the ex
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.engines.native.reductions import Join, combine, in_halves, mask_of
+from ctrlgrad.engines.native.reductions import Join, combine, mask_of
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.reductions import neutral_of
 
@@ -67,7 +67,7 @@ class Extremes:
             return w.op(f"icmp {sign}{'gt' if above else 'lt'} {kind} {number}, {before}")
         # What is beyond a number, or is none.
         beyond = w.op(f"fcmp {'ugt' if above else 'ult'} {kind} {number}, {before}")
-        return w.op(f"and {bools} {beyond}, {w.op(f'fcmp ord {kind} {before}, {before}')}")
+        return w.op(f"and {bools} {w.op(f'fcmp ord {kind} {before}, {before}')}, {beyond}")
 
     def lanes(self, width: int, which: int) -> str:
         """The positions in each lane of a vector."""
@@ -76,54 +76,82 @@ class Extremes:
 
     def total(self, part: int, row: int | None = None) -> str:
         """The position of the extreme of all variables, or of those of one row."""
-        w, is_float = self.w, dtype_kind(self.dtype) == "f"
-        found: list[tuple[int, str, str]] = []
-        for (width, which), (extreme, position) in self.variables.items():
-            if row in (None, which):
-                number = w.op(f"load {type_of(self.dtype, width)}, ptr {extreme}")
-                found.append((width, number, w.op(f"load {type_of(INDEX, width)}, ptr {position}")))
-        extreme = self.joined(self.dtype, self.further, [(width, number) for width, number, _ in found])
-        nans = [self.nans(number, width) for width, number, _ in found] if is_float else []
-        if nans:
-            # Where there is a NaN, nothing is equal to the extreme.
-            is_any = functools.reduce(lambda a, b: w.op(f"or i1 {a}, {b}"), (some for _, some in nans))
-            kind = type_of(self.dtype)
-            extreme = w.op(f"select i1 {is_any}, {kind} {constant(np.nan, self.dtype)}, {kind} {extreme}")
-        positions = []
-        for k, (width, number, position) in enumerate(found):
-            best = extreme if width == 1 else w.in_all_lanes(extreme, type_of(self.dtype), width)
-            has = w.op(f"{'fcmp oeq' if is_float else 'icmp eq'} {type_of(self.dtype, width)} {number}, {best}")
-            if nans:
-                has = w.op(f"or {type_of(BOOL, width)} {has}, {nans[k][0]}")
+        w = self.w
+        found = {form: places for form, places in self.variables.items() if row in (None, form[1])}
+        if dtype_kind(self.dtype) == "f":
+            self.put_nans_first({extreme: width for (width, _), (extreme, _) in found.items()})
+        numbers, positions = list[tuple[int, str]](), list[tuple[int, str]]()
+        for (width, _), (extreme, _) in found.items():
+            numbers.append((width, w.op(f"load {type_of(self.dtype, width)}, ptr {extreme}")))
+        furthest = self.in_all_lanes(self.dtype, self.further, numbers)
+        equal = "fcmp oeq" if dtype_kind(self.dtype) == "f" else "icmp eq"
+        for (width, number), (_, variable) in zip(numbers, found.values(), strict=True):
+            position = w.op(f"load {type_of(INDEX, width)}, ptr {variable}")
+            has = w.op(f"{equal} {type_of(self.dtype, width)} {number}, {furthest[width]}")
             none = str(NONE) if width == 1 else splat(str(NONE), INDEX, width)
             positions.append((width, self.chosen(has, position, none, INDEX, width)))
-        return self.joined(INDEX, lambda a, b, width: combine(w, "min", INDEX, a, b, width), positions)
+        least = self.in_all_lanes(INDEX, lambda a, b, width: combine(w, "min", INDEX, a, b, width), positions)
+        if 1 in least:
+            return least[1]
+        ((width, vector),) = least.items()
+        return w.op(f"extractelement {type_of(INDEX, width)} {vector}, i64 0")
 
-    def nans(self, number: str, width: int) -> tuple[str, str]:
-        """Which lanes are no number, and whether any is."""
-        found = self.w.op(f"fcmp uno {type_of(self.dtype, width)} {number}, {number}")
-        if width == 1:
-            return found, found
-        bits = self.w.op(f"bitcast <{width} x i1> {found} to i{width}")
-        return found, self.w.op(f"icmp ne i{width} {bits}, 0")
+    def put_nans_first(self, variables: Mapping[str, int]) -> None:
+        """Where there is a NaN, it becomes the furthest number that there is, and all others the nearest one.
+
+        That is seldom so: of the numbers themselves no more is asked than whether it is. `variables` have their widths.
+        """
+        w = self.w
+        beyond = constant(np.inf if self.how == "max" else -np.inf, self.dtype)
+        some = []
+        for variable, width in variables.items():
+            nan = self.is_nan(variable, width)
+            if width > 1:
+                nan = w.op(f"icmp ne i{width} {w.op(f'bitcast <{width} x i1> {nan} to i{width}')}, 0")
+            some.append(nan)
+        with w.when(functools.reduce(lambda a, b: w.op(f"or i1 {a}, {b}"), some)):
+            for variable, width in variables.items():
+                yes, no = self.everywhere(beyond, width), self.everywhere(self.neutral, width)
+                value = self.chosen(self.is_nan(variable, width), yes, no, self.dtype, width)
+                w.line(f"store {type_of(self.dtype, width)} {value}, ptr {variable}")
+
+    def is_nan(self, variable: str, width: int) -> str:
+        kind = type_of(self.dtype, width)
+        number = self.w.op(f"load {kind}, ptr {variable}")
+        return self.w.op(f"fcmp uno {kind} {number}, {number}")
 
     def further(self, a: str, b: str, width: int) -> str:
-        """The one of two numbers that is further out, whatever it is if one is a NaN."""
+        """The one of two numbers that is further out."""
         compare = "fcmp o" if dtype_kind(self.dtype) == "f" else f"icmp {'s' if dtype_kind(self.dtype) == 'i' else 'u'}"
         above = "gt" if self.how == "max" else "lt"
         beyond = self.w.op(f"{compare}{above} {type_of(self.dtype, width)} {b}, {a}")
         return self.chosen(beyond, b, a, self.dtype, width)
 
-    def joined(self, dtype: np.dtype, join: Join, values: Sequence[tuple[int, str]]) -> str:
-        """One number of vectors and of single ones, neighbours being joined until there is one left."""
-        singles = [value for width, value in values if width == 1]
-        vectors = [value for width, value in values if width > 1]
-        width = max(width for width, _ in values)
-        while len(vectors) > 1:
-            pairs = zip(vectors[::2], vectors[1::2], strict=False)
-            vectors = [join(a, b, width) for a, b in pairs] + vectors[len(vectors) // 2 * 2 :]
-        singles += [in_halves(self.w, dtype, [vector], width, join) for vector in vectors]
-        return functools.reduce(lambda a, b: join(a, b, 1), singles)
+    def in_all_lanes(self, dtype: np.dtype, join: Join, values: Sequence[tuple[int, str]]) -> dict[int, str]:
+        """What joins all of some vectors and single numbers, in every lane, by their widths.
+
+        Neighbours are joined until there is one vector, whose lanes are then joined with those half as far away, and so
+        on: to spread one number over all lanes again would take as long as to join some.
+        """
+        w, found = self.w, dict[int, str]()
+        for width in dict.fromkeys(width for width, _ in values):
+            mine = [value for other, value in values if other == width]
+            while len(mine) > 1:
+                pairs = zip(mine[::2], mine[1::2], strict=False)
+                mine = [join(a, b, width) for a, b in pairs] + mine[len(mine) // 2 * 2 :]
+            found[width] = mine[0]
+        width = max(found)
+        kind, lanes = type_of(dtype, width), width
+        while lanes > 1:
+            lanes //= 2
+            order = ", ".join(f"i32 {k ^ lanes}" for k in range(width))
+            other = w.op(f"shufflevector {kind} {found[width]}, {kind} poison, <{width} x i32> <{order}>")
+            found[width] = join(found[width], other, width)
+        if len(found) > 1:
+            single = w.in_all_lanes(found[1], type_of(dtype), width)
+            found[width] = join(found[width], single, width)
+            found[1] = w.op(f"extractelement {kind} {found[width]}, i64 0")
+        return found
 
 
 __all__ = ["Extremes"]

@@ -12,7 +12,7 @@ from ctrlgrad.memory.session import current
 
 # What is kept from one call to the next: asking for it again would cost a short call more than it does to have kept so
 # little. Of a frame that holds more all goes back to the pool, which has a limit, and which a budget empties.
-IDLE_BYTES = 1 << 16
+IDLE_BYTES = 1 << 18
 
 _BYTE = np.dtype(np.uint8)
 

@@ -34,10 +34,14 @@ def counted(writer: Writer, number: str) -> str:
     that it takes in all, where a loop has many addresses, and what it finds is no faster than a processor's own
     addresses of a base and an index. What hides the number is taken away before instructions are chosen.
     """
+    address = hidden(writer, writer.op(f"inttoptr i64 {number} to ptr"))
+    return writer.op(f"ptrtoint ptr {address} to i64")
+
+
+def hidden(writer: Writer, address: str) -> str:
+    """The same address, of which LLVM does not know how it was found: what uses it in a loop does not find it again."""
     writer.declare("ptr @llvm.launder.invariant.group.p0(ptr)")
-    address = writer.op(f"inttoptr i64 {number} to ptr")
-    hidden = writer.op(f"call ptr @llvm.launder.invariant.group.p0(ptr {address})")
-    return writer.op(f"ptrtoint ptr {hidden} to i64")
+    return writer.op(f"call ptr @llvm.launder.invariant.group.p0(ptr {address})")
 
 
-__all__ = ["counted", "counted_loop"]
+__all__ = ["counted", "counted_loop", "hidden"]

@@ -264,7 +264,7 @@ class KernelWriter:
             length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
         if is_number(length):
             return str(int(start) + int(length) // step * step)
-        return w.op(f"sub i64 {total}, {w.op(f'srem i64 {length}, {step}')}")
+        return w.op(f"sub i64 {total}, {w.op(f'urem i64 {length}, {step}')}")
 
     # One point, or a vector of them.
 
@@ -278,7 +278,39 @@ class KernelWriter:
         known: Known | None = None,
         first: First | None = None,
     ) -> None:
-        """At the offsets, or a number of elements further along the axis; of a vector all lanes, or the first ones.
+        """At the offsets, or a number of elements further along the axis; of a vector all lanes, or the first ones."""
+        kernel, w = self.kernel, self.w
+        outputs = self.evaluated(offsets, width, axis, further, known, first)
+        for check in kernel.checks:
+            self.fail(outputs[check.output], check, outputs[check.found])
+        for k, write in enumerate(kernel.writes):
+            if k in self.still:
+                self.sums[k].add([outputs[o] for o in write.outputs], width, lane, first)
+                continue
+            place = len(kernel.operands) + k
+            base, at = self.bases[place], offsets[place]
+            for output, stride in zip(write.indices, write.scattered, strict=True):
+                at = self.w.add(at, self.times(outputs[output], stride))
+            dtype, parts = element_parts(write.view.dtype)
+            values = [outputs[output] for output in write.outputs]
+            for part in range(parts):
+                value = values[part]
+                if write.how != "store":
+                    before = self.elements.load(base, at, write.view.dtype, part, width, further, first)
+                    given = values if write.how == "dot" else [value]
+                    value = advance(w, write.how, dtype, before, given, width)
+                self.elements.store(base, at, dtype, parts, part, value, width, further, first)
+
+    def evaluated(
+        self,
+        offsets: list[str],
+        width: int,
+        axis: Axis | None = None,
+        further: int = 0,
+        known: Known | None = None,
+        first: First | None = None,
+    ) -> list[str]:
+        """The outputs of the expression at a point, or of a vector of them.
 
         `known` gives what some operands are; others of a vector lie side by side, or are the same along the axis.
         """
@@ -306,26 +338,7 @@ class KernelWriter:
                 return self.elements.load(self.bases[place], at, operand.view.dtype, part, 1), False
             return self.elements.load(self.bases[place], at, operand.view.dtype, part, width, further, first), True
 
-        outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
-        for check in kernel.checks:
-            self.fail(outputs[check.output], check, outputs[check.found])
-        for k, write in enumerate(kernel.writes):
-            if k in self.still:
-                self.sums[k].add([outputs[o] for o in write.outputs], width, lane, first)
-                continue
-            place = len(kernel.operands) + k
-            base, at = self.bases[place], offsets[place]
-            for output, stride in zip(write.indices, write.scattered, strict=True):
-                at = self.w.add(at, self.times(outputs[output], stride))
-            dtype, parts = element_parts(write.view.dtype)
-            values = [outputs[output] for output in write.outputs]
-            for part in range(parts):
-                value = values[part]
-                if write.how != "store":
-                    before = self.elements.load(base, at, write.view.dtype, part, width, further, first)
-                    given = values if write.how == "dot" else [value]
-                    value = advance(w, write.how, dtype, before, given, width)
-                self.elements.store(base, at, dtype, parts, part, value, width, further, first)
+        return emit_expression(w, kernel.expression, leaf, width, self.uniform)
 
     # Reductions in registers.
 

@@ -158,8 +158,9 @@ class Sums:
                 vectors.append((width, w.op(f"load {type_of(self.dtype, width)}, ptr {variables[part]}")))
         if not vectors:
             return single
-        width, vector = vectors[0]
-        for _, other in vectors[1:]:
+        width, vector = vectors[-1]
+        # The first one comes last: what whole turns leave over went there.
+        for _, other in reversed(vectors[:-1]):
             vector = combine(w, self.how, self.dtype, vector, other, width)
         if dtype_kind(self.dtype) == "f":
             vector = in_halves(w, self.dtype, [vector], width, self.join)

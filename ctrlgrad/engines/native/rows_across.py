@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from ctrlgrad.engines.native.axes import Axis, addresses_stand_still
-from ctrlgrad.engines.native.loops import counted_loop
+from ctrlgrad.engines.native.loops import counted_loop, hidden
 from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.stack_text import StackText
@@ -22,6 +22,11 @@ from ctrlgrad.records import record
 
 # Vectors of rows that are taken together.
 TOGETHER = 4
+
+
+Take = Callable[[str, str, str, Sequence[Sequence[str]]], None]
+"""Goes on with vectors of rows: the number of the first one, the first one that has not come before, the first one that
+comes again, and for each vector what its rows have come to, write by write."""
 
 
 @record
@@ -53,33 +58,40 @@ def rows_across(
     return RowsAcross(width, 1 if rows is not None and rows < together * width else together, by_columns)
 
 
-def reduce_across(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
-    """Write the reductions of the rows from start to end side by side; where those that it does end.
-
-    The last ones of a vector end where all do: some are reduced again then. Where there are fewer, it does none.
-    """
-    w, width = nest.w, form.width
-    holds = []
+def are_across(nest: Nest, form: RowsAcross, start: str, end: str) -> str:
+    """Whether a run takes the rows from start to end side by side."""
+    w, holds = nest.w, []
     if form.by_columns:
         holds += [_has(nest, operand.columns) for operand in nest.kernel.operands if operand.columns is not None]
     if not (is_number(start) and is_number(end)):
         count = end if start == "0" else w.op(f"sub i64 {end}, {start}")
-        holds.append(w.op(f"icmp sge i64 {count}, {width}"))
-    does = _all(w, holds)
-    if does != "true":
-        end = w.op(f"select i1 {does}, i64 {end}, i64 {start}")
+        holds.append(w.op(f"icmp sge i64 {count}, {form.width}"))
+    return _all(w, holds)
+
+
+def reduce_across(
+    nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], start: str, end: str, take: Take
+) -> None:
+    """Write the reductions of the rows from start to end side by side: of none, or of as many as a vector has lanes.
+
+    What whole turns leave over comes first, a vector at a time, and nothing waits for it at the end. Of its last vector
+    some rows come again: those before it, where there is no whole turn, or else those behind it.
+    """
+    w, width, step = nest.w, form.width, form.together * form.width
     w.declare("i64 @llvm.smin.i64(i64, i64)")
-    latest, stop = w.add(end, str(-width)), start
+    latest, rest = w.add(end, str(-width)), end
+    if form.together > 1:
+        whole = nest.whole(start, end, step)
+        is_known = is_number(end) and is_number(whole)
+        rest = w.add(start, str(int(end) - int(whole)) if is_known else w.op(f"sub i64 {end}, {whole}"))
     with _by_columns(nest) if form.by_columns else nullcontext():
-        if form.together > 1:
-            stop = nest.whole(start, end, form.together * width)
-            for i in nest.each(start, stop, form.together * width):
-                _reduce(nest, form, axes, offsets, i, form.together)
-        for i in nest.each(stop, end, width):
+        for i in nest.each(start, rest, width):
             is_known = is_number(i) and is_number(latest)
             at = str(min(int(i), int(latest))) if is_known else w.op(f"call i64 @llvm.smin.i64(i64 {i}, i64 {latest})")
-            _reduce(nest, form, axes, offsets, at, 1)
-    return end
+            take(at, i, rest, _reduced(nest, form, axes, offsets, at, 1))
+        if form.together > 1:
+            for i in nest.each(rest, end, step):
+                take(i, i, end, _reduced(nest, form, axes, offsets, i, form.together))
 
 
 def _has(nest: Nest, columns: View) -> str:
@@ -101,23 +113,63 @@ def _by_columns(nest: Nest) -> Iterator[None]:
     nest.through = before
 
 
-def _reduce(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], at: str, vectors: int) -> None:
-    """So many vectors of rows, from one row on."""
-    width, (outer, inner) = form.width, axes[-2:]
-    rows = nest.moved(outer, offsets, at)
-    for k in range(len(nest.kernel.writes)):
+def _reduced(
+    nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], at: str, vectors: int
+) -> list[list[str]]:
+    """So many vectors of rows, from one row on: what each has come to, for each write."""
+    width, (outer, inner), count = form.width, axes[-2:], len(nest.kernel.writes)
+    for k in range(count):
         nest.sums[k] = nest.gathered(k, [(width, number) for number in range(vectors)])
-    for j in nest.each("0", nest.size(inner.size)):
-        with nest.elements.turn():
-            elements = nest.moved(inner, rows, j)
-            for number in range(vectors):
-                nest.point(elements, width, number, outer, number * width)
-    for k, write in enumerate(nest.kernel.writes):
-        dtype, parts = element_parts(write.view.dtype)
-        base, place = nest.target(k, rows)
-        for number in range(vectors):
-            lanes = nest.sums[k].lanes(width, number)
-            nest.elements.store(base, place, dtype, parts, 0, lanes, width, number * width)
+    with _read_from(nest, nest.moved(outer, offsets, at)) as rows:
+        for elements in _along(nest, inner, rows):
+            with nest.elements.turn():
+                for number in range(vectors):
+                    nest.point(elements, width, number, outer, number * width)
+    return [[nest.sums[k].lanes(width, number) for k in range(count)] for number in range(vectors)]
+
+
+@contextmanager
+def _read_from(nest: Nest, offsets: list[str]) -> Iterator[list[str]]:
+    """What is written inside reads each operand from the address at its offset on; the offsets from there."""
+    w, before, offsets = nest.w, nest.bases, [*offsets]
+    nest.bases = [*before]
+    for place in dict.fromkeys(nest.through):
+        if offsets[place] != "0":
+            kind = memory_type_of(nest.views[place].dtype)
+            address = w.op(f"getelementptr {kind}, ptr {before[place]}, i64 {offsets[place]}")
+            nest.bases[place], offsets[place] = hidden(w, address), "0"
+    yield offsets
+    nest.bases = before
+
+
+def _along(nest: Nest, axis: Axis, offsets: list[str]) -> Iterator[list[str]]:
+    """The offsets at each position along an axis; strides are added up from one to the next, not multiplied."""
+    w = nest.w
+    far = {stride: w.alloca("i64") for stride in dict.fromkeys(axis.strides) if stride not in (ZERO, ONE)}
+    for variable in far.values():
+        w.line(f"store i64 0, ptr {variable}")
+    for j in nest.each("0", nest.size(axis.size)):
+        if axis.index is not None:
+            nest.indices[axis.index] = j
+        steps = {ZERO: "0", ONE: j}
+        for stride, variable in far.items():
+            steps[stride] = w.op(f"load i64, ptr {variable}")
+            w.line(f"store i64 {w.add(steps[stride], nest.size(stride))}, ptr {variable}")
+        yield [w.add(offset, steps[stride]) for offset, stride in zip(offsets, axis.strides, strict=True)]
+
+
+def stores(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str]) -> Take:
+    """Writes what rows have come to where it goes."""
+
+    def take(at: str, begin: str, stop: str, made: Sequence[Sequence[str]]) -> None:
+        rows = nest.moved(axes[-2], offsets, at)
+        for number, found in enumerate(made):
+            for k, write in enumerate(nest.kernel.writes):
+                dtype, parts = element_parts(write.view.dtype)
+                base, place = nest.target(k, rows)
+                nest.elements.store(base, place, dtype, parts, 0, found[k], form.width, number * form.width)
+
+    return take
 
 
 def fits(w: Writer, size: Callable[[Size], str], rows: Size, terms: Size, capacity: int) -> str:
@@ -149,4 +201,4 @@ def _all(w: Writer, conditions: Iterable[str]) -> str:
     return found
 
 
-__all__ = ["RowsAcross", "reduce_across", "rows_across", "write_columns"]
+__all__ = ["RowsAcross", "Take", "are_across", "reduce_across", "rows_across", "stores", "write_columns"]

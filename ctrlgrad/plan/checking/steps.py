@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ctrlgrad.plan.cascades import reads_as_made
 from ctrlgrad.plan.checking.memory import Cell, Content, Pointer, RunningStack, Token, described
 from ctrlgrad.plan.checking.overlap import reads_only_what_it_writes
 from ctrlgrad.plan.checking.state import State, listed
@@ -13,6 +14,7 @@ from ctrlgrad.plan.effects import defines, numbers_of
 from ctrlgrad.plan.model import (
     Array,
     Branch,
+    Cascade,
     Columns,
     CopyStack,
     Factorise,
@@ -63,6 +65,8 @@ class Steps(State):
         self.sees(self.numbers_read[step])
         if isinstance(step, Kernel):
             self.kernel(step)
+        elif isinstance(step, Cascade):
+            self.cascade(step)
         elif isinstance(step, Product):
             self.product(step)
         elif isinstance(step, Pack | Columns):
@@ -151,6 +155,15 @@ class Steps(State):
         self.computed(step, [*reads, *columns], targets)
         for write, cell in zip(step.writes, targets, strict=True):
             cell.content = self.define(write.view.array)
+
+    def cascade(self, step: Cascade) -> None:
+        for write in step.first.writes:
+            if not reads_as_made(write.view, step.second):
+                self.fail(f"of {write.view.array} other rows are read than the one that is there")
+        self.kernel(step.first)
+        self.kernel(step.second)
+        for write in step.first.writes:
+            self.cell_at(self.place_of(write.view.array), write.view.array).content = None
 
     def product(self, step: Product) -> None:
         base = None if step.base is None else self.read(step.base)
