@@ -238,6 +238,8 @@ class _Fusion:
         groups: list[_Group] = []
         steps: list[Step] = []
         pushes: list[Push] = []
+        # Groups that wait for others, which go before them.
+        closing: list[_Group] = []
         # The step that comes next.
         ahead: Step | None = None
 
@@ -248,12 +250,14 @@ class _Fusion:
             reading = [g for g in groups if g.reads_any(group.updated)]
             if reading:
                 overwritten = group.updated - self.needed(block, ahead)
+                closing.append(group)
                 for other in reading:
                     if other.reads_any(overwritten):
                         close(other)
+                closing.pop()
             steps.extend(self.kernels(group))
             for push in list(pushes):
-                if not _is_of(push, groups):
+                if not _is_of(push, (*groups, *closing)):
                     pushes.remove(push)
                     steps.append(push)
 

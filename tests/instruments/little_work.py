@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from ctrlgrad.engines.native import shared_nests
+from ctrlgrad.engines.native import ahead, shared_nests
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.sizes import ONE, product
@@ -37,6 +37,8 @@ def shared_by(threads: int) -> Iterator[None]:
             yield
         finally:
             products().set_threads(before)
+            # What is kept on disk a moment later would come into the folder while that is removed.
+            ahead.catch_up()
 
 
 __all__ = ["shared_by"]

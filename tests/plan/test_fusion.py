@@ -11,6 +11,7 @@ from plan.plans import executed, graph_of, placed, unplaced
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.fusion import Limits, fuse
 from ctrlgrad.plan.model import Array, Kernel, Plan, Product, Push, Step
@@ -142,3 +143,22 @@ def test_a_read_waits_where_an_update_needs_a_copy_anyway() -> None:
     plan = placed(graph_of(update_beside_a_read, *arguments), arguments)
     assert "updates a copy of" in format_plan(plan)
     assert functions_of_kernels(plan) == [[], ["sin", "exp"]]
+
+
+def test_a_row_is_made_before_its_push_where_an_update_has_readers_go_first() -> None:
+    """The update's own kernel is not written yet when those of its readers are, nor is what it makes pushed."""
+
+    def f(n: Any, x: Any) -> Any:
+        def body(i: Any, carry: Any) -> Any:
+            x, _ = carry
+            total = np.sum(x * x, axis=(0, 1), keepdims=True)
+            mixed = (total + x) * 0.5
+            changed = cnp.at(total)[..., i % 3].add(0.25)
+            return mixed * 0.5, np.max(np.sum(changed * changed, axis=2), axis=1, keepdims=True)
+
+        return np.sum(np.sin(cg.fori_loop(0, n, body, (x, np.zeros((1, 1))))[1]))
+
+    arguments = np.int64(2), np.linspace(-0.3, 0.5, 24).reshape(2, 4, 3)
+    graph = graph_of(cg.value_and_grad(f, argnums=1), *arguments)
+    for found, expected in zip(executed(graph, arguments), run_graph(graph, arguments), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
