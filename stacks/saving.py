@@ -29,7 +29,6 @@ from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType,
 from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
-from ctrlgrad.stacks.computed_sizes import computed_again
 from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
 from ctrlgrad.stacks.sizes import Size, origin
 from ctrlgrad.stacks.stages import Stage
@@ -219,9 +218,8 @@ class RegionScope(Scope):
         return self.needs[outer_value]
 
     def _bring_size(self, size: Size) -> Value:
-        if (outside := self._size_outside(size)) is not None:
-            return self.need(outside)
-        return computed_again(self, size) or super()._bring_size(size)
+        outside = self._size_outside(size)
+        return super()._bring_size(size) if outside is None else self.need(outside)
 
     def _size_outside(self, size: Size) -> Size | None:
         """The same size in the outer scope: of a capture, or of a carry whose shape the body keeps."""

@@ -79,7 +79,7 @@ class RowSizes:
         loop = Loop.of(node)
         carry = loop.carries[node.results.index(stack)]
         start, push = self.producers.get(carry.init), definitions(loop.body).get(carry.next)
-        is_one_each = push is not None and push.op.name == "stack_push" and push.operands[0] is carry.in_body
+        is_one_each = push is not None and push.op.has_use(Use.PUSH) and push.operands[0] is carry.in_body
         counting = Counting.of(loop, self._constant)
         if start is None or start.op.name != "stack_new" or start.operands or not is_one_each or counting is None:
             return None

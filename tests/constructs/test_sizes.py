@@ -11,7 +11,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.ir import count_ops, verify, walk
+from ctrlgrad.ir import count_ops, verify
 
 ENGINES = ("native", "reference", "dataflow")
 TABLE = np.array([0.5, 2.0, 5.0])
@@ -140,28 +140,6 @@ def test_the_array_that_tells_a_length_is_not_compared_with_itself() -> None:
     for arrays in (1, 2, 3):
         graph = cg.function(total, signature=[spec] * arrays).graph(*[np.ones(3)] * arrays)
         assert count_ops(graph)["ensure_sizes"] == arrays - 1
-
-
-def _rolled(x: Any, axis: int | None) -> Any:
-    """The bounds of what is cut out and joined again follow from a size that the loop keeps."""
-    step = lambda c: (c[0] + 1, np.sin(np.roll(c[1], 1, axis) * c[1]))
-    return cnp.sum(cg.while_loop(lambda c: (c[0] < 3) & (c[1].flatten()[0] < 10), step, (0, x))[1])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("shape", "axis"), [((2, 3), None), ((2, 1), None), ((2, 2, 3), 1), ((2, 2, 3), None)])
-def test_what_is_rolled_in_a_loop_is_cut_alike_in_all_rows(
-    shape: tuple[int, ...], axis: int | None, engine: str
-) -> None:
-    """Sizes of slices are computed again, so that no row has one of its own; nothing is saved for them."""
-    x = np.random.default_rng(3).normal(size=shape)
-    slope = cg.grad(lambda x: _rolled(x, axis if axis is None else axis - 1))
-    spec = cg.TensorSpec((None,) * x.ndim, "float64")
-    found = cg.function(cg.vmap(slope), signature=[spec], engine=engine)(x)
-    np.testing.assert_allclose(found, np.stack([slope(row) for row in x]), rtol=1e-10)
-    graph = cg.function(slope, signature=[cg.TensorSpec((None,) * (x.ndim - 1), "float64")]).graph(x[0])
-    stacks = [str(v.type) for node in walk(graph) for v in node.results if node.op.name == "stack_new"]
-    assert stacks and not any("i64" in s for s in stacks)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
