@@ -162,7 +162,7 @@ def test_sizes_that_do_not_fit_are_the_nodes_error() -> None:
         try:
             engine(graph, [np.ones(2), np.ones(3)])
         except cg.CtrlgradError as error:
-            assert error.problem.startswith("add: operands could not be broadcast")
+            assert error.problem.startswith("add: the operands' shapes do not broadcast")
         else:
             raise AssertionError("no error")
 

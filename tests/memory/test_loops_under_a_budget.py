@@ -25,7 +25,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
+from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, ShapeError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
@@ -353,7 +353,7 @@ def test_checkpoint_where_a_size_turns_out_to_be_one() -> None:
     for k in (8, 1, 8):
         np.testing.assert_allclose(checkpointed(x, k), reference(x, k), rtol=1e-12)
     # A mistake is told as what it is.
-    with pytest.raises(ExecutionError, match="could not be broadcast"):
+    with pytest.raises(ShapeError, match="do not broadcast"):
         checkpointed(x, 3)
 
 

@@ -46,7 +46,7 @@ def both(fn: Any, *arguments: Any, signature: Any = None) -> list[Any]:
     for engine in ("reference", "native"):
         try:
             found.append(cg.function(fn, engine=engine, signature=signature)(*arguments))
-        except cg.errors.ExecutionError as error:
+        except (cg.errors.ExecutionError, cg.errors.ShapeError) as error:
             found.append(str(error))
     return found
 

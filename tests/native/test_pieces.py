@@ -16,7 +16,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native.parts import is_free, parted
 from ctrlgrad.engines.native.pieces import compile_piece
 from ctrlgrad.engines.reference import FiniteCheck, Run
-from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
+from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, ShapeError
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan.model import Plan
 
@@ -149,9 +149,9 @@ def test_the_first_error_is_named(parts_run: list[Graph]) -> None:
 
 def test_shapes_that_do_not_fit(parts_run: list[Graph]) -> None:
     graph = cg.function(lambda x, y: (x + y) * x).graph(cg.TensorSpec((None,)), cg.TensorSpec((None,)))
-    with pytest.raises(ExecutionError) as expected:
+    with pytest.raises(ShapeError) as expected:
         by_reference(graph, [np.ones(3), np.ones(4)])
-    with pytest.raises(ExecutionError) as caught:
+    with pytest.raises(ShapeError) as caught:
         piece_of(graph)([np.ones(3), np.ones(4)], Run())
     assert str(caught.value) == str(expected.value)
 
