@@ -7,14 +7,11 @@ the one unknown size among its operands. It stops at an input or where the size 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from ctrlgrad.ir import Node, TensorType, Trait, Use, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
-
-N = TypeVar("N")
 
 
 @record
@@ -138,16 +135,6 @@ class Cut:
         if found is None or found[1].step not in (None, 1):
             return None
         return Cut(found[0], found[1].start, found[1].stop)
-
-    def length(self, emit: Callable[..., N], size: N, start: N | int | None, stop: N | int | None) -> N:
-        """The size, by `emit(op, *numbers)`: negative bounds count from the end, and no bound leaves the array."""
-
-        def place(bound: N | int) -> N:
-            counted = emit("where", emit("less", bound, 0), emit("add", bound, size), bound)
-            return emit("minimum", emit("maximum", counted, 0), size)
-
-        end = size if stop is None else place(stop)
-        return end if start is None else emit("maximum", emit("subtract", end, place(start)), 0)
 
 
 __all__ = ["Cut", "Size", "origin", "told"]

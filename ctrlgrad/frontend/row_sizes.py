@@ -64,12 +64,13 @@ class RowSizes:
         return None if number is None else self._number(number)
 
     def _cut(self, cut: Cut) -> Any:
-        """The size of a slice."""
+        """The size of a slice: negative bounds count from the end, and no bound leaves the array."""
         whole = self._size(cut.of)
-        bounds = [self._number(x) if isinstance(x, Value) else x for x in (cut.start, cut.stop)]
-        if whole is None or any(n is None is not x for n, x in zip(bounds, (cut.start, cut.stop), strict=True)):
+        bounds = (0 if cut.start is None else cut.start, whole if cut.stop is None else cut.stop)
+        start, stop = (self._number(x) if isinstance(x, Value) else x for x in bounds)
+        if whole is None or start is None or stop is None:
             return None
-        return cut.length(_computed, whole, *bounds)
+        return _computed("maximum", _computed("subtract", _place(stop, whole), _place(start, whole)), 0)
 
     def _collected(self, stack: Value) -> Any:
         """How many rows a loop inside collects: one in each of its iterations, whose number is that of its bound."""
@@ -121,6 +122,12 @@ class RowSizes:
 
     def _outside(self, value: Value) -> Any:
         return self.starts[value] if value in self.starts else Tensor(self.builder, value)
+
+
+def _place(bound: Any, size: Any) -> Any:
+    """Where in an array a bound of a slice is."""
+    counted = _computed("where", _computed("less", bound, 0), _computed("add", bound, size), bound)
+    return _computed("minimum", _computed("maximum", counted, 0), size)
 
 
 def _computed(op: str, *sizes: Any) -> Any:

@@ -199,9 +199,8 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
     else:
-        outputs, residuals = _inline_forward(
-            halves, traced, leaves
-        )  # The sizes of outputs that only a run tells: cotangents must have them.
+        outputs, residuals = _inline_forward(halves, traced, leaves)
+    # The sizes of outputs that only a run tells: cotangents must have them.
     unknown = {i: unknown_axes(traced.graph.outputs[i].type) for i in seeded}
     sizes = [outputs[i].shape[axis] for i, axes in unknown.items() for axis in axes]
 

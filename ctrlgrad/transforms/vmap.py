@@ -21,7 +21,7 @@ from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.calls import rows_call
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
-from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, reshape, transpose
+from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, transpose
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.records import record
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
@@ -332,16 +332,12 @@ def _rows_first(builder: Builder, arguments: Sequence[_Argument], size: int | No
                 rows = first
             else:
                 rows = rows or constant(builder, first, np.int64)
-                x = _of_size(ensure_sizes(x, {0: rows}, _SIZES_DIFFER, _ONE_SIZE), rows)
+                x = ensure_sizes(x, {0: rows}, _SIZES_DIFFER, _ONE_SIZE)
+                x = emit("forget_sizes", x, axes=(0,)) if x.tensor.shape[0] is not None else x
         else:
             x = ensure_sizes(x, {0: size}, _SIZES_DIFFER, _ONE_SIZE)
         moved.append(x.value)
     return moved
-
-
-def _of_size(x: Term, rows: Term) -> Term:
-    """The array of so many rows, in whose type that is unknown."""
-    return x if x.tensor.shape[0] is None else reshape(x, [rows, *x.dims[1:]])
 
 
 def _placed(
