@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.source import here
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def explains_calls(fn: F) -> F:
+def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
     """The function; where it is not called as its parameters ask for, the error says so at the user's line."""
 
     @functools.wraps(fn)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return fn(*args, **kwargs)
         except TypeError as error:
@@ -26,7 +27,7 @@ def explains_calls(fn: F) -> F:
                 raise
             raise _misfit(fn, args, kwargs, error) from None
 
-    return called  # type: ignore[return-value]
+    return called
 
 
 def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
