@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from instruments.mutants import nothing, shows
 from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import graph_of, on_reference, on_stand_in
-from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
+from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -32,7 +31,6 @@ from ctrlgrad.engines.cuda.prepared.reading import Reading
 from ctrlgrad.engines.cuda.prepared.row_memory import StackRows
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.cuda.stacks import DeviceStack
-from ctrlgrad.errors import MemoryBudgetError
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
 STEPS = 24
@@ -226,17 +224,7 @@ def test_a_stack_that_is_empty_is_not_popped() -> None:
 def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits, whichever way blocks come back."""
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
-    graph = graph_of(fn, 1, X)
-    expected = on_stand_in(graph, [X])
-    force(monkeypatch, way)
-    results, manager = run_within(None, graph, [X])
-    fitted = 0
-    for share in (4, 3, 2):
-        with suppress(MemoryBudgetError):
-            results, manager = run_within(manager.stats.peak_bytes["device"] * share // 5, graph, [X])
-            fitted += 1
-        for a, b in zip(results, expected.results, strict=True):
-            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    same_in_sessions(monkeypatch, way, graph_of(fn, 1, X), [X])
 
 
 def test_explain_says_what_waits() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 from collections import Counter as Tally
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from instruments.mutants import nothing, shows
 from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import graph_of, on_reference, on_stand_in, step_by_step
-from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
+from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -223,15 +222,7 @@ def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.Mon
     """The same bits, whichever way blocks come back."""
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
     monkeypatch.setattr(row_memory, "OWN_BYTES", 1)
-    graph = graph_of(fn, 1, X)
-    expected = on_stand_in(graph, [X])
-    force(monkeypatch, way)
-    results, manager = run_within(None, graph, [X])
-    for share in (4, 3, 2):
-        with suppress(MemoryBudgetError):
-            results, manager = run_within(manager.stats.peak_bytes["device"] * share // 5, graph, [X])
-        for a, b in zip(results, expected.results, strict=True):
-            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+    same_in_sessions(monkeypatch, way, graph_of(fn, 1, X), [X])
 
 
 def test_pushes_and_pops_are_counted() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from instruments.mutants import nothing, shows
 from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import graph_of, on_reference, on_stand_in, step_by_step
-from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
+from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -28,7 +27,7 @@ from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.operands import View
 from ctrlgrad.engines.cuda.report import explain_on
-from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError, MemoryBudgetError
+from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph
 
 W = np.linspace(-0.4, 0.6, 9).reshape(3, 3)
@@ -211,13 +210,7 @@ def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.Mon
     """The same bits, whichever way blocks come back."""
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
     graph, x = graph_of(fn, 1, argument(3)), argument(37)
-    expected = on_stand_in(graph, [x])
-    force(monkeypatch, way)
-    results, manager = run_within(None, graph, [x])
-    for share in (4, 3, 2):
-        with suppress(MemoryBudgetError):
-            results, manager = run_within(manager.stats.peak_bytes["device"] * share // 5, graph, [x])
-        assert_same_bits(results, expected.results)
+    same_in_sessions(monkeypatch, way, graph, [x])
 
 
 # Mistakes.

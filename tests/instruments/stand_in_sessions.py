@@ -11,10 +11,12 @@ from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
+from instruments.comparing import assert_same_bits
 from instruments.stand_in import StandInArray, StandInDevice
 from instruments.stand_in_runs import LIBRARY
 
@@ -62,3 +64,17 @@ def force(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
 
     if way != FREE:
         monkeypatch.setattr(Manager, "loop", forced)
+
+
+def same_in_sessions(monkeypatch: pytest.MonkeyPatch, way: str, graph: Graph, arguments: list[Any]) -> None:
+    """The same bits with a session as without one, and with less and less memory, as long as it is enough."""
+    expected = unlimited(graph, arguments)
+    force(monkeypatch, way)
+    results, manager = run_within(None, graph, arguments)
+    assert_same_bits(results, expected)
+    for share in (4, 3, 2):
+        try:
+            results, manager = run_within(manager.stats.peak_bytes["device"] * share // 5, graph, arguments)
+        except MemoryBudgetError:
+            return
+        assert_same_bits(results, expected)
