@@ -147,3 +147,28 @@ def test_a_loop_over_positions_that_repeat(method: str) -> None:
     index = np.array([0, 3, 3, -4, 1, 3])
     assert launching_of(fn, x, index, value)[0].startswith("from a list")
     assert all_from_lists(lambda *given: cnp.sum(cnp.sin(fn(*given))), x, index, value)
+
+
+def set_in_rows(x: Any, k: Any) -> Any:
+    """The gradient reads and clears an element of each row that it pops, by a number of the host's."""
+    rows = cg.scan(lambda c, v: (c * 1.1, cnp.at(c)[k].set(v * c[0])), x, x)[1]
+    return cnp.sum(rows**2 * np.arange(1.0, 10.0).reshape(3, 3))
+
+
+def set_further_on(x: Any, k: Any) -> Any:
+    """The number moves with the iterations."""
+    return cnp.sum(cg.fori_loop(0, 3, lambda i, c: cnp.sin(cnp.at(c * 1.1)[(i + k) % 3].set(c[k] * x[0])), x))
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("fn", [set_in_rows, set_further_on])
+def test_an_element_of_a_popped_row_by_a_number_of_the_host(fn: Callable[..., Any], order: int, k: int) -> None:
+    """Found: a row's address was without what the host's numbers add to it; its first element was read."""
+    slope = cg.grad(fn)
+    derivative = slope if order == 1 else cg.grad(lambda x, k: cnp.sum(slope(x, k) ** 2))
+    x = np.array([1.5, 1.06, -0.85])
+    graph = cg.function(derivative).graph(x, np.int64(k))
+    ran = on_stand_in(graph, [x, np.int64(k)])
+    assert ran.counts.runs
+    assert_same(ran.results, on_reference(graph, [x, np.int64(k)]), 1e-12)

@@ -224,7 +224,7 @@ class Binding:
             case Affine():
                 return wrapped(word.value(integers))
             case View(Rows(position)):
-                return rows[position].address + word.offset
+                return rows[position].address + word.offset + word.moved.value(integers)
         raise AssertionError(word)
 
     def _rows(self, position: int) -> CarriedRows:
