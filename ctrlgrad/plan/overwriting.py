@@ -101,24 +101,19 @@ def base_of(step: Kernel | Product, array: Array) -> Array | None:
 
 def root_of(block: Block, value: Value) -> Array | None:
     """The array from outside of a block that a value of it is an update of, or is itself."""
-    producers: dict[Value, Step] = {}
+    origins: dict[Value, Value | None] = {}
     for step in block.steps:
-        for array in results_of(step):
-            producers[array] = step
         if isinstance(step, Loop):
-            producers.update((c.result, step) for c in step.carries)
+            origins.update((c.result, c.init) for c in step.carries)
         elif isinstance(step, Branch):
-            producers.update((r, step) for r in step.results)
-    while value in producers:
-        step = producers[value]
-        if isinstance(step, Kernel | Product) and isinstance(value, Array):
-            base = base_of(step, value)
-        elif isinstance(step, Loop):
-            init = next(c.init for c in step.carries if c.result is value)
-            base = init if isinstance(init, Array) else None
+            origins.update(dict.fromkeys(step.results))
+        elif isinstance(step, Kernel | Product):
+            origins.update((array, base_of(step, array)) for array in results_of(step))
         else:
+            origins.update(dict.fromkeys(results_of(step)))
+    while value in origins:
+        origin = origins[value]
+        if not isinstance(origin, Array):
             return None
-        if base is None:
-            return None
-        value = base
+        value = origin
     return value if isinstance(value, Array) else None

@@ -153,3 +153,16 @@ def test_native_agrees(name: str) -> None:
         expected = run_graph(graph, arguments)
         found = run_natively(graph, arguments)
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-10, atol=1e-13)
+
+
+def test_a_loop_in_a_branch_gives_an_array_of_a_size_of_its_own() -> None:
+    """Found: what a branch passes on was looked for among the loop's results by identity, and its size is a name."""
+
+    def grown(x: Any, limit: Any) -> Any:
+        step = lambda i, y: cg.scan(lambda none, row: ((), row * 1.5), (), y)[1]
+        return cg.cond(cnp.sum(x) < limit, lambda: cg.fori_loop(0, 2, step, x), lambda: cnp.sin(x))
+
+    x, signature = np.array([-0.2, 0.4, 0.3]), [cg.TensorSpec((None,)), cg.TensorSpec(())]
+    native = cg.function(grown, signature=signature, engine="native")
+    np.testing.assert_allclose(native(x, 9.0), x * 2.25, rtol=1e-15)
+    np.testing.assert_allclose(native(x, -9.0), np.sin(x), rtol=1e-14)
