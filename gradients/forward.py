@@ -17,10 +17,25 @@ from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
 from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, operand_reached, refusal
-from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, attributes, copy_node, view
+from ctrlgrad.ir import (
+    INDEX,
+    Branch,
+    Builder,
+    Call,
+    Closed,
+    Graph,
+    Loop,
+    Node,
+    StackType,
+    Value,
+    attributes,
+    copy_node,
+    view,
+)
 from ctrlgrad.ir.control import Capture, Carry, emit_branch, emit_call
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 from ctrlgrad.records import record
+from ctrlgrad.stacks.lengths import known_length
 
 
 @record
@@ -74,10 +89,15 @@ class _Tangents:
     def zeros_like(self, value: Value) -> Term:
         primal = self.primal(value)
         if isinstance(value.type, StackType):
-            length = self.builder.emit("stack_length", [primal.value])
             attrs = {"element": value.type.element}
-            return Term(self.builder, self.builder.emit("stack_new", [length], attrs))
+            return Term(self.builder, self.builder.emit("stack_new", [self._length(primal.value)], attrs))
         return zeros(self.builder, value.tensor.dtype, primal.dims)
+
+    def _length(self, stack: Value) -> Value:
+        known = known_length(stack, {v: node for node in self.builder.nodes for v in node.results})
+        return (
+            self.builder.emit("stack_length", [stack]) if known is None else self.builder.constant(known, INDEX.dtype)
+        )
 
     def or_zeros(self, value: Value) -> Term:
         return self.tangents.get(value) or self.zeros_like(value)

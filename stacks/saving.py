@@ -29,6 +29,7 @@ from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType,
 from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
+from ctrlgrad.stacks.lengths import constant_of
 from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
 from ctrlgrad.stacks.sizes import Size, origin
 from ctrlgrad.stacks.stages import Stage
@@ -145,12 +146,7 @@ class Scope(ABC):
 
     def number(self, value: Value) -> np.ndarray | None:
         """The value of a constant."""
-        node = self.producers.get(value)
-        constant = None if node is None else attributes.Constant.find(node)
-        return None if constant is None else constant.value
-
-    def is_constant(self, value: Value) -> bool:
-        return self.number(value) is not None
+        return constant_of(self.producers, value)
 
 
 @record(eq=False, frozen=False)
@@ -161,8 +157,8 @@ class FunctionScope(Scope):
     new_stacks: list[Node] = field(default_factory=list)
 
     def _bring(self, value: Value) -> Value:
-        if self.is_constant(value):
-            return self.backward.constant(attributes.Constant.of(self.producers[value]).value)
+        if (number := self.number(value)) is not None:
+            return self.backward.constant(number)
         self.residuals.append(value)
         return self.backward.input(value.type, value.hint)
 
@@ -217,6 +213,9 @@ class RegionScope(Scope):
             self.needs[outer_value] = Value(type, hint)
         return self.needs[outer_value]
 
+    def number(self, value: Value) -> np.ndarray | None:
+        return self.outer.number(self.captures[value]) if value in self.captures else super().number(value)
+
     def _bring_size(self, size: Size) -> Value:
         outside = self._size_outside(size)
         return super()._bring_size(size) if outside is None else self.need(outside)
@@ -252,7 +251,7 @@ class RegionScope(Scope):
         return None if outside is None else self.need(outside)
 
     def _is_free(self, value: Value) -> bool:
-        is_at_hand = value in self.captures or value in self.closed_forms or self.is_constant(value)
+        is_at_hand = value in self.captures or value in self.closed_forms or self.number(value) is not None
         return is_at_hand or self._measured_outside(value) is not None
 
     def _measured_outside(self, value: Value) -> Size | None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import numpy as np
-
 from ctrlgrad.ir import Counting, Loop, Node, TensorType, Use, Value, attributes, definitions, is_loop
 from ctrlgrad.ir.attributes import Key
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
+from ctrlgrad.stacks.lengths import constant_of
 
 Producers = Mapping[Value, Node]
 
@@ -107,7 +106,7 @@ def collected_rows(value: Value, producers: Producers) -> CollectedRows | None:
     node = producers.get(made.operands[0]) if made.op.name == "stack_to_tensor" else None
     if node is None or not is_loop(node):
         return None
-    loop, number = Loop.of(node), partial(_number, producers)
+    loop, number = Loop.of(node), partial(constant_of, producers)
     (carry,) = (c for c in loop.carries if c.result is made.operands[0])
     inside, start, counting = definitions(loop.body), producers.get(carry.init), Counting.of(loop, number)
     if start is None or start.op.name != "stack_new" or start.operands:
@@ -146,9 +145,3 @@ def _axis_of_rows(key: Key) -> int | None:
     """The axis along which a key takes one row; None for any other key."""
     axes = [axis for axis, item in enumerate(key) if item != slice(None)]
     return axes[0] if len(axes) == 1 and key[axes[0]] is attributes.DYNAMIC else None
-
-
-def _number(producers: Producers, value: Value) -> np.ndarray | None:
-    node = producers.get(value)
-    constant = None if node is None else attributes.Constant.find(node)
-    return None if constant is None else constant.value

@@ -119,7 +119,7 @@ def _is_used_again(reading: Reading, number: int) -> bool:
 
 
 def _new(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    if step.operands:
+    if step.operands and reading.value(step.operands[0]) != Affine(0):
         raise CannotPrepare("a stack of rows that are written by index is made inside")
     (stack,) = step.node.results
     assert isinstance(stack.type, StackType)

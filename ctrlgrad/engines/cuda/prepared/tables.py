@@ -26,7 +26,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
+from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, TableValue
 from ctrlgrad.engines.cuda.prepared.views import part
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.texts import TextBuilder
@@ -128,7 +128,8 @@ def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def length(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    return (Affine(len(reading.table(step.operands[0]))),)
+    stack = reading.value(step.operands[0])
+    return (stack.length if isinstance(stack, LocalStack) else Affine(len(reading.table(step.operands[0]))),)
 
 
 def _index(reading: Reading, slot: int) -> Index:
