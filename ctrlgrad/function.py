@@ -13,20 +13,19 @@ import numpy as np
 from ctrlgrad import forks, tree
 from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
-from ctrlgrad.engines import Report, current_without
+from ctrlgrad.engines import Report
 from ctrlgrad.engines.device_array import lies_on_card, type_on_card
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
-from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
+from ctrlgrad.execution import expect, explain_on, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.concrete import Array
 from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.ir.caching import Recent
-from ctrlgrad.memory.session import current as session
+from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.records import record
@@ -35,10 +34,6 @@ from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
-# Numbers whose type says their dtype.
-_NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
-# How many sets of types and sizes of a function's arguments have their code at hand.
-MOST_BOUND = 256
 # Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
 SIGNATURES = 1024
 
@@ -57,6 +52,8 @@ class Concrete:
     def unflatten(self, results: Sequence[Any]) -> Any:
         if self.float0:
             results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
+        if self.treedef.is_leaf():
+            return results[0]
         return tree.unflatten(self.treedef, results)
 
     def accepts(self, types: Sequence[Type]) -> bool:
@@ -70,23 +67,6 @@ class _Signature:
     variants: list[Concrete] = field(default_factory=list)
     exact_only: bool = False
     refused: TracingError | None = None
-
-
-class _Bound:
-    """The code of a function for arguments of certain types and sizes."""
-
-    def __init__(self, concrete: Concrete, program: Callable[[Sequence[Any]], list[Any]]) -> None:
-        self.concrete, self.program = concrete, program
-
-    def __call__(self, leaves: Sequence[Any]) -> Any:
-        try:
-            results = self.program(leaves)
-        except Exception as error:
-            arrays = [np.asarray(x) for x in leaves]
-            results = after_failure(self.concrete.simplified, arrays, error)
-            # It may have been compiled again, for what turned out otherwise than it was taken for.
-            self.program = program_of(self.concrete.simplified, arrays) or self.program
-        return self.concrete.unflatten([np.asarray(x) for x in results])
 
 
 class Function:
@@ -111,13 +91,13 @@ class Function:
         self.donated = tuple(donated)
         self.traces = 0
         self._cache: Recent[Key, _Signature] = Recent(SIGNATURES)
-        self._bound: dict[Any, _Bound] = {}
+        self._known = KnownCalls()
         self._lock = forks.recursive_lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
         new = memo[id(self)] = copy.copy(self)  # of a method with its object; without what was traced
         new.fn = copy.deepcopy(self.fn, memo)
-        new.traces, new._cache, new._bound, new._lock = 0, Recent(SIGNATURES), {}, forks.recursive_lock()
+        new.traces, new._cache, new._known, new._lock = 0, Recent(SIGNATURES), KnownCalls(), forks.recursive_lock()
         return new
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -127,55 +107,24 @@ class Function:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
         args, kwargs = self._marked(args, kwargs)
-        leaves, treedef = tree.flatten((args, kwargs))
-        key = self._key_of_known(leaves, treedef)
-        bound = None if key is None else self._bound.get(key)
-        if bound is not None:
-            return bound([x for x in leaves if type(x) is not Static])
-        require_numbers(leaves)
+        found = described(self.engine, args, kwargs)
+        if found is not None:
+            key, leaves = found
+            bound = self._known.get(key)
+            if bound is not None:
+                return bound(leaves)
+        require_numbers(tree.leaves((args, kwargs)))
         engine = self._engine_now()
         expect(engine)
         concrete, arrays = self._specialize(args, kwargs)
         checks, donated = current_options().check_nans, donated_positions(args, self.donated, arrays)
         results = run_on(engine, concrete.simplified, arrays, checks, stays_on_card=True, donated=donated)
-        if key is not None:
-            self._bind(key, concrete, arrays)
+        if found is not None:
+            self._known.note(key, concrete.simplified, concrete.unflatten, arrays)
         return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.static.mark(args, kwargs) if self.static else (args, kwargs)
-
-    def _key_of_known(self, leaves: Sequence[Any], treedef: Any) -> Any:
-        """What a call looks its code up by: None where that is not all that decides what runs."""
-        options = current_options()
-        engine = self.engine if self.engine != "auto" else options.engine
-        if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
-            return None
-        key: list[Any] = [treedef, options.default_float]
-        for leaf in leaves:
-            kind = type(leaf)
-            if kind is np.ndarray or kind is Array:
-                key += (leaf.dtype, leaf.shape)
-            elif kind in (float, complex) and options.default_float != "float64":
-                return None
-            elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
-                key.append(kind)
-            elif kind is Static:
-                key.append(leaf)
-            else:
-                return None
-        return tuple(key)
-
-    def _bind(self, key: Any, concrete: Concrete, arrays: Sequence[Any]) -> None:
-        """Remember the code that served this call, for calls that differ in the arrays' values alone."""
-        graph = concrete.simplified
-        if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
-            return
-        program = program_of(graph, arrays)
-        if program is not None:
-            if len(self._bound) >= MOST_BOUND:
-                self._bound.clear()
-            self._bound[key] = _Bound(concrete, program)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.
@@ -397,6 +346,6 @@ def function(
 
 
 # How NumPy's functions compute on results that stayed on a card.
-_COMPUTE = OnCard(lambda fn: Function(fn, "cuda", None, None), MOST_BOUND)
+_COMPUTE = OnCard(lambda fn: Function(fn, "cuda", None, None), MOST_KNOWN)
 
 __all__ = ["Function", "function"]

@@ -41,6 +41,7 @@ LAYERS = {
     "frontend": 5,
     "autograph": 5,
     "function": 6,
+    "known_calls": 6,
     "results": 6,
     "signature": 6,
     "transforms": 6,

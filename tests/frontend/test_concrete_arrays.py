@@ -133,7 +133,7 @@ def test_calls_find_their_code_by_either_array() -> None:
         found = f(given)
         assert type(found) is np.ndarray
         np.testing.assert_array_equal(found, X * 2.0)
-    assert f.traces == 1 and len(f._bound) <= 1
+    assert f.traces == 1 and len(f._known) <= 1
 
 
 def test_keys_of_jax_are_keys() -> None:

@@ -281,9 +281,8 @@ class LentFrame(Frame):
         super().__init__(program)
         # The words of who makes the run ask for something are those of nobody's session.
         self.context = contextvars.Context()
-        self.fill(arguments)
-        sizes = self.layout.sizes
-        self._sizes = self.words[sizes : sizes + len(self.plan.sizes)].tobytes()
+        self.arguments.put(arguments)
+        self._sizes = self.sizes()
         self._after = _AFTER_CALL(self.after)
         self._ready = np.empty_like(self.words)
         given, taken = self._moves(len(arguments), results)

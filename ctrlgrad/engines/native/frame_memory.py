@@ -8,7 +8,10 @@ import numpy as np
 from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout
+from ctrlgrad.engines.native.memory import address_of
 from ctrlgrad.memory.session import current
+from ctrlgrad.plan.effects import names_of
+from ctrlgrad.plan.model import Array
 
 # What is kept from one call to the next: asking for it again would cost a short call more than it does to have kept so
 # little. Of a frame that holds more all goes back to the pool, which has a limit, and which a budget empties.
@@ -22,23 +25,28 @@ class FrameMemory:
 
     def __init__(self, words: np.ndarray, layout: Layout) -> None:
         self.words, self.layout, self.plan = words, layout, layout.plan
+        self.integers = words.data
         self.workspace: np.ndarray | None = None
         self.scratch: np.ndarray | None = None
         # By address: compiled code exchanges the memory of two buffers by their words.
         self.held: dict[int, np.ndarray] = {}
-        self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
-        self.buffer_of = {result: number for number, result in self.result_buffers.items()}
+        self.buffer_of = {b.result: b.number for b in self.plan.buffers if b.result is not None}
+        # Results whose shapes the arguments' sizes do not tell. The others are allocated before each run.
+        known = {register.name for register, _, _ in self.plan.sizes}
+        results = ((k, r.shape) for k, r in enumerate(self.plan.results) if isinstance(r, Array))
+        self.grown_results = {k for k, shape in results if not names_of(shape) <= known}
+        self.result_buffers = {self.buffer_of[k] for k in self.grown_results}
         self.movable = [b.number for b in self.plan.buffers if b.is_free_to_move]
 
     @property
     def nbytes(self) -> int:
-        found = [x for x in (self.workspace, self.scratch) if x is not None]
-        return sum(x.nbytes for x in (*found, *self.held.values()))
+        held = sum(x.nbytes for x in self.held.values()) if self.held else 0
+        return self.integers[frame.WORKSPACE_BYTES] + self.integers[frame.SCRATCH_BYTES] + held
 
     def grow_workspace(self, nbytes: int) -> None:
         self.workspace = None
         self.workspace = empty((nbytes,), _BYTE, "temporary arrays")
-        self.words[frame.WORKSPACE] = self.workspace.ctypes.data
+        self.words[frame.WORKSPACE] = address_of(self.workspace)
         self.words[frame.WORKSPACE_BYTES] = nbytes
 
     def grow_scratch(self, nbytes: int) -> None:
@@ -48,7 +56,7 @@ class FrameMemory:
     def take_scratch(self, memory: np.ndarray) -> None:
         """Scratch memory that may be another frame's too, of which one computes at a time."""
         self.scratch = memory
-        self.words[frame.SCRATCH] = memory.ctypes.data
+        self.words[frame.SCRATCH] = address_of(memory)
         self.words[frame.SCRATCH_BYTES] = memory.nbytes
 
     def grow(self, number: int, nbytes: int) -> None:
@@ -64,12 +72,12 @@ class FrameMemory:
             # Where memory counts, no more than is asked for.
             capacity = nbytes if current() is not None else max(nbytes, 2 * before)
             memory = empty((capacity,), _BYTE, "a temporary")
-        address = memory.ctypes.data
+        address = address_of(memory)
         self.held[address] = memory
         self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = address, memory.nbytes
 
     def result(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """A result's memory as an array of its own."""
+        """The memory of a result that was grown, as an array of its own."""
         index = self.layout.buffer(self.buffer_of[number])
         memory = self.held.get(int(self.words[index + frame.ADDRESS]))
         if memory is None or 0 in shape:
@@ -87,7 +95,7 @@ class FrameMemory:
         self.words[index + frame.ADDRESS] = self.words[index + frame.BYTES] = 0
 
     def release_results(self) -> None:
-        """They are the caller's."""
+        """Those that were grown are the caller's."""
         for number in self.result_buffers:
             self.release(number)
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import REAL_NAMES, computed_dtype
+from ctrlgrad.dtypes import REAL_NAMES
 from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
+from ctrlgrad.engines.native.marshalling import Arguments, Results
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
@@ -27,7 +28,6 @@ from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
-from ctrlgrad.stacks.blocks import BlockStack
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.sessions import Session
@@ -141,17 +141,19 @@ class Frame:
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in REAL_NAMES}
         self.integers = self.words.data
-        self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
+        self.arguments = Arguments(self.words, self.views, self.layout, self.stacks)
+        self.results = Results(self.words, self.views, self.layout, self.memory, self.stacks)
 
     # A call.
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        kept = self.fill(arguments)
+        kept = self.arguments.put(arguments)
+        results = self.results.begin()
         self.error = None
-        self.outside.start(self.silent_callbacks)
+        if self.layout.calls:
+            self.outside.start(self.silent_callbacks)
         self.integers[frame.STATUS] = 0
-        sizes = self.layout.sizes
-        self.turns.start(self.words[sizes : sizes + len(self.plan.sizes)].tobytes())
+        self.turns.start(self.sizes())
         self.program.function(self.address)
         del kept
         try:
@@ -163,7 +165,7 @@ class Frame:
                 from ctrlgrad.engines.native.failures import failure  # no part of a first call that fares well
 
                 raise failure(self, Status(self.integers[frame.STATUS]))
-            return self.results()
+            return self.results.finish(results)
         finally:
             self.error = None
             for stack in self.stacks:
@@ -173,6 +175,11 @@ class Frame:
                     stack.clear()
             self.memory.release_results()
 
+    def sizes(self) -> list[int]:
+        """The sizes of the arguments."""
+        start = self.layout.sizes
+        return self.integers[start : start + len(self.plan.sizes)].tolist()
+
     def dispose(self) -> None:
         """Give all memory back now: the callback and the frame hold each other."""
         self.memory.clear()
@@ -181,63 +188,11 @@ class Frame:
         self.session = None
         del self.callback, self.outside
 
-    def fill(self, arguments: Sequence[Any]) -> list[Any]:
-        """Put the arguments into the frame; what has to stay alive meanwhile."""
-        integers = self.integers
-        kept: list[Any] = []
-        for (kind, index, view, handle), given in zip(self.slots, arguments, strict=True):
-            if kind == "number":
-                view[index] = given
-            elif kind == "array":
-                if not given.flags.c_contiguous:
-                    given = np.ascontiguousarray(given)
-                kept.append(given)
-                integers[index] = given.__array_interface__["data"][0]
-            elif kind == "complex":
-                view[index], view[index + 8 // view.itemsize] = given.real, given.imag
-            else:
-                self.stacks[handle].hold(copied(given))
-        for k, (_, number, axis) in enumerate(self.plan.sizes):
-            given = arguments[number]
-            size = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
-            integers[self.layout.sizes + k] = size
-        return kept
-
-    def slot(self, argument: Any, index: int) -> tuple[str, int, Any, int]:
-        """How an argument is put into the frame: what it is, where, by which view of the words, or its handle."""
-        if isinstance(argument, Array):
-            return "array", index, self.integers, 0
-        if isinstance(argument, Stack):
-            return "stack", index, self.integers, self.plan.handles[argument]
-        dtype = argument[0].dtype
-        kind = "number" if len(argument) == 1 else "complex"
-        # Python's memory views are quick to write to, but know no floats of 16 bits.
-        view: Any = self.views[dtype] if computed_dtype(dtype) != dtype else self.views[dtype].data
-        return kind, index * (8 // dtype.itemsize), view, 0
-
     def put(self, index: int, dtype: np.dtype, value: Any) -> None:
         self.views[dtype][index * (8 // dtype.itemsize)] = value
 
     def number(self, index: int, dtype: np.dtype) -> Any:
         return self.views[dtype][index * (8 // dtype.itemsize)]
-
-    def results(self) -> list[Any]:
-        found: list[Any] = []
-        for k, (result, index) in enumerate(zip(self.plan.results, self.layout.results, strict=True)):
-            if isinstance(result, tuple):
-                real = self.number(index, result[0].dtype)
-                if len(result) == 2:
-                    dtype = np.result_type(result[0].dtype, np.complex64)
-                    found.append(dtype.type(complex(real, self.number(index + 1, result[1].dtype))))
-                else:
-                    found.append(real)
-            elif isinstance(result, Array):
-                shape = tuple(self.integers[index : index + len(result.shape)].tolist())
-                found.append(self.memory.result(k, result.dtype, shape))
-            else:
-                assert isinstance(result, Stack)
-                found.append(self.stacks[self.plan.handles[result]].settle())
-        return found
 
     # What compiled code asks for.
 
@@ -391,9 +346,3 @@ def _in_session(frame: Frame, again: tuple[Chunk, int] | None = None) -> Session
     from ctrlgrad.engines.native.sessions import Session
 
     return Session(frame, again)
-
-
-def _row_size(stack: Any, axis: int) -> int:
-    if isinstance(stack, BlockStack):
-        return stack.shape[axis]
-    return next((np.shape(row)[axis] for row in stack if row is not None), 0)

@@ -1,0 +1,170 @@
+"""Arguments into the words of a frame, and results out of them.
+
+What a call passes is known before it: where each number and each address is written is found once for a frame. A
+result whose shape follows from the arguments' sizes has its memory before compiled code is entered, which then asks for
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.dtypes import computed_dtype
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.frame import Layout
+from ctrlgrad.engines.native.frame_memory import FrameMemory
+from ctrlgrad.engines.native.memory import address_of
+from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.plan.effects import names_of
+from ctrlgrad.plan.model import Array, Stack
+from ctrlgrad.records import record
+from ctrlgrad.stacks.blocks import BlockStack
+
+# The words of a frame as numbers of a dtype.
+Views = Mapping[np.dtype, np.ndarray]
+
+
+@record
+class _Number:
+    """An argument that is one register, or of a complex number two."""
+
+    position: int
+    indices: tuple[int, ...]
+    view: Any
+
+
+class Arguments:
+    """How the arguments of a call are put into a frame."""
+
+    def __init__(self, words: np.ndarray, views: Views, layout: Layout, stacks: Sequence[RunningStack]) -> None:
+        plan = layout.plan
+        # Python's memory views are quick to write to.
+        self.integers = words.data
+        self.numbers: list[_Number] = []
+        self.complex_numbers: list[_Number] = []
+        # Positions of arguments, each with what it is put into.
+        self.arrays: list[tuple[int, int]] = []
+        self.stacks: list[tuple[int, RunningStack]] = []
+        # A position, an axis, and the word that has its size.
+        self.sizes = [(number, axis, layout.sizes + k) for k, (_, number, axis) in enumerate(plan.sizes)]
+        for position, (argument, index) in enumerate(zip(plan.arguments, layout.arguments, strict=True)):
+            if isinstance(argument, Array):
+                self.arrays.append((position, index))
+            elif isinstance(argument, Stack):
+                self.stacks.append((position, stacks[plan.handles[argument]]))
+            else:
+                dtype = argument[0].dtype
+                found = _Number(
+                    position,
+                    tuple((index + k) * (8 // dtype.itemsize) for k in range(len(argument))),
+                    # Memory views know no floats of 16 bits.
+                    views[dtype] if computed_dtype(dtype) != dtype else views[dtype].data,
+                )
+                (self.numbers if len(argument) == 1 else self.complex_numbers).append(found)
+
+    def put(self, arguments: Sequence[Any]) -> list[np.ndarray]:
+        """Put the arguments into the frame; what has to stay alive meanwhile besides them."""
+        integers = self.integers
+        kept: list[np.ndarray] = []
+        for number in self.numbers:
+            number.view[number.indices[0]] = arguments[number.position]
+        for position, index in self.arrays:
+            given = arguments[position]
+            if not (isinstance(given, np.ndarray) and given.flags.c_contiguous):
+                given = np.ascontiguousarray(given)
+                kept.append(given)
+            integers[index] = address_of(given)
+        for number in self.complex_numbers:
+            given, (real, imaginary) = arguments[number.position], number.indices
+            number.view[real], number.view[imaginary] = given.real, given.imag
+        for position, stack in self.stacks:
+            stack.hold(copied(arguments[position]))
+        for position, axis, index in self.sizes:
+            given = arguments[position]
+            integers[index] = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+        return kept
+
+
+@record
+class _Allocation:
+    """A result that is allocated before the run: where its buffer's words are, and its shape.
+
+    An axis is a factor and the words of the sizes that it is multiplied by; `fixed` is the shape where there are none.
+    """
+
+    number: int
+    index: int
+    dtype: np.dtype
+    axes: tuple[tuple[int, tuple[int, ...]], ...]
+    fixed: tuple[int, ...] | None
+
+
+class Results:
+    """The results of a call: memory for those whose shapes are known at its start, and how the others are read."""
+
+    def __init__(
+        self, words: np.ndarray, views: Views, layout: Layout, memory: FrameMemory, stacks: Sequence[RunningStack]
+    ) -> None:
+        plan = layout.plan
+        self.integers, self.count = words.data, len(plan.results)
+        self.allocated: list[_Allocation] = []
+        self.read: list[tuple[int, Callable[[], Any]]] = []
+        sizes = {register.name: layout.sizes + k for k, (register, _, _) in enumerate(plan.sizes)}
+        for k, (result, index) in enumerate(zip(plan.results, layout.results, strict=True)):
+            if isinstance(result, tuple):
+                self.read.append((k, _number(words, index, [r.dtype for r in result], views)))
+            elif isinstance(result, Stack):
+                self.read.append((k, stacks[plan.handles[result]].settle))
+            elif k in memory.grown_results:
+                self.read.append((k, self._grown(memory, k, result, index)))
+            else:
+                axes = tuple((axis.factor, tuple(sizes[name] for name in axis.names)) for axis in result.shape)
+                fixed = None if names_of(result.shape) else tuple(factor for factor, _ in axes)
+                buffer = layout.buffer(memory.buffer_of[k])
+                self.allocated.append(_Allocation(k, buffer, result.dtype, axes, fixed))
+
+    def _grown(self, memory: FrameMemory, number: int, result: Array, index: int) -> Callable[[], np.ndarray]:
+        shape = slice(index, index + len(result.shape))
+        return lambda: memory.result(number, result.dtype, tuple(self.integers[shape].tolist()))
+
+    def begin(self) -> list[Any]:
+        """The results before a run, whose arguments have been put: arrays that it will write, and gaps for the rest."""
+        integers = self.integers
+        found: list[Any] = [None] * self.count
+        for result in self.allocated:
+            shape = result.fixed
+            if shape is None:
+                shape = tuple(factor * math.prod([integers[k] for k in words]) for factor, words in result.axes)
+            array = found[result.number] = np.empty(shape, result.dtype)
+            integers[result.index + frame.ADDRESS] = address_of(array)
+            integers[result.index + frame.BYTES] = array.nbytes
+        return found
+
+    def finish(self, found: list[Any]) -> list[Any]:
+        """The results after the run."""
+        for number, read in self.read:
+            found[number] = read()
+        return found
+
+
+def _number(words: np.ndarray, index: int, dtypes: Sequence[np.dtype], views: Views) -> Callable[[], Any]:
+    """What reads a number."""
+    cells = [views[dtype][(index + k) * (8 // dtype.itemsize) :][:1].reshape(()) for k, dtype in enumerate(dtypes)]
+    if len(cells) == 1:
+        (cell,) = cells
+        return lambda: cell[()]
+    whole, (real, imaginary) = np.result_type(dtypes[0], np.complex64), cells
+    return lambda: whole.type(complex(real[()], imaginary[()]))
+
+
+def _row_size(stack: Any, axis: int) -> int:
+    if isinstance(stack, BlockStack):
+        return stack.shape[axis]
+    return next((np.shape(row)[axis] for row in stack if row is not None), 0)
+
+
+__all__ = ["Arguments", "Results"]
