@@ -176,6 +176,17 @@ def test_arguments_as_they_lie() -> None:
             np.testing.assert_allclose(product, x @ y[::-1], rtol=1e-12)
 
 
+def test_copies_of_arguments_stay_alive_while_the_code_runs() -> None:
+    f = cg.function(lambda x, y, z: (x - y, z - x), engine="native")
+    x, y, z = (np.full((n, 20), float(n))[:, ::2] for n in (8, 8, 8))
+    y, z = y + 1.0, z * 3.0
+    given = [np.repeat(a, 2, axis=1)[:, ::2] for a in (x, y, z)]
+    for _ in range(3):
+        first, second = f(*given)
+        np.testing.assert_array_equal(first, x - y)
+        np.testing.assert_array_equal(second, z - x)
+
+
 def test_calls_that_differ_in_their_tree_alone_are_not_taken_for_each_other() -> None:
     def fn(*args, **kwargs):
         return tree.reduce(lambda x, y: 10 * x + y, (args, kwargs))
