@@ -10,7 +10,9 @@ import pytest
 from instruments.tables import are_whole
 
 from ctrlgrad.engines.native import ahead
+from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.products.library import Products, products
+from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph
 
@@ -59,6 +61,20 @@ def parts_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
     monkeypatch.setattr(parts, "gain", lambda part: 1.0)
     monkeypatch.setattr(pieces, "_planned", noted)
     yield found
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """What compiled code asks for during a test."""
+    found: list[Request] = []
+    serve = Frame.serve
+
+    def noted(self: Frame, request: int, a: int, b: int) -> None:
+        found.append(Request(request))
+        serve(self, request, a, b)
+
+    monkeypatch.setattr(Frame, "serve", noted)
+    return found
 
 
 @pytest.fixture

@@ -15,23 +15,8 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.memory import address_of
-from ctrlgrad.engines.native.runtime import Frame
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """What compiled code asks for during a test."""
-    found: list[Request] = []
-    serve = Frame.serve
-
-    def noted(self: Frame, request: int, a: int, b: int) -> None:
-        found.append(Request(request))
-        serve(self, request, a, b)
-
-    monkeypatch.setattr(Frame, "serve", noted)
-    return found
 
 
 def _loss(p, x, y):

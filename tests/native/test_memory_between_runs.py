@@ -11,7 +11,6 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.frame_memory import IDLE_BYTES
-from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import RunningStack
 
 
@@ -33,20 +32,6 @@ def test_a_program_keeps_little_memory_between_calls(size: int) -> None:
     with cg.memory.budget("1 MiB") as session:
         session.manager()
         assert not program.idle
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """What compiled code asks for during a test."""
-    found: list[Request] = []
-    serve = Frame.serve
-
-    def noted(self: Frame, request: int, a: int, b: int) -> None:
-        found.append(Request(request))
-        serve(self, request, a, b)
-
-    monkeypatch.setattr(Frame, "serve", noted)
-    return found
 
 
 def _powers(x, n):

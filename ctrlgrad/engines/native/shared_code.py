@@ -55,19 +55,46 @@ def _tell_failure() -> SharedFunction:
     return SharedFunction("tell_failure", "void", w.function(f"internal void @tell_failure({given}) noinline"))
 
 
+def _is_own(w: Writer, stack: str, has_marks: bool) -> str:
+    """Whether all rows of the stack, if it has any, lie in a block that is its own, with marks or without."""
+    found = "true"
+    for part, is_set in ((frame.WRITABLE, True), (frame.BELOW, False), (frame.MARKS, has_marks)):
+        word = w.op(f"load i64, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {part}')}")
+        compared = "ne" if is_set else "eq"
+        found = w.op(f"and i1 {found}, {w.op(f'icmp {compared} i64 {word}, 0')}")
+    managed = w.op(f"load i64, ptr {_word(w, frame.IS_MANAGED)}")
+    return w.op(f"and i1 {found}, {w.op(f'icmp eq i64 {managed}, 0')}")
+
+
 def _may_begin_again() -> SharedFunction:
-    """Whether all rows of the stack, if it has any, lie in a block that is its own: pushes may overwrite them."""
+    """Whether pushes may overwrite the rows of the stack."""
     w = Writer()
-    stack = _word(w, "%stack")
-    writable = w.op(f"load i64, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {frame.WRITABLE}')}")
-    found = w.op(f"icmp ne i64 {writable}, 0")
-    others = [w.op(f"getelementptr i64, ptr {stack}, i64 {part}") for part in (frame.BELOW, frame.MARKS)]
-    for address in (*others, _word(w, frame.IS_MANAGED)):
-        is_zero = w.op(f"icmp eq i64 {w.op(f'load i64, ptr {address}')}, 0")
-        found = w.op(f"and i1 {found}, {is_zero}")
-    w.line(f"ret i1 {found}")
+    w.line(f"ret i1 {_is_own(w, _word(w, '%stack'), has_marks=False)}")
     text = w.function("internal i1 @may_begin_again(ptr %frame, i64 %stack) noinline")
     return SharedFunction("may_begin_again", "i1", text)
+
+
+def _begin_unwritten() -> SharedFunction:
+    """Have a stack begin again with so many rows that were never written, in the block that it has: whether it could.
+
+    What loops may keep in variables (where the block is, its rows in use, its capacity) is told.
+    """
+    w = Writer()
+    stack = _word(w, "%stack")
+    found = _is_own(w, stack, has_marks=True)
+    for rows in ("%count", "%capacity"):
+        found = w.op(f"and i1 {found}, {w.op(f'icmp eq i64 {rows}, %size')}")
+    with w.when(w.op(f"xor i1 {found}, true")):
+        w.line("ret i1 false")
+        w.label(w.new_label("never"))
+    marks = w.op(f"load ptr, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {frame.MARKS}')}")
+    nbytes = w.op("mul i64 %size, %bytes")
+    for address, count in ((w.op("inttoptr i64 %base to ptr"), nbytes), (marks, "%size")):
+        w.line(f"call void @llvm.memset.p0.i64(ptr {address}, i8 0, i64 {count}, i1 false)")
+    w.line(f"store i64 0, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {frame.IDLE}')}")
+    w.line("ret i1 true")
+    given = "ptr %frame, i64 %stack, i64 %base, i64 %count, i64 %capacity, i64 %size, i64 %bytes"
+    return SharedFunction("begin_unwritten", "i1", w.function(f"internal i1 @begin_unwritten({given}) noinline"))
 
 
 # Steps on stacks whose words lie in the frame. The numbers are where the stack's words start and its handle; then what
@@ -200,6 +227,7 @@ def _scratch() -> SharedFunction:
 
 _MAKERS = {
     "ask": _ask,
+    "begin_unwritten": _begin_unwritten,
     "may_begin_again": _may_begin_again,
     "tell_failure": _tell_failure,
     "last": _last,

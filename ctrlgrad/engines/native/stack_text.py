@@ -107,9 +107,7 @@ class StackText(PlanText):
         """An empty stack, or one of rows that were never written; asked for unless the last one can begin again."""
         handle, is_known = self.plan.handles[step.result], self.is_shape_known(step.result)
         if step.size is not None:
-            if is_known:
-                self.row_shape(step.result)
-            self.ask(Request.NEW_STACK, str(handle), self.number(step.size))
+            self.new_rows(step.result, self.number(step.size), is_known)
             return
         if not is_known:
             # The words have the shape of the last run, or of the last iteration.
@@ -125,10 +123,30 @@ class StackText(PlanText):
         for word in (words + frame.COUNT, words + frame.IDLE):
             self.store_word(word, "0")
 
+    def new_rows(self, stack: Stack, size: str, is_known: bool) -> None:
+        """A stack of so many rows that were never written; asked for unless the last one can begin again."""
+        handle = self.plan.handles[stack]
+        if not is_known:
+            self.ask(Request.NEW_STACK, str(handle), size)
+            return
+        words = self.layout.stack(handle)
+        # No stack has so few rows: one whose rows have another shape does not begin again.
+        wanted = self.w.op(f"select i1 {self.has_told_shape(stack)}, i64 {size}, i64 -1")
+        block = (self.load_word(words + part) for part in (frame.BASE, frame.COUNT, frame.CAPACITY))
+        self.w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        begun = self.call_shared("begin_unwritten", str(words), *block, wanted, self.size(self.row_bytes(stack)))
+        with self.w.when(self.w.op(f"xor i1 {begun}, true")):
+            self.row_shape(stack)
+            self.ask(Request.NEW_STACK, str(handle), size)
+
     def may_begin_again(self, stack: Stack) -> str:
         """Whether a stack's words are those of one block, which nobody else has and whose rows have its shape."""
-        handle = self.plan.handles[stack]
-        found = self.call_shared("may_begin_again", str(self.layout.stack(handle)))
+        found = self.call_shared("may_begin_again", str(self.layout.stack(self.plan.handles[stack])))
+        return self.w.op(f"and i1 {found}, {self.has_told_shape(stack)}")
+
+    def has_told_shape(self, stack: Stack) -> str:
+        """Whether the shape of a stack's rows is the one that was told last."""
+        handle, found = self.plan.handles[stack], "true"
         for k, size in enumerate(self.plan.rows[stack] or ()):
             told = self.load_word(self.layout.shapes[handle] + k)
             found = self.w.op(f"and i1 {found}, {self.w.op(f'icmp eq i64 {told}, {self.size(size)}')}")

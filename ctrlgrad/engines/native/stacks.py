@@ -87,6 +87,10 @@ class RunningStack:
 
     def rest(self) -> None:
         """Forget what was pushed, as `clear`; have an empty block for the next run, if nobody else holds the stack."""
+        if self.may_begin_unwritten():
+            # Compiled code wipes it.
+            self.words[frame.IDLE] = 0
+            return
         if self.open is None or self.source is not None or self.is_indexed or self.stack.written is not None:
             self.clear()
             return
@@ -97,6 +101,13 @@ class RunningStack:
             self.words[frame.COUNT] = self.words[frame.IDLE] = 0
             return
         self.begin(self.stack.shape, rows if rows >= max(LEAST_ROWS, self.joined_rows) else 0)
+
+    def may_begin_unwritten(self) -> bool:
+        """Whether the next run may have as many unwritten rows in the memory of these, which are few."""
+        if self.open is None or self.source is not None or self.stack.written is None:
+            return False
+        is_alone = len(self.stack.blocks) == 1 and self.is_own(self.open) and bool(self.words[frame.WRITABLE])
+        return is_alone and self.words[frame.CAPACITY] * self.row_bytes(self.stack.shape) <= MOST_KEPT
 
     # Between compiled code and the rest.
 

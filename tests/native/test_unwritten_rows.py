@@ -1,0 +1,143 @@
+"""Arrays of rows of a given size that begin in a loop, in the memory that the last one had: nothing is seen of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native.frame import Request
+from ctrlgrad.engines.native.stacks import MOST_KEPT
+
+
+def _total(rows, n, x, size, write):
+    """n times an array of so many slots, written by a function of it and the round: what it holds, with weights."""
+
+    def body(i, total):
+        array = cg.TensorArray("float64", size=size, element_shape=rows)
+        found = write(array, i, x + total).stack()
+        weights = cnp.arange(1.0, 1.0 + size).reshape((size, *(1 for _ in rows)))
+        return total + 1e-2 * cnp.sum(found * weights)
+
+    return cg.fori_loop(0, n, body, 0.0 * cnp.sum(x))
+
+
+def _all(array, i, x):
+    return cg.fori_loop(0, 8, lambda k, a: a.write(k, x * k), array)
+
+
+def _one(array, i, x):
+    """Another slot in each round: the others hold zeros."""
+    return array.write(i % 8, x)
+
+
+def _half(array, i, x):
+    return cg.fori_loop(0, 4, lambda k, a: a.write(2 * k + i % 2, x * (k + i)), array)
+
+
+WRITES: dict[str, Callable[..., Any]] = {"all": _all, "one": _one, "half": _half}
+
+
+@pytest.mark.parametrize("x", [np.float64(0.5), np.array([0.5, 0.25, 2.0])], ids=["numbers", "rows"])
+@pytest.mark.parametrize("write", WRITES)
+def test_an_array_of_given_size_begins_again_without_asking(requests: list[Request], write: str, x) -> None:
+    def fn(n, x):
+        return _total(np.shape(x), n, x, 8, WRITES[write])
+
+    for differentiated in (fn, cg.grad(fn, argnums=1)):
+        f = cg.function(differentiated, engine="native")
+        expected = cg.function(differentiated, engine="reference")
+        f(20, x)
+        requests.clear()
+        for n in (20, 1, 13, 20):
+            np.testing.assert_allclose(f(n, x), expected(n, x), rtol=1e-12)
+        assert Request.NEW_STACK not in requests
+
+
+def test_a_slot_may_be_written_once_in_each_round() -> None:
+    """What was written in the last round does not count; what was written in this one does."""
+
+    def fn(n, again):
+        def body(i, total):
+            array = cg.TensorArray("float64", size=3).write(i % 3, 2.0)
+            array = cg.cond(i == again, lambda a: a.write(i % 3, 5.0), lambda a: a, array)
+            return total + cnp.sum(array.stack())
+
+        return cg.fori_loop(0, n, body, 0.0)
+
+    f = cg.function(fn, engine="native")
+    for _ in range(2):
+        assert f(7, -1) == 14
+        with pytest.raises(cg.CtrlgradError, match="written"):
+            f(7, 5)
+
+
+@pytest.mark.parametrize("change", [lambda i: i + 1, lambda i: cnp.maximum(i, 4) + 1, lambda i: 10 - i])
+def test_sizes_that_change_from_round_to_round(change: Callable[[Any], Any]) -> None:
+    def fn(n, x):
+        def body(i, total):
+            size = change(i)
+            array = cg.TensorArray("float64", size=size).write(size // 2, x + i)
+            found = array.stack()
+            return total * 0.5 + cnp.sum(found) + cnp.cumsum(found)[-1] + array.size()
+
+        return cg.fori_loop(0, n, body, 0.0)
+
+    f, expected = cg.function(fn, engine="native"), cg.function(fn, engine="reference")
+    for n in (9, 4, 9):
+        np.testing.assert_allclose(f(n, 3.0), expected(n, 3.0), rtol=1e-13)
+
+
+def test_rows_of_another_shape_and_as_many_bytes() -> None:
+    """From call to call the rows of one loop are 2 by 3 or 3 by 2."""
+
+    def fn(x):
+        def body(i, total):
+            array = cg.TensorArray("float64", size=4, element_shape=x.shape).write(i, x)
+            rows = array.stack()
+            return total + cnp.sum(rows * cnp.arange(x.shape[1])) + 10 * cnp.sum(rows[i, 1])
+
+        return cg.fori_loop(0, 4, body, 0.0)
+
+    f, expected = cg.function(fn, engine="native"), cg.function(fn, engine="reference")
+    for shape in ((2, 3), (3, 2), (6, 1), (2, 3), (2, 3), (3, 2)):
+        x = np.arange(1.0, 7.0).reshape(shape)
+        if shape == (6, 1):
+            x = x[:2].repeat(3, axis=0)
+        np.testing.assert_allclose(f(x), expected(x), rtol=1e-13)
+
+
+def test_an_array_that_stays_is_not_begun_again() -> None:
+    """The loop carries the last round's array beside this round's, and one that it has from outside."""
+
+    def fn(n, x):
+        def body(i, carry):
+            kept, last, total = carry
+            new = cg.TensorArray("float64", size=3, element_shape=()).write(i % 3, x + i)
+            total = total + cnp.sum(last.stack() * np.array([1.0, 10.0, 100.0]))
+            kept = cg.cond(i == 2, lambda a, b: b, lambda a, b: a, kept, new)
+            return kept, new, total
+
+        empty = cg.TensorArray("float64", size=3, element_shape=())
+        kept, last, total = cg.fori_loop(0, n, body, (empty, empty, 0.0))
+        return kept.stack(), last.stack(), total
+
+    f, expected = cg.function(fn, engine="native"), cg.function(fn, engine="reference")
+    results = [(n, f(n, 0.5)) for n in (6, 2, 6, 0, 7)]
+    for n, found in results:
+        for x, y in zip(found, expected(n, 0.5), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_much_memory_is_not_kept_for_the_next_call() -> None:
+    size = MOST_KEPT // 8 + 1
+    f = cg.function(lambda x: _total((), 2, x, size, _one), engine="native")
+    f(1.0)
+    (bound,) = f._known._bound.values()
+    (frame,) = bound.program.idle
+    kept = sum(s.open.storage.array.nbytes for s in frame.stacks if s.open is not None)
+    assert kept <= MOST_KEPT
