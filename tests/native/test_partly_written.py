@@ -50,6 +50,25 @@ def test_pops_and_pushes(size: int, pops: int, pushes: int) -> None:
     assert found.rows() == expected
 
 
+@pytest.mark.parametrize(("pops", "pushes"), [(0, 0), (2, 0), (2, 1), (1, 3), (0, 40)])
+def test_the_next_run_begins_with_as_many_rows(pops: int, pushes: int) -> None:
+    """However many the last one left in the memory that it has."""
+    b = Builder()
+    x = b.input(NUMBER)
+    stack = b.emit("stack_new", [b.constant(np.int64(3))], {"element": NUMBER})
+    for _ in range(pops):
+        stack, _ = b.emit_all("stack_pop", [stack])
+    for factor in range(pushes):
+        stack = b.emit("stack_push", [stack, b.emit("multiply", [x, b.constant(factor + 1.0)])])
+    rows = []
+    for position in range(3 - pops + pushes):
+        rows.append(b.emit("stack_read", [stack, b.constant(np.int64(position))]))
+    graph = b.finish(rows)
+    for number in (2.0, 3.0, 4.0):
+        found = engine.run(graph, [np.float64(number)])
+        assert found == [0.0] * (3 - pops) + [number * (k + 1) for k in range(pushes)]
+
+
 def test_a_stack_that_is_given_may_be_partly_written() -> None:
     b = Builder()
     given = b.input(StackType(NUMBER))

@@ -92,23 +92,21 @@ def test_sizes_that_change_from_round_to_round(change: Callable[[Any], Any]) -> 
         np.testing.assert_allclose(f(n, 3.0), expected(n, 3.0), rtol=1e-13)
 
 
-def test_rows_of_another_shape_and_as_many_bytes() -> None:
-    """From call to call the rows of one loop are 2 by 3 or 3 by 2."""
+def test_rows_of_another_shape() -> None:
+    """From call to call the rows of one loop are longer or shorter, or as long and of another shape."""
 
-    def fn(x):
+    def fn(x, y):
         def body(i, total):
-            array = cg.TensorArray("float64", size=4, element_shape=x.shape).write(i, x)
-            rows = array.stack()
-            return total + cnp.sum(rows * cnp.arange(x.shape[1])) + 10 * cnp.sum(rows[i, 1])
+            rows = cg.TensorArray("float64", size=4).write(i, x + total).stack()
+            return total + 1e-3 * cnp.sum(rows * y) + cnp.sum(rows[i, 1])
 
         return cg.fori_loop(0, 4, body, 0.0)
 
     f, expected = cg.function(fn, engine="native"), cg.function(fn, engine="reference")
-    for shape in ((2, 3), (3, 2), (6, 1), (2, 3), (2, 3), (3, 2)):
-        x = np.arange(1.0, 7.0).reshape(shape)
-        if shape == (6, 1):
-            x = x[:2].repeat(3, axis=0)
-        np.testing.assert_allclose(f(x), expected(x), rtol=1e-13)
+    for shape in ((2, 5), (2, 3), (3, 2), (3, 2), (60, 20), (3, 2), (2, 7)):
+        x = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+        np.testing.assert_allclose(f(x, 1 / x), expected(x, 1 / x), rtol=1e-13)
+    assert f.traces < 4
 
 
 def test_an_array_that_stays_is_not_begun_again() -> None:
@@ -131,6 +129,25 @@ def test_an_array_that_stays_is_not_begun_again() -> None:
     for n, found in results:
         for x, y in zip(found, expected(n, 0.5), strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+def test_an_array_that_was_copied_is_not_begun_again() -> None:
+    """A branch keeps a copy, which has the same rows, before they are read."""
+
+    def fn(n, x):
+        def body(i, carry):
+            kept, total = carry
+            new = cg.TensorArray("float64", size=3, element_shape=()).write(i % 3, x + i)
+            kept = cg.cond(i == 2, lambda a, b: b, lambda a, b: a, kept, new)
+            return kept, total + cnp.sum(cnp.sin(new.stack()) * np.array([1.0, 10.0, 100.0]))
+
+        kept, total = cg.fori_loop(0, n, body, (cg.TensorArray("float64", size=3, element_shape=()), 0.0))
+        return kept.stack(), total
+
+    f, expected = cg.function(fn, engine="native"), cg.function(fn, engine="reference")
+    for n in (6, 3, 2, 9):
+        for x, y in zip(f(n, 0.5), expected(n, 0.5), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-13)
 
 
 def test_much_memory_is_not_kept_for_the_next_call() -> None:

@@ -77,13 +77,12 @@ def _may_begin_again() -> SharedFunction:
 def _begin_unwritten() -> SharedFunction:
     """Have a stack begin again with so many rows that were never written, in the block that it has: whether it could.
 
-    What loops may keep in variables (where the block is, its rows in use, its capacity) is told.
+    What loops may keep in variables (where the block is, its rows in use) is told.
     """
     w = Writer()
     stack = _word(w, "%stack")
     found = _is_own(w, stack, has_marks=True)
-    for rows in ("%count", "%capacity"):
-        found = w.op(f"and i1 {found}, {w.op(f'icmp eq i64 {rows}, %size')}")
+    found = w.op(f"and i1 {found}, {w.op('icmp eq i64 %count, %size')}")
     with w.when(w.op(f"xor i1 {found}, true")):
         w.line("ret i1 false")
         w.label(w.new_label("never"))
@@ -93,7 +92,7 @@ def _begin_unwritten() -> SharedFunction:
         w.line(f"call void @llvm.memset.p0.i64(ptr {address}, i8 0, i64 {count}, i1 false)")
     w.line(f"store i64 0, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {frame.IDLE}')}")
     w.line("ret i1 true")
-    given = "ptr %frame, i64 %stack, i64 %base, i64 %count, i64 %capacity, i64 %size, i64 %bytes"
+    given = "ptr %frame, i64 %stack, i64 %base, i64 %count, i64 %size, i64 %bytes"
     return SharedFunction("begin_unwritten", "i1", w.function(f"internal i1 @begin_unwritten({given}) noinline"))
 
 

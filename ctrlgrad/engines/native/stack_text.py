@@ -132,7 +132,7 @@ class StackText(PlanText):
         words = self.layout.stack(handle)
         # No stack has so few rows: one whose rows have another shape does not begin again.
         wanted = self.w.op(f"select i1 {self.has_told_shape(stack)}, i64 {size}, i64 -1")
-        block = (self.load_word(words + part) for part in (frame.BASE, frame.COUNT, frame.CAPACITY))
+        block = (self.load_word(words + part) for part in (frame.BASE, frame.COUNT))
         self.w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
         begun = self.call_shared("begin_unwritten", str(words), *block, wanted, self.size(self.row_bytes(stack)))
         with self.w.when(self.w.op(f"xor i1 {begun}, true")):
