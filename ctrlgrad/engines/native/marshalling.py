@@ -90,17 +90,13 @@ class Arguments:
 
 
 @record
-class _Allocation:
-    """A result that is allocated before the run: where its buffer's words are, and its shape.
-
-    An axis is a factor and the words of the sizes that it is multiplied by; `fixed` is the shape where there are none.
-    """
+class _Sized:
+    """A result whose shape follows from the arguments' sizes: each axis is a factor times the sizes in some words."""
 
     number: int
-    index: int
+    buffer: int
     dtype: np.dtype
     axes: tuple[tuple[int, tuple[int, ...]], ...]
-    fixed: tuple[int, ...] | None
 
 
 class Results:
@@ -111,7 +107,9 @@ class Results:
     ) -> None:
         plan = layout.plan
         self.integers, self.count = words.data, len(plan.results)
-        self.allocated: list[_Allocation] = []
+        # Results of one shape always: which, the word that has the address, the shape.
+        self.fixed: list[tuple[int, int, tuple[int, ...], np.dtype]] = []
+        self.sized: list[_Sized] = []
         self.read: list[tuple[int, Callable[[], Any]]] = []
         sizes = {register.name: layout.sizes + k for k, (register, _, _) in enumerate(plan.sizes)}
         for k, (result, index) in enumerate(zip(plan.results, layout.results, strict=True)):
@@ -123,9 +121,13 @@ class Results:
                 self.read.append((k, self._grown(memory, k, result, index)))
             else:
                 axes = tuple((axis.factor, tuple(sizes[name] for name in axis.names)) for axis in result.shape)
-                fixed = None if names_of(result.shape) else tuple(factor for factor, _ in axes)
                 buffer = layout.buffer(memory.buffer_of[k])
-                self.allocated.append(_Allocation(k, buffer, result.dtype, axes, fixed))
+                if names_of(result.shape):
+                    self.sized.append(_Sized(k, buffer, result.dtype, axes))
+                    continue
+                shape = tuple(factor for factor, _ in axes)
+                self.fixed.append((k, buffer + frame.ADDRESS, shape, result.dtype))
+                self.integers[buffer + frame.BYTES] = math.prod(shape) * result.dtype.itemsize
 
     def _grown(self, memory: FrameMemory, number: int, result: Array, index: int) -> Callable[[], np.ndarray]:
         shape = slice(index, index + len(result.shape))
@@ -135,13 +137,14 @@ class Results:
         """The results before a run, whose arguments have been put: arrays that it will write, and gaps for the rest."""
         integers = self.integers
         found: list[Any] = [None] * self.count
-        for result in self.allocated:
-            shape = result.fixed
-            if shape is None:
-                shape = tuple(factor * math.prod([integers[k] for k in words]) for factor, words in result.axes)
+        for number, address, shape, dtype in self.fixed:
+            array = found[number] = np.empty(shape, dtype)
+            integers[address] = address_of(array)
+        for result in self.sized:
+            shape = tuple(factor * math.prod([integers[k] for k in words]) for factor, words in result.axes)
             array = found[result.number] = np.empty(shape, result.dtype)
-            integers[result.index + frame.ADDRESS] = address_of(array)
-            integers[result.index + frame.BYTES] = array.nbytes
+            integers[result.buffer + frame.ADDRESS] = address_of(array)
+            integers[result.buffer + frame.BYTES] = array.nbytes
         return found
 
     def finish(self, found: list[Any]) -> list[Any]:
