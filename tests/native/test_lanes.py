@@ -107,3 +107,27 @@ def test_without_functions_elements_go_one_by_one() -> None:
     text = _text(lambda table, x, i: table[i] * x, *arguments(64, "float64"))
     assert "fmul double" in text
     assert "insertelement" not in text
+
+
+def slow_lanes(x: Any, counts: Any) -> Any:
+    """Loops that end where data says: their stacks are read and written at places of each lane."""
+
+    def one(x: Any, count: Any) -> Any:
+        body = lambda s: (cnp.sin(s[0]) * x + s[0], s[1] + 1)
+        return cg.while_loop(lambda s: s[1] < count, body, (x, 0))[0]
+
+    return cnp.sum(cg.vmap(cg.grad(one))(x, counts))
+
+
+@pytest.mark.parametrize("name", ["gathered", "gathered by what was gathered", "added", "strides of rows"])
+def test_second_derivatives_by_two_judges(name: str) -> None:
+    table, x, i = arguments(11, "float64")
+    program = lambda table, x: cnp.sum(PROGRAMS[name](table, x, i) ** 2)
+    with cg.options(engine="native"):
+        cg.check_grads(program, (table, x), order=2)
+
+
+def test_lanes_of_loops_by_two_judges() -> None:
+    x, counts = np.linspace(0.1, 0.9, 11), np.array([2, 0, 9, 1, 3, 17, 2, 5, 0, 8, 4])
+    with cg.options(engine="native"):
+        cg.check_grads(lambda x: slow_lanes(x, counts), (x,), order=1)
