@@ -31,6 +31,7 @@ PROGRAMS: dict[str, Any] = {
     "written by strides": lambda table, x, i: cnp.at(cnp.stack([table, x], axis=1))[:, 1].set(cnp.sin(x) * table),
     "written backwards": lambda table, x, i: cnp.sin(table)[::-1] * x,
     "reduced": lambda table, x, i: cnp.sum(cnp.exp(table[i]) * x),
+    "reduced by strides": lambda table, x, i: cnp.sum(cnp.exp(table[::2]) * x[::2]),
 }
 
 
