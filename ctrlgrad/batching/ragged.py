@@ -68,7 +68,8 @@ class RaggedOps:
         """
         buffer, capacity = self.buffer, self.capacity
         short = needed > capacity
-        add = needed - capacity if exact else emit("maximum", capacity, needed - capacity)
+        # Doubled and some more: by powers of two all rows would come to lie in the same few sets of a cache.
+        add = needed - capacity if exact else emit("maximum", capacity + FIRST_CAPACITY, needed - capacity)
         dims = self.sizes
 
         def keep(inner: Builder) -> list[Term]:

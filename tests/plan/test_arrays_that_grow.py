@@ -144,6 +144,21 @@ def test_no_iteration_copies_what_grows(name: str) -> None:
     assert all(m.exchanges for m in grown)
 
 
+def test_rows_lie_an_odd_number_of_lines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By powers of two the same slot of all lanes would share a few sets of a cache."""
+    plan = placed(traced("chain"), [LANES, steps_of(5)])
+    capacities, computed = set(), _Machine.computed
+
+    def computes(self: Any, step: Step, reads: Any, writes: Any) -> None:
+        if isinstance(step, Kernel) and len(step.space) == 2:
+            capacities.add(self.shape(step.space)[1])
+        computed(self, step, reads, writes)
+
+    monkeypatch.setattr(_Machine, "computed", computes)
+    execute(plan, [LANES, steps_of(60)], reference_kernel, rows_per_block=16)
+    assert capacities == {8, 24, 56, 120}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_native_agrees(name: str) -> None:
     """With the reference engine, before, where and after arrays are full."""

@@ -67,6 +67,33 @@ def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) 
     return not any(varies[kernel.expression.outputs[k]] for k in uniform)
 
 
+def is_by_lane(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
+    """Whether some lanes of a vector along an axis are read or written one by one, or checked."""
+    return any(s not in (ZERO, ONE) for s in axis.strides) or not addresses_stand_still(kernel, axis, uniform)
+
+
+def lanes_along(kernel: Kernel, axis: Axis, uniform: Collection[int], still: Collection[int], lanes: int) -> int:
+    """How many elements a vector along an axis has, of at most so many; 1 where it goes element by element.
+
+    `still` are the writes that stay in registers all along the axis.
+    """
+    # What is read or written lane by lane is worth it where functions of vectors are between.
+    if is_by_lane(kernel, axis, uniform) and not has_calls(kernel):
+        return 1
+    for k, write in enumerate(kernel.writes):
+        if axis.strides[len(kernel.operands) + k] == ZERO and not (k in still or write.scattered):
+            return 1
+    if axis.size.is_known:
+        while lanes > 1 and lanes // 2 >= axis.size.factor:
+            lanes //= 2
+    return lanes
+
+
+def has_calls(kernel: Kernel) -> bool:
+    """Whether a kernel calls elementary functions."""
+    return any(i.op == "call" for i in kernel.expression.instructions)
+
+
 def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
     """How many elements a whole vector of a kernel has; 1 where there are none.
 
@@ -91,4 +118,13 @@ def _calls_in_a_row(kernel: Kernel) -> int:
     return max(found, default=0)
 
 
-__all__ = ["Axis", "addresses_stand_still", "axes_of", "is_small", "lanes_of"]
+__all__ = [
+    "Axis",
+    "addresses_stand_still",
+    "axes_of",
+    "has_calls",
+    "is_by_lane",
+    "is_small",
+    "lanes_along",
+    "lanes_of",
+]

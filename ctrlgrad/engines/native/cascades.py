@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ctrlgrad.engines.native.axes import has_calls
 from ctrlgrad.engines.native.nest import Known
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.rows_across import RowsAcross, are_across, reduce_across, rows_across
@@ -23,7 +24,7 @@ def write_cascade(first: KernelWriter, second: KernelWriter, alone: Callable[[Ke
     """Write two kernels; `alone` writes one of them by itself."""
     w, axes = first.w, first.axes()
     outer, inner = axes
-    form = rows_across(first.kernel, axes, first.width(inner), first.whole_width, first.uniform)
+    form = rows_across(first.kernel, axes, first.width_side_by_side(inner), first.whole_width, first.uniform)
     if form is None or not _has_vectors(second, form):
         alone(first.kernel)
         alone(second.kernel)
@@ -52,9 +53,8 @@ def _has_vectors(second: KernelWriter, form: RowsAcross) -> bool:
     """Whether the second kernel goes through rows by vectors as wide as the first one's."""
     (axis,) = second.axes()
     second.still = dict.fromkeys(range(len(second.kernel.writes)), 0)
-    has_calls = any(i.op == "call" for i in second.kernel.expression.instructions)
-    width = second.width(axis)
-    return width > 1 and (width == form.width or not has_calls)
+    width = second.width_side_by_side(axis)
+    return width > 1 and (width == form.width or not has_calls(second.kernel))
 
 
 class _Second:

@@ -187,7 +187,7 @@ class PlanWriter(TurnsText):
             self.ask(Request.COPY_STACK, str(handles[step.result]), str(handles[step.stack]))
 
     def compute(self, step: Compute) -> None:
-        def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
+        def leaf(instruction: Instruction, arguments: list[tuple[str, bool]]) -> tuple[str, bool]:
             return self.number(step.operands[instruction.value]), False
 
         found = emit_expression(self.w, step.expression, leaf, 1, call=self.elementary, known=self.known)

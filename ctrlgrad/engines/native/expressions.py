@@ -15,8 +15,8 @@ from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.expression import Expression, Instruction
 
-Leaf = Callable[[Instruction, list[str]], tuple[str, bool]]
-"""The value of a leaf, by its instruction and its arguments as scalars: its name, and whether it is a vector."""
+Leaf = Callable[[Instruction, list[tuple[str, bool]]], tuple[str, bool]]
+"""The value of a leaf, by its instruction and its arguments: of each its name, and whether it is a vector."""
 
 Call = Callable[[Writer, str, np.dtype, list[str], list[np.dtype], int], str]
 """Writes a call of an elementary function: its name, the result's dtype, operands, their dtypes, the width."""
@@ -146,7 +146,7 @@ class _Printer:
         if op == "constant":
             return _Value(constant(instruction.value, instruction.dtype), False, True)
         if op in ("load", "scalar", "index", "argument"):
-            text, is_vector = self.leaf(instruction, [self.operand(a, 1) for a in instruction.args])
+            text, is_vector = self.leaf(instruction, [self.values[a][:2] for a in instruction.args])
             return _Value(text, is_vector, not text.startswith("%"))
         is_vector = any(self.values[a].is_vector for a in instruction.args)
         width = self.width if is_vector else 1

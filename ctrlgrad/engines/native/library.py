@@ -112,7 +112,7 @@ def emit_in_place(
 def _body(
     writer: Writer, function: Elementary, width: int, arguments: list[str], known: dict[str, str] | None = None
 ) -> str:
-    def leaf(instruction: Instruction, given: list[str]) -> tuple[str, bool]:
+    def leaf(instruction: Instruction, given: list[tuple[str, bool]]) -> tuple[str, bool]:
         return arguments[instruction.value], width > 1
 
     result, *beyond = emit_expression(writer, function.expression, leaf, width, known=known)

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, axes_of, is_small, lanes_of
+from ctrlgrad.engines.native.axes import (
+    Axis,
+    addresses_stand_still,
+    axes_of,
+    has_calls,
+    is_by_lane,
+    is_small,
+    lanes_along,
+    lanes_of,
+)
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.lanes import Lanes, Part, check_lanes, read_lanes, write_lanes
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, advance, element_parts
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
@@ -77,7 +87,7 @@ class KernelWriter:
         self.is_small = is_small(kernel)
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
-        self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
+        self.is_short = len(instructions) <= MOST_OF_A_TURN and not has_calls(kernel)
         # Whether part of a vector whose size the run knows may be a vector, and whether it is: processors have masks
         # for four bytes and eight, and take longer to write by them than a few elements one by one.
         self.can_mask = vector_bytes > 16 and all(v.dtype.itemsize >= 4 for v in self.views)
@@ -180,21 +190,17 @@ class KernelWriter:
 
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
-        kernel = self.kernel
-        if self.is_single or not addresses_stand_still(kernel, axis, self.uniform):
+        if self.is_single:
             return 1
-        count = len(kernel.operands)
-        if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
-            return 1
-        for k in range(len(kernel.writes)):
-            stride = axis.strides[count + k]
-            if stride != ONE and not (k in self.still and stride == ZERO):
-                return 1
-        width = self.whole_width
-        if axis.size.is_known:
-            while width > 1 and width // 2 >= axis.size.factor:
-                width //= 2
-        return width
+        return lanes_along(self.kernel, axis, self.uniform, self.still, self.whole_width)
+
+    def width_side_by_side(self, axis: Axis) -> int:
+        """How many elements a vector has whose lanes lie side by side in all that is read and written; 1 without."""
+        return 1 if is_by_lane(self.kernel, axis, self.uniform) else self.width(axis)
+
+    def have_addresses(self, axis: Axis | None) -> bool:
+        """Whether the lanes of a vector along an axis have indices, or checks, of their own."""
+        return axis is not None and not addresses_stand_still(self.kernel, axis, self.uniform)
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
         """Where the loop over an axis begins and ends."""
@@ -210,7 +216,7 @@ class KernelWriter:
             start = self.strip(axis, rows, start, total, width, 1)
             if not self.has_rest(axis, width):
                 return
-            if self.takes_part(start, total):
+            if self.takes_part(start, total, axis):
                 self.part_of_vector(axis, rows, start, total, width)
                 return
         for i in self.each(start, total):
@@ -242,9 +248,11 @@ class KernelWriter:
                         self.point(offsets, width, k + row, axis, k * width)
         return end
 
-    def takes_part(self, start: str, total: str) -> bool:
+    def takes_part(self, start: str, total: str, axis: Axis) -> bool:
         """Whether what whole vectors leave over is taken as part of one."""
-        return self.has_masks or (is_number(start) and is_number(total))
+        return (is_number(start) and is_number(total)) or (
+            self.has_masks and not is_by_lane(self.kernel, axis, self.uniform)
+        )
 
     def part_of_vector(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int) -> None:
         """What whole vectors leave over: computed as a vector, whose first lanes are read and written."""
@@ -281,18 +289,26 @@ class KernelWriter:
         """At the offsets, or a number of elements further along the axis; of a vector all lanes, or the first ones."""
         kernel, w = self.kernel, self.w
         outputs = self.evaluated(offsets, width, axis, further, known, first)
-        for check in kernel.checks:
-            self.fail(outputs[check.output], check, outputs[check.found])
+        if width > 1 and kernel.checks and self.have_addresses(axis):
+            check_lanes(w, kernel.checks, outputs, width, first, self.fail)
+        else:
+            for check in kernel.checks:
+                self.fail(outputs[check.output], check, outputs[check.found])
         for k, write in enumerate(kernel.writes):
             if k in self.still:
                 self.sums[k].add([outputs[o] for o in write.outputs], width, lane, first)
                 continue
             place = len(kernel.operands) + k
             base, at = self.bases[place], offsets[place]
-            for output, stride in zip(write.indices, write.scattered, strict=True):
-                at = self.w.add(at, self.times(outputs[output], stride))
             dtype, parts = element_parts(write.view.dtype)
             values = [outputs[output] for output in write.outputs]
+            differ = bool(write.indices) and self.have_addresses(axis)
+            if width > 1 and axis is not None and (differ or axis.strides[place] != ONE):
+                indices = [(outputs[output], differ) for output in write.indices]
+                write_lanes(self, Lanes(axis, width, further, first), k, at, indices, values)
+                continue
+            for output, stride in zip(write.indices, write.scattered, strict=True):
+                at = self.w.add(at, self.times(outputs[output], stride))
             for part in range(parts):
                 value = values[part]
                 if write.how != "store":
@@ -316,7 +332,7 @@ class KernelWriter:
         """
         kernel, w = self.kernel, self.w
 
-        def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
+        def leaf(instruction: Instruction, arguments: list[Part]) -> tuple[str, bool]:
             if instruction.op == "scalar":
                 return self.number(kernel.numbers[instruction.value]), False
             if instruction.op == "index":
@@ -332,13 +348,19 @@ class KernelWriter:
             operand, place = kernel.operands[place], self.through[place]
             moved = width > 1 and (axis is None or axis.strides[place] == ONE)
             at = offsets[place]
-            for argument, stride in zip(arguments, operand.gathered, strict=True):
+            differ = any(is_vector for _, is_vector in arguments)
+            if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)):
+                return read_lanes(
+                    self, Lanes(axis, width, further, first), place, at, arguments, operand.gathered
+                ), True
+            for (argument, _), stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
             if not moved:
                 return self.elements.load(self.bases[place], at, operand.view.dtype, part, 1), False
             return self.elements.load(self.bases[place], at, operand.view.dtype, part, width, further, first), True
 
-        return emit_expression(w, kernel.expression, leaf, width, self.uniform)
+        uniform = () if width > 1 and self.have_addresses(axis) else self.uniform
+        return emit_expression(w, kernel.expression, leaf, width, uniform)
 
     # Reductions in registers.
 
@@ -346,7 +368,7 @@ class KernelWriter:
         """Sums for each vector of a turn, or for each row of several."""
         width = self.width(axes[-1]) if axes else 1
         forms = []
-        if width == 1 or not self.takes_part(*self.ends(len(axes) - 1, axes[-1])):
+        if width == 1 or not self.takes_part(*self.ends(len(axes) - 1, axes[-1]), axes[-1]):
             forms += [(1, row) for row in range(rows)]
         if width > 1:
             lanes = rows if rows > 1 else self.unroll(axes[-1], width)

@@ -21,7 +21,7 @@ def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: st
     # Whether all that it does is to reduce the rows, of which each has a result.
     if any(nest.still.get(k) != len(axes) - 1 for k in range(len(kernel.writes))):
         return start
-    width = nest.width(inner)
+    width = nest.width_side_by_side(inner)
     across = rows_across.rows_across(kernel, axes, width, nest.whole_width, nest.uniform)
     if across is not None:
         does = rows_across.are_across(nest, across, start, end)
