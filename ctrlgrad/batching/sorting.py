@@ -14,7 +14,7 @@ from ctrlgrad.ir import INDEX, Node, attributes
 from ctrlgrad.ops.term import Term, emit
 
 
-@batches("argsort fft")
+@batches("argsort top_k fft")
 def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = attributes.Axis.of(node).axis % x.tensor.rank + 1

@@ -160,6 +160,12 @@ class Order(Axis):
 
 
 @record(kw_only=True)
+class Selection(Axis):
+    # How many elements along the axis.
+    count: int
+
+
+@record(kw_only=True)
 class Transform(Axis):
     inverse: bool
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.associative_scan import associative_scan
-from ctrlgrad.lax.slices import slice_in_dim
 
 
 def argmax(operand: Any, axis: int, index_dtype: Any = np.int64) -> Any:
@@ -173,7 +173,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     (array([3., 2.]), array([1, 2], dtype=int32))
     """
     x = cnp.asarray(operand)
-    order = slice_in_dim(cnp.argsort(x, axis=axis, descending=True), 0, k, axis=axis)
+    order = places_of_largest("lax.top_k", x, int(k), axis)
     return cnp.take_along_axis(x, order, axis), order.astype(np.int32)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.random.basic import bits, randint, uniform
 from ctrlgrad.random.continuous import gumbel
 from ctrlgrad.random.keys import checked, shape_of, split
@@ -52,8 +53,8 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
             got=str(count),
             hint="draw fewer, or with replace=True",
         )
-    order = cnp.argsort(cnp.moveaxis(logits + gumbel(key, logits.shape, logits.dtype), axis, -1), descending=True)
-    return cnp.reshape(cnp.moveaxis(order[..., :count], -1, 0), shape)
+    order = places_of_largest("random.categorical", logits + gumbel(key, logits.shape, logits.dtype), count, axis)
+    return cnp.reshape(cnp.moveaxis(order, axis, 0), shape)
 
 
 def _shuffled(key: Any, x: Any, axis: int) -> Any:
@@ -121,8 +122,9 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     elif p is None:
         numbers = cnp.reshape(permutation(key, size)[:count], shape)
     else:
-        order = cnp.argsort(gumbel(key, (size,), p.dtype) + cnp.log(p), descending=True)
-        numbers = cnp.reshape(order[:count], shape)
+        numbers = cnp.reshape(
+            places_of_largest("random.choice", gumbel(key, (size,), p.dtype) + cnp.log(p), count), shape
+        )
     return numbers if isinstance(a, int) else cnp.take(a, numbers, axis=axis)
 
 

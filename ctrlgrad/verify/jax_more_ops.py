@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, _elementwise
@@ -21,6 +22,12 @@ def _argsort(node: Node, sizes: Sizes | None, x: Any) -> Any:
         x, axis=attributes.Axis.of(node).axis, descending=attributes.Order.of(node).descending, stable=True
     )
     return order.astype(jnp.int64)
+
+
+def _top_k(node: Node, sizes: Sizes | None, x: Any) -> Any:
+    axis, count = attributes.Axis.of(node).axis, attributes.Selection.of(node).count
+    places = lax.top_k(jnp.moveaxis(x, axis, -1), count)[1]
+    return jnp.moveaxis(places, -1, axis).astype(jnp.int64)
 
 
 def _searchsorted(node: Node, sizes: Sizes | None, row: Any, values: Any) -> Any:
@@ -73,7 +80,7 @@ _MATRICES: dict[str, Entry] = {
 }
 
 TENSOR_OPS |= _MATRICES
-TENSOR_OPS |= {"argsort": _argsort, "searchsorted": _searchsorted, "fft": _fft}
+TENSOR_OPS |= {"argsort": _argsort, "top_k": _top_k, "searchsorted": _searchsorted, "fft": _fft}
 
 # The ops that this file adds.
 ADDED = frozenset(TENSOR_OPS) - _FIRST

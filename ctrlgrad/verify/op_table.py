@@ -50,6 +50,7 @@ _SAMPLES: dict[str, _Sample] = {
     **dict.fromkeys(("setitem", "additem"), _Sample((_X, _X), _SLICES)),
     "dim": _Sample(attrs={"axis": 0}),
     "argsort": _Sample(attrs={"axis": 0, "descending": False}),
+    "top_k": _Sample(attrs={"axis": 0, "count": 1}),
     "fft": _Sample(attrs={"axis": 0, "inverse": False}),
     **dict.fromkeys(("matmul", "solve", "adjugate_along"), _Sample((_X, _X))),
     "concat": _Sample((_X, _X), {"axis": 0}),

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ctrlgrad.gradients.table import not_differentiable
 
-not_differentiable("argsort searchsorted nonzero")
+not_differentiable("argsort top_k searchsorted nonzero")

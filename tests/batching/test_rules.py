@@ -217,6 +217,12 @@ def test_sorting(descending: bool) -> None:
     np.testing.assert_array_equal(cg.vmap(f)(X), by_hand(f, X))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_largest(count: int) -> None:
+    f = lambda x: apply("top_k", [x], {"axis": 0, "count": count})
+    np.testing.assert_array_equal(cg.vmap(f)(X), by_hand(f, X))
+
+
 def test_positions_that_are_not_zero_are_refused() -> None:
     with pytest.raises(cg.CtrlgradError, match="vmap: each row has a number of its own"):
         cg.vmap(lambda x: apply("nonzero", [x]))(X)

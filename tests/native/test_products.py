@@ -23,7 +23,7 @@ from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.products.tiles import heights
 from ctrlgrad.errors import UserInputError
 
-TOLERANCE = {"f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
+TOLERANCE = {"f": 2e-5, "d": 1e-12}
 
 LAYOUTS = {
     "rows": lambda rng, m, n, dtype: dense(rng, m, n, dtype),
@@ -41,7 +41,7 @@ def check(native: Products, a: np.ndarray, b: np.ndarray, rng: np.random.Generat
     for accumulate in (False, True):
         around = dense(rng, m + 2, n + 5, dtype.str)
         before, out = around.copy(), around[1 : m + 1, 2 : n + 2]
-        wide = np.complex128 if dtype.kind == "c" else np.float64 if dtype.kind == "f" else dtype
+        wide = np.float64 if dtype.kind == "f" else dtype
         expected = a.astype(wide) @ b.astype(wide) + (out.astype(wide) if accumulate else 0)
         if packed:
             native.matmul_packed(a, native.pack(b), out, accumulate)
@@ -112,14 +112,6 @@ def test_integers_wrap(dtype: str, native: Products) -> None:
         check(native, a, b.T, rng)
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_numbers(dtype: str, native: Products) -> None:
-    rng = np.random.default_rng(5)
-    for m, n, k in [(1, 1, 1), (3, 5, 4), (7, 2, 30), (2, 2, 0)]:
-        for left, right in itertools.product(LAYOUTS, repeat=2):
-            check(native, LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype), rng)
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_what_is_not_finite_stays_in_its_row_and_column(dtype: str, native: Products) -> None:
     """Panels are filled up with zeros, and rows read where masks leave lanes out: none may reach a result."""
@@ -144,6 +136,8 @@ def test_scratch_is_enough(native: Products) -> None:
         for left, right in itertools.product(("rows", "columns", "gaps"), repeat=2):
             a, b = LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype)
             out, size = np.empty((m, n), dtype), native.scratch_bytes(dtype, m, n, k)
+            # Compiles the kernels, which the routine takes for granted.
+            native.matmul(a, b, out)
             scratch = np.full(size + guard, 0xA5, np.uint8)
             operands = (a.ctypes.data, *library._strides(a), b.ctypes.data, *library._strides(b))
             routine = prototype(native.address(f"cg_gemm_{library._KINDS[a.dtype.char]}"))
@@ -437,5 +431,5 @@ def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.
 
 def test_every_routine_has_its_name() -> None:
     names, tiles = list(routines.Routines(target.host())), 3 * len(heights(real.reals(target.host())[0]))
-    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 8 + 6 + 5
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 8 + 4 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from instruments.tables import in_turn
 
+import ctrlgrad as cg
 from ctrlgrad.engines.native import engine
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.plan.effects import blocks_of, walk
+from ctrlgrad.plan.lowering.selection import BLOCK, MANY
 from ctrlgrad.plan.lowering.sorting import FEW
 from ctrlgrad.plan.model import Branch, Outside
 
@@ -57,6 +60,41 @@ def test_many_elements_are_sorted_by_numpy() -> None:
     agree("argsort", x, axis=1, descending=False, is_outside=True)
     agree("argsort", x, axis=1, descending=True, is_known=False)
     agree("argsort", x[:, 1:], axis=1, descending=False)
+
+
+@in_turn("dtype, sizes", [*DTYPES, "i4"], list(SIZES))
+def test_the_largest_of_each_row(dtype: str, sizes: str) -> None:
+    """Rows of less than a block, of whole blocks, and of more; by selection, or by sorting where k is large."""
+    is_known = SIZES[sizes]
+    for shape, axis in (((9,), 0), ((3, BLOCK), 1), ((BLOCK + 1, 2), 0), ((2, 3 * BLOCK - 1, 3), 1), ((0, 4), 1)):
+        n = shape[axis]
+        for count in {0, 1, 3, n // 2, min(n, MANY), n}:
+            is_outside = (not is_known or n > FEW) and (dtype == "i8" or count == 0 or count > MANY)
+            agree("top_k", numbers(dtype, *shape), is_known=is_known, is_outside=is_outside, axis=axis, count=count)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "b1"])
+def test_the_largest_where_all_are_as_small_as_can_be(dtype: str) -> None:
+    least = -np.inf if np.dtype(dtype).kind == "f" else np.iinfo(dtype).min
+    x = np.full((2, BLOCK + 2), least, dtype)
+    x[1, BLOCK] += 1
+    for count in (1, 5, BLOCK):
+        agree("top_k", x, axis=1, count=count)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_the_largest_of_numbers_of_all_magnitudes(dtype: str) -> None:
+    x = RNG.normal(size=(4, 500)) * 10.0 ** RNG.integers(-45, 38, (4, 500))
+    x[:, 7], x[:, 90], x[:, 5] = np.inf, np.nan, -np.nan
+    agree("top_k", x.astype(dtype), axis=1, count=30)
+
+
+def test_a_row_with_less_than_k_elements_is_refused() -> None:
+    three = cg.function(lambda x: cg.lax.top_k(x, 3)[1])
+    for n in (4, 5):
+        np.testing.assert_array_equal(three(np.arange(1.0 * n)), [n - 1, n - 2, n - 3])
+    with pytest.raises(cg.CtrlgradError, match="top_k: the axis does not have as many elements"):
+        three(np.arange(2.0))
 
 
 @in_turn("dtype, way", DTYPES, [f"{side}, {sizes}" for side in ("left", "right") for sizes in SIZES])

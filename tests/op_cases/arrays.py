@@ -98,6 +98,13 @@ def _argsort(dtype: str) -> list[OpCase]:
     ]
 
 
+def _top_k(dtype: str) -> list[OpCase]:
+    return [
+        OpCase("top_k", (numbers(dtype, *shape),), {"axis": axis, "count": count})
+        for shape, axis, count in (((5,), 0, 2), ((2, 3), 1, 3), ((3, 2), 0, 1), ((2, 0), 1, 0))
+    ]
+
+
 def _searchsorted(dtype: str) -> list[OpCase]:
     row = np.sort(numbers(dtype, 5))
     return [
@@ -114,7 +121,7 @@ def _nonzero(dtype: str) -> list[OpCase]:
 MAKERS |= {op: _reduction(op) for op in ("sum", "prod", "max", "min", "any", "all")}
 MAKERS |= {op: _extreme(op) for op in ("argmax", "argmin")}
 MAKERS |= {op: _scan(op) for op in ("cumsum", "cumprod")}
-MAKERS |= {"fft": _fft, "argsort": _argsort, "searchsorted": _searchsorted, "nonzero": _nonzero}
+MAKERS |= {"fft": _fft, "argsort": _argsort, "top_k": _top_k, "searchsorted": _searchsorted, "nonzero": _nonzero}
 
 
 def _matmul(dtype: str) -> list[OpCase]:

@@ -97,7 +97,7 @@ class Outside:
             with np.errstate(all="ignore"):
                 found = self.computed(call, operands)
         except BaseException as error:
-            found = explained(error, node)
+            found = explained(error, node, operands)
             noted(found, frame, frame.program.positions.steps[call.step])
             if found is error:
                 raise

@@ -14,7 +14,7 @@ from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
 
-_KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
+_KINDS = {"f": "f32", "d": "f64", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
 _KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
 
 

@@ -45,6 +45,12 @@ def _order(x: Any, axis: int, descending: bool = False) -> Any:
     return take_along_axis(by_imag, _order(take_along_axis(real, by_imag, axis), axis, descending), axis)
 
 
+def places_of_largest(operation: str, x: Any, count: int, axis: int = -1) -> Any:
+    """The first `count` of the stable order along an axis from the largest down, without sorting all."""
+    x, place = _sortable(operation, x, axis)
+    return apply("top_k", [x], {"axis": place, "count": count})
+
+
 @array_function()
 def argsort(x: Any, axis: Any = -1, kind: Any = None, *, descending: bool = False, stable: bool = True) -> Any:
     """The indices that sort x along an axis: int64. Equal elements keep their order, nan counts as the largest.

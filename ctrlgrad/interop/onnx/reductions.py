@@ -9,6 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind, finfo
+from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.interop.onnx.arranging import axes_of
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape
 
@@ -95,13 +96,11 @@ TABLE["", "CumProd"] = _running(cnp.cumprod, 1)
 def _top_k(node: Node, x: Any, k: Any = None) -> Any:
     axis = node.get("axis", -1) % x.ndim
     count = node.get("k") if k is None else int(node.value(1).reshape(()))
-    order = cnp.argsort(x, axis, stable=True)
     if node.get("largest", 1):
         # Of equal ones the first comes first.
-        order = cnp.flip(x.shape[axis] - 1 - cnp.argsort(cnp.flip(x, axis), axis, stable=True), axis)
-    first = [slice(None)] * x.ndim
-    first[axis] = slice(0, count)
-    places = order[tuple(first)].astype(np.int64)
+        places = places_of_largest("TopK", x, count, axis)
+    else:
+        places = cnp.argsort(x, axis)[(*[slice(None)] * axis, slice(0, count))]
     return cnp.take_along_axis(x, places, axis=axis), places
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ctrlgrad.dtypes import computed_dtype
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import elementwise_expression, failure
-from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma, select
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.moving import joined
 from ctrlgrad.plan.lowering.state import (
@@ -22,7 +22,7 @@ from ctrlgrad.plan.lowering.state import (
     expression_of,
     parts_of,
 )
-from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, Kernel, Operand, Product, View, Write
+from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 
 How = Literal["sum", "product", "max", "min"]
@@ -221,48 +221,6 @@ def _summed_if_one(state: State, node: Node, tensor: Tensor, axis: int, target: 
 def _resized(tensor: Tensor, axis: int, size: Size) -> Tensor:
     """A tensor whose size along an axis is known to be another one too."""
     return replace(tensor, shape=(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]))
-
-
-# A product of at most so many terms for each of at most so many columns is a kernel: to call a routine takes longer,
-# and kernels over the same space become one with it.
-MOST_TERMS, MOST_COLUMNS = 4, 8
-
-
-def matmul(state: State, node: Node) -> None:
-    """A product; what is broadcast over the batch has stride 0 there."""
-    a, b = (state.tensor(v) for v in node.operands)
-    declared = node.result.tensor.shape
-    batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], declared[:-2])
-    state.guard_equal(a.shape[-1], b.shape[-2])
-    inner = a.shape[-1] if a.shape[-1].is_known else b.shape[-2]
-    dtype = node.result.tensor.dtype
-    computed = computed_dtype(dtype)
-    a = state.in_memory(spread(state, converted(state, a, computed), (*batch, a.shape[-2], inner)))
-    b = state.in_memory(spread(state, converted(state, b, computed), (*batch, inner, b.shape[-1])))
-    result = state.array(computed, (*batch, a.shape[-2], b.shape[-1]))
-    terms, columns = inner, b.shape[-1]
-    is_short = terms.is_known and 0 < terms.factor <= MOST_TERMS and columns.is_known and columns.factor <= MOST_COLUMNS
-    if is_short and computed.kind == "f":
-        state.emit(_short_product(node, result, a, b))
-    else:
-        state.emit(Product(result, a, b, node=node))
-    state.items[node.result] = converted(state, result.view, dtype)
-
-
-def _short_product(node: Node, result: Array, a: View, b: View) -> Kernel:
-    """A product with its few terms written out, each rounded once with the sum before it, as the routines do."""
-    builder = ExpressionBuilder()
-    operands: list[Operand] = []
-    total: Number | None = None
-    for term in range(a.shape[-1].factor):
-        pair = []
-        for view, along, strides in ((a, -1, (a.strides[-2], ZERO)), (b, -2, (ZERO, b.strides[-1]))):
-            offset = (*view.offset, Size(term) * view.strides[along]) if term else view.offset
-            operands.append(Operand(View(view.array, offset, result.shape, (*view.strides[:-2], *strides))))
-            pair.append(builder.emit("load", (), result.dtype, (len(operands) - 1, 0)))
-        total = pair[0] * pair[1] if total is None else fma(pair[0], pair[1], total)
-    assert total is not None
-    return Kernel(result.shape, tuple(operands), (), builder.finish(total), (Write(result.view, (0,)),), nodes=(node,))
 
 
 def converted(state: State, tensor: Tensor, dtype: np.dtype) -> Tensor:

@@ -8,7 +8,18 @@ from contextlib import suppress
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.elementwise import NoExpression
-from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, sorting, stacks
+from ctrlgrad.plan.lowering import (
+    arithmetic,
+    control,
+    factors,
+    indexing,
+    moving,
+    products,
+    scans,
+    selection,
+    sorting,
+    stacks,
+)
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, Origins, RaggedStack, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State
@@ -46,7 +57,7 @@ RULES: dict[str, Rule] = {
     "common_size": arithmetic.common_size,
     "argmax": scans.extreme_index,
     "argmin": scans.extreme_index,
-    "matmul": arithmetic.matmul,
+    "matmul": products.matmul,
     "solve": factors.solve,
     "cholesky": factors.cholesky,
     "stack_new": stacks.stack_new,
@@ -77,6 +88,7 @@ WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = 
     "logabsdet": factors.determinant,
     "det_sign": factors.determinant,
     "argsort": sorting.argsort,
+    "top_k": selection.top_k,
     "searchsorted": sorting.searchsorted,
     "nonzero": sorting.nonzero,
 }

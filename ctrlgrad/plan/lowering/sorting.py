@@ -29,26 +29,26 @@ def argsort(state: State, node: Node, visit: Visit) -> None:
         outside(state, node)
         return
     if size.is_known:
-        _run(state, node, visit, _argsort(node))
+        run(state, node, visit, _argsort(node))
         return
     is_few = state.compute([state.size_register(size)], BOOL, lambda n: n <= FEW)
-    or_outside(state, node, is_few, lambda: _run(state, node, visit, _argsort(node)), state.shape(node.operands[0]))
+    or_outside(state, node, is_few, lambda: run(state, node, visit, _argsort(node)), state.shape(node.operands[0]))
 
 
 def searchsorted(state: State, node: Node, visit: Visit) -> None:
-    _run(state, node, visit, _searchsorted(node))
+    run(state, node, visit, _searchsorted(node))
 
 
 def nonzero(state: State, node: Node, visit: Visit) -> None:
-    _run(state, node, visit, _nonzero(node))
+    run(state, node, visit, _nonzero(node))
 
 
-def _run(state: State, node: Node, visit: Visit, graph: Graph) -> None:
+def run(state: State, node: Node, visit: Visit, graph: Graph) -> None:
     given = {inner: state.items[outer] for inner, outer in zip(graph.inputs, node.operands, strict=True)}
     (state.items[node.result],) = state.run(graph, given, visit)
 
 
-def _begin(node: Node) -> tuple[Builder, list[Term]]:
+def begin(node: Node) -> tuple[Builder, list[Term]]:
     builder = Builder(name=node.op.name)
     builder.source = node.source
     return builder, [Term(builder, builder.input(v.tensor)) for v in node.operands]
@@ -68,7 +68,7 @@ def _less(a: Term, b: Term) -> Term:
 
 
 def _argsort(node: Node) -> Graph:
-    builder, (x,) = _begin(node)
+    builder, (x,) = begin(node)
     axis, rank = attributes.Axis.of(node).axis, x.rank
     last = (*(a for a in range(rank) if a != axis), axis)
     x = emit("transpose", _comparable(x), axes=last)
@@ -92,7 +92,7 @@ def _argsort(node: Node) -> Graph:
 
 def _searchsorted(node: Node) -> Graph:
     """The positions of all values at once, by halving: from `length` rows on, the place is searched in that many."""
-    builder, (row, values) = _begin(node)
+    builder, (row, values) = begin(node)
     row, values = _comparable(row), _comparable(values)
     n = row.dim(0)
     length = n if isinstance(n, Term) else constant(builder, np.int64(n))
@@ -109,13 +109,13 @@ def _searchsorted(node: Node) -> Graph:
         is_before = _less(middle, values) if is_left else emit("logical_not", _less(values, middle))
         return [rest, where(is_before, found + half, found)]
 
-    _, found = _while(node, builder, [row, values], [length, start], condition, body)
+    _, found = loop(node, builder, [row, values], [length, start], condition, body)
     return builder.finish([found.value])
 
 
 def _nonzero(node: Node) -> Graph:
     """How many there are, and then their positions one after the other."""
-    builder, (x,) = _begin(node)
+    builder, (x,) = begin(node)
     is_hit = x if dtype_kind(x.dtype) == "b" else emit("not_equal", x, constant(builder, np.zeros((), x.dtype)))
     total = x.dim(0)
     for size in x.dims[1:]:
@@ -134,7 +134,7 @@ def _nonzero(node: Node) -> Graph:
         written = emit("setitem", found, i, k, key=(DYNAMIC,))
         return [i + 1, k + emit("getitem", ones, i, key=(DYNAMIC,)), written]
 
-    _, _, flat = _while(node, builder, [ones, count], [zero, zero, start], condition, body)
+    _, _, flat = loop(node, builder, [ones, count], [zero, zero, start], condition, body)
     columns: list[Term] = []
     for size in reversed(x.dims[1:]):
         size = size if isinstance(size, Term) else constant(builder, np.int64(size))
@@ -144,7 +144,7 @@ def _nonzero(node: Node) -> Graph:
     return builder.finish([(emit("concat", *rows, axis=0) if len(rows) > 1 else rows[0]).value])
 
 
-def _while(
+def loop(
     node: Node,
     builder: Builder,
     captured: Sequence[Term],
@@ -165,4 +165,4 @@ def _while(
     return [Term(builder, value) for value in values]
 
 
-__all__ = ["argsort", "nonzero", "searchsorted"]
+__all__ = ["argsort", "begin", "loop", "nonzero", "run", "searchsorted"]

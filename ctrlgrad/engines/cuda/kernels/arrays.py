@@ -165,12 +165,27 @@ def _argsort(node: Node) -> Kernel:
     axis, descending = attributes.Axis.of(node).axis, attributes.Order.of(node).descending
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        x, xp = _sortable(context, context.on_device(operands[0])), context.xp
-        if not descending:
-            return xp.argsort(x, axis=axis, kind="stable")
-        # The ascending order of the flipped elements, flipped: equal elements keep their order.
-        order = xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
-        return x.shape[axis] - 1 - order
+        x = _sortable(context, context.on_device(operands[0]))
+        return _descending(context, x, axis) if descending else context.xp.argsort(x, axis=axis, kind="stable")
+
+    return call(kernel)
+
+
+def _descending(context: Context, x: Any, axis: int) -> Any:
+    """The ascending order of the flipped elements, flipped: equal elements keep their order."""
+    xp = context.xp
+    return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
+
+
+def _top_k(node: Node) -> Kernel:
+    axis, count = attributes.Axis.of(node).axis, attributes.Selection.of(node).count
+    first = (*[slice(None)] * axis, slice(0, count))
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x = _sortable(context, context.on_device(operands[0]))
+        if x.shape[axis] < count:
+            raise ValueError("fewer elements than are selected")
+        return _descending(context, x, axis)[first]
 
     return call(kernel)
 
@@ -223,6 +238,7 @@ DEVICE |= {
     "concat": _concat,
     "iota": _iota,
     "argsort": _argsort,
+    "top_k": _top_k,
     "searchsorted": _searchsorted,
     "nonzero": _nonzero,
     "fft": _fft,

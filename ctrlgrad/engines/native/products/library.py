@@ -23,7 +23,7 @@ from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
 from ctrlgrad.errors import UserInputError
 
-_KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
+_KINDS = {"f": "f32", "d": "f64", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
 _KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
 

@@ -72,7 +72,7 @@ class Part:
 def parts(machine: Target) -> list[Part]:
     """What others call comes before them."""
     kinds = real.reals(machine)
-    simple = tuple(f"cg_gemm_{kind}" for kind in (*plain.INTEGERS, *plain.COMPLEX))
+    simple = tuple(f"cg_gemm_{kind}" for kind in plain.INTEGERS)
     vectors = [Part("vectors", tuple(name.format(kind.name) for name in _VECTORS), (kind,)) for kind in kinds]
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
