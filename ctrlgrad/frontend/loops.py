@@ -302,8 +302,8 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
 def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) -> tuple[list[Any], Any]:
     """The leaves, which must have as many rows as there are iterations, and that number.
 
-    Unknown numbers are compared in the run, each with that of the leaf before: the last one is the number of iterations,
-    so none is left out, whichever leaves the results or their derivatives need.
+    Unknown numbers are compared in the run, each with that of the leaf before. The last one is the number of
+    iterations: so none is left out, whichever leaves the results or their derivatives need.
     """
     if static is not None and not isinstance(count, Tensor):
         return [_counted(operation, x, static) for x in rows], count
