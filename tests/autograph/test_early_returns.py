@@ -213,6 +213,17 @@ def asked_again(x):
     return x
 
 
+def set_for_some_that_go_on(x):
+    if x > 0:
+        if x > 2:
+            w = x
+        if x > 5:
+            return x * 2
+    else:
+        w = -x
+    return w
+
+
 def set_in_another_iteration(x):
     for i in range(3):
         if x > 3:
@@ -234,7 +245,12 @@ def deleted_before_a_break(x):
 
 @pytest.mark.parametrize(
     ("fn", "name"),
-    [(asked_again, "y"), (set_in_another_iteration, "w"), (deleted_before_a_break, "w")],
+    [
+        (asked_again, "y"),
+        (set_for_some_that_go_on, "w"),
+        (set_in_another_iteration, "w"),
+        (deleted_before_a_break, "w"),
+    ],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_what_may_have_no_value_is_refused(fn: Callable[[Any], Any], name: str) -> None:
