@@ -1,4 +1,4 @@
-# ruff: noqa: RET505 (the shapes of functions are the point)
+# ruff: noqa: B007, RET504, RET505 (the shapes of functions are the point)
 """Variables beside early returns, breaks and continues: set on all paths that go on, they may be used there."""
 
 from __future__ import annotations
