@@ -32,7 +32,9 @@ def test_the_cotangent_of_an_input_is_of_its_size(engine: str, monkeypatch: pyte
         slope(np.arange(4.0))
 
 
-@pytest.mark.parametrize(("given", "right"), [((3, 3, 3), True), ((3, 3, 4), False), ((3, 4, 3), False)])
+@pytest.mark.parametrize(
+    ("given", "right"), [((3, 3, 3), True), ((3, 3, 4), False), ((4, 3, 3), False), ((3, 4, 3), False)]
+)
 def test_the_cotangent_of_what_must_have_sizes_is_compared_with_both(given: tuple[int, int, int], right: bool) -> None:
     """With the sizes that were required, and with those that the operand has."""
     builder = Builder()
