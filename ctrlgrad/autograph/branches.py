@@ -155,7 +155,7 @@ def join_regions(
     """
     known = _known_flags(predicate)
     results: list[Any] = []
-    sides = [(where_decided(a), where_decided(b)) for a, b in zip(when_true.result, when_false.result, strict=True)]
+    sides = list(zip(when_true.result, when_false.result, strict=True))
     for position, (name, (a, b)) in enumerate(zip(names, sides, strict=True)):
         if a is True and b is False:
             results.append(predicate)

@@ -12,7 +12,7 @@ from ctrlgrad.autograph.branches import GetState, SetState
 from ctrlgrad.autograph.containers import unchanged
 from ctrlgrad.autograph.slots import Place, Slots, slot
 from ctrlgrad.autograph.truth import is_traced, truth
-from ctrlgrad.autograph.undefined import is_flag, where_decided
+from ctrlgrad.autograph.undefined import is_flag
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.settling import settle
@@ -73,7 +73,7 @@ def stage(
     """
     before = state.get()
     try:
-        slots = Slots(tuple(slot(name, where_decided(x), place) for name, x in zip(state.names, before, strict=True)))
+        slots = Slots(tuple(slot(name, x, place) for name, x in zip(state.names, before, strict=True)))
         with unchanged(f"a {place.construct}", place.source, *watched):
             settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
             slots = settled.carry
