@@ -175,7 +175,20 @@ def an_inner_function(x):
     return y * 2
 
 
+def changed_by_a_loop_where_it_is_set(x):
+    p = x > 1
+    if p:
+        y = x * 3
+    s = x
+    if p:
+        while y < 100:
+            y = y * x
+        s = s + y
+    return s
+
+
 SHAPES = [
+    changed_by_a_loop_where_it_is_set,
     else_beside_a_return,
     a_loop_that_returns_first,
     set_beside_nested_returns,
