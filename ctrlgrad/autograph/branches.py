@@ -1,9 +1,10 @@
 """`if` and the conditional expression: both branches are traced, and their variables joined by one `cond` node.
 
 Each branch runs exactly once in Python, in a region of its own. A variable that has the same static value on
-both sides keeps it; one that has arrays on both sides becomes a result of the node; one that has a value on one
-side only is `Undefined` afterwards, except for the return value, whose place zeros take: the flag `do_return`
-beside it says that they are never read.
+both sides keeps it; one that has arrays on both sides becomes a result of the node. Where one has a value on one side
+only, zeros take the place of it on the other, and it is `Guarded` afterwards: by what was asked, and by the flag that
+says that the other side has returned, broken or continued. The return value needs no guard: nobody reads it before
+the flag `do_return` beside it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import tree
 from ctrlgrad.autograph.containers import unchanged
 from ctrlgrad.autograph.truth import is_traced, truth
-from ctrlgrad.autograph.undefined import Undefined, UndefinedReturnValue, is_flag, shown
+from ctrlgrad.autograph.undefined import (
+    Guarded,
+    Undefined,
+    UndefinedReturnValue,
+    decided,
+    is_flag,
+    shown,
+    where_decided,
+)
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
@@ -67,9 +78,10 @@ def if_stmt(
 
     def branch(block: Callable[[], None], side: bool) -> Callable[[], Sequence[Any]]:
         def run() -> Sequence[Any]:
-            set_state(tuple(_decided(name, x, known, side) for name, x in zip(names, before, strict=True)))
-            block()
-            return get_state()
+            with decided({value: truth == side for value, truth in known.items()}):
+                set_state(tuple(_decided(name, x, known, side) for name, x in zip(names, before, strict=True)))
+                block()
+                return get_state()
 
         return run
 
@@ -113,7 +125,7 @@ def _decided(name: str, x: Any, known: dict[Value, bool], side: bool) -> Any:
     """A flag as it is in the branch that is taken when the predicate is `side`: decided, where it is the predicate."""
     if is_flag(name) and isinstance(x, Tensor) and x.value in known:
         return known[x.value] == side
-    return x
+    return where_decided(x)
 
 
 @dataclass
@@ -125,6 +137,7 @@ class _Joined:
     types: list[Type | None]
     weak: list[bool]
     sides: tuple[list[Any] | None, list[Any] | None]  # None: zeros take the place of the value
+    reason: str | None = None  # why there may be no value after all
 
 
 def join_regions(
@@ -140,17 +153,20 @@ def join_regions(
 
     Variables beyond the first `needed` that do not fit together are `Undefined`, not an error.
     """
+    known = _known_flags(predicate)
     results: list[Any] = []
-    for position, (name, a, b) in enumerate(zip(names, when_true.result, when_false.result, strict=True)):
+    sides = list(zip(when_true.result, when_false.result, strict=True))
+    for position, (name, (a, b)) in enumerate(zip(names, sides, strict=True)):
         if a is True and b is False:
             results.append(predicate)
         elif a is False and b is True:
             results.append(FUNCTIONS["logical_not"](predicate))
         else:
             try:
-                results.append(_join(name, a, b, construct, source))
+                is_needed = needed is None or position < needed
+                results.append(_join(name, a, b, construct, source, is_needed))
             except TypeMismatchError:
-                if needed is None or position < needed:
+                if is_needed:
                     raise
                 where = f" at {source}" if source else ""
                 results.append(Undefined(name, f"differs between the branches of the {construct}{where}"))
@@ -168,7 +184,34 @@ def join_regions(
         ]
         selector = value_in(builder, predicate)
         values = list(emit_branch(builder, selector, closed, source=source, hints=hints))
-    return [_assemble(builder, r, values) if isinstance(r, _Joined) else r for r in results]
+    after = [_assemble(builder, r, values) if isinstance(r, _Joined) else r for r in results]
+    flags = [(x, *sides[i]) for i, x in enumerate(after) if is_flag(names[i]) and isinstance(x, Tensor)]
+    return [
+        Guarded(names[i], r.reason, after[i], _conditions(*sides[i], known, flags))
+        if isinstance(r, _Joined) and r.reason is not None
+        else after[i]
+        for i, r in enumerate(results)
+    ]
+
+
+def _conditions(
+    a: Any, b: Any, known: dict[Value, bool], flags: Sequence[tuple[Tensor, Any, Any]]
+) -> frozenset[tuple[Value, bool]]:
+    """Each says that a variable has a value, of which one side, or both, may have left it without one."""
+    found = set()
+    if isinstance(a, Undefined) != isinstance(b, Undefined):
+        side = isinstance(b, Undefined)
+        found = {(value, truth == side) for value, truth in known.items()}
+    for flag, in_a, in_b in flags:
+        found |= {(flag.value, truth) for truth in (False, True) if _has(a, in_a, truth) and _has(b, in_b, truth)}
+    return frozenset(found)
+
+
+def _has(x: Any, flag: Any, truth: bool) -> bool:
+    """Whether a side on which a flag is of that truth leaves the variable with a value."""
+    if isinstance(flag, bool | np.bool_):
+        return bool(flag) != truth or not isinstance(x, Undefined)
+    return not isinstance(x, Undefined) or (isinstance(x, Guarded) and (flag.value, truth) in x.conditions)
 
 
 def _outputs(builder: Builder, joined: _Joined, side: int) -> Iterator[Any]:
@@ -196,24 +239,31 @@ def _hint(name: str) -> str | None:
     return name if name.isidentifier() and not is_flag(name) else None
 
 
-def _join(name: str, a: Any, b: Any, construct: str, source: Source | None) -> Any:
+def _join(name: str, a: Any, b: Any, construct: str, source: Source | None, is_needed: bool) -> Any:
     """What a variable holds after two branches: a static value, `Undefined`, or a `_Joined`."""
     if a is b:
         return a
-    for x in (a, b):
-        if isinstance(x, Undefined):
-            if isinstance(a, Undefined) and isinstance(b, Undefined) and a.reason is None and b.reason is None:
-                return a
-            where = f" at {source}" if source else ""
-            return Undefined(name, x.reason or f"is set in only one branch of the {construct}{where}")
-    absent_a, absent_b = isinstance(a, UndefinedReturnValue), isinstance(b, UndefinedReturnValue)
+    reason = None
+    if isinstance(a, Undefined) or isinstance(b, Undefined):
+        without = a if isinstance(a, Undefined) else b
+        both = isinstance(a, Undefined) and isinstance(b, Undefined)
+        if both and a.reason is None and b.reason is None:
+            return a
+        where = f" at {source}" if source else ""
+        reason = without.reason or f"is set in only one branch of the {construct}{where}"
+        a, b = (x.value if isinstance(x, Guarded) else x for x in (a, b))
+        if not is_needed or (isinstance(a, Undefined) and isinstance(b, Undefined)):
+            return Undefined(name, reason)
+    absent_a, absent_b = (isinstance(x, UndefinedReturnValue | Undefined) for x in (a, b))
     if absent_a and absent_b:
         return a
     leaves_a, treedef = tree.flatten(b if absent_a else a)
     leaves_b, treedef_b = tree.flatten(a if absent_b else b)
     if treedef != treedef_b:
+        if reason is not None:
+            return Undefined(name, reason)
         raise _differ(name, a, b, construct, source)
-    joined = _Joined(treedef, [], [], [], (None if absent_a else leaves_a, None if absent_b else leaves_b))
+    joined = _Joined(treedef, [], [], [], (None if absent_a else leaves_a, None if absent_b else leaves_b), reason)
     wrong = []
     for path, x, y in zip(leaf_paths(name, treedef), leaves_a, leaves_b, strict=True):
         arrays = is_array(x) and is_array(y)
@@ -224,6 +274,8 @@ def _join(name: str, a: Any, b: Any, construct: str, source: Source | None) -> A
         joined.static.append(x)
         joined.types.append(t)
         joined.weak.append(is_weak(x) and is_weak(y))
+    if wrong and reason is not None:
+        return Undefined(name, reason)
     if wrong:
         raise _differ(name, a, b, construct, source, wrong)
     return joined

@@ -2,15 +2,23 @@
 
 A variable that only one branch or only the body of a traced loop sets has no value afterwards that a graph
 could know to exist. It becomes `Undefined` with a reason, and reading it is the error; not reading it is none.
+
+Where a branch leaves such a variable without a value because it returns, breaks or continues, what follows runs under
+the flag that says so. It becomes `Guarded`: a value, beside the conditions of which each says that there is one.
+Reading it is no error where a branch around the read has decided one of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from ctrlgrad.errors import TracingError
+from ctrlgrad.ir import Value
 from ctrlgrad.source import here
 
 _FLAG = re.compile(r"(do_return|break_|continue_)(_\d+)?")
@@ -41,6 +49,42 @@ class Undefined:
 
     def __repr__(self) -> str:
         return f"<no value: {self.name}>"
+
+
+# What the branches around decide: bool values and what they are there.
+_decisions: ContextVar[Mapping[Value, bool]] = ContextVar("decisions", default=MappingProxyType({}))
+
+
+@contextmanager
+def decided(known: Mapping[Value, bool]) -> Iterator[None]:
+    """Where these values are known beside those that are known around it."""
+    token = _decisions.set({**_decisions.get(), **known})
+    try:
+        yield
+    finally:
+        _decisions.reset(token)
+
+
+class Guarded(Undefined):
+    """A variable that has a value where any of the conditions holds: that a bool value is what stands beside it."""
+
+    __slots__ = ("conditions", "value")
+
+    def __init__(self, name: str, reason: str | None, value: Any, conditions: frozenset[tuple[Value, bool]]) -> None:
+        super().__init__(name, reason)
+        self.value = value
+        self.conditions = conditions
+
+    def read(self) -> Any:
+        found = where_decided(self)
+        return super().read() if found is self else found
+
+
+def where_decided(x: Any) -> Any:
+    """What a variable holds: its value, where the branches around say that it has one."""
+    if isinstance(x, Guarded) and not x.conditions.isdisjoint(_decisions.get().items()):
+        return x.value
+    return x
 
 
 class UndefinedReturnValue:

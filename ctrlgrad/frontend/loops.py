@@ -195,7 +195,7 @@ def _scan(
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
-    rows = _of_length(operation, rows, length, count, static)
+    rows, count = _of_length(operation, rows, count, static)
 
     def trace_step(carry: Carry) -> Traced:
         def step(inputs: list[Tensor]) -> Any:
@@ -296,15 +296,23 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
             got="no arrays and no length",
             hint="pass length=..., or use ctrlgrad.while_loop where the number of iterations is not known",
         )
-    return rows[0].shape[0], None
+    return None, None
 
 
-def _of_length(operation: str, rows: list[Any], length: Any, count: Any, static: int | None) -> list[Any]:
-    """The leaves, which must have as many rows as there are iterations: unknown numbers are compared in the run."""
-    # The first is measured where nothing else tells the length.
-    measured = 1 if static is None and length is None else 0
-    size = count if isinstance(length, Tensor) or static is None else static
-    return rows[:measured] + [_counted(operation, x, size) for x in rows[measured:]]
+def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) -> tuple[list[Any], Any]:
+    """The leaves, which must have as many rows as there are iterations, and that number.
+
+    Unknown numbers are compared in the run, each with that of the leaf before. The last one is the number of
+    iterations: so none is left out, whichever leaves the results or their derivatives need.
+    """
+    if static is not None and not isinstance(count, Tensor):
+        return [_counted(operation, x, static) for x in rows], count
+    compared = []
+    for x in rows:
+        compared.append(_counted(operation, x, count))
+        size = compared[-1].shape[0]
+        count = size if isinstance(size, Tensor) else count
+    return compared, count
 
 
 def _counted(operation: str, x: Any, length: Any) -> Any:

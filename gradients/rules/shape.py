@@ -41,9 +41,9 @@ linear("cast", _cast)
 
 def _concat(ct: Term, out: Term, *parts: Term, axis: int) -> list[Term]:
     """The parts of the cotangent, which has the sizes of all parts beside the axis that they are joined along."""
-    first, *others = parts
-    for part in others:
-        sizes = {a: d for a, d in enumerate(part.dims) if a != axis and not same_size(first.dim(a), d)}
+    told = [parts[0].dim(a) if d is None else d for a, d in enumerate(ct.tensor.shape)]
+    for part in parts:
+        sizes = {a: d for a, d in enumerate(part.dims) if a != axis and not same_size(told[a], d)}
         ct = ensure_sizes(ct, sizes, "concat: sizes differ", "arrays may differ only in the axis they are joined along")
     found = []
     start: int | Term = 0

@@ -105,6 +105,15 @@ REQUIRED: dict[str, tuple[Program, str]] = {
         lambda x, y: cg.grad(lambda y: cnp.sum(cg.vmap(lambda a, b: b)(x, np.tanh(y))))(y),
         "vmap: the mapped axes have different sizes",
     ),
+    "rows of which some are needed": (lambda x, y: cg.map(lambda row: row[0], (x, y)), "map: the leading dimensions"),
+    "rows whose gradient needs none": (
+        lambda x, y: cg.grad(lambda x: cg.foldl(lambda c, row: c + row[0], (x, y), 0.0))(x),
+        "foldl: the leading dimensions differ",
+    ),
+    "rows whose gradient needs none, the last": (
+        lambda x, y: cg.grad(lambda y: cnp.sum(cg.scan(lambda c, row: (c, row[1]), 0.0, (x, y))[1]))(y),
+        "scan: the leading dimensions differ",
+    ),
     "rows of a map": (lambda x, y: cg.map(lambda row: row[0] - row[1], (x, y)), "map: the leading dimensions differ"),
 }
 TABLE = np.ones((2, 1))
