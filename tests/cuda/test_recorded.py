@@ -41,7 +41,7 @@ def _assign(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _chosen(library: StandIn, x: StandInArray, index: StandInArray) -> tuple[Chosen, Surroundings]:
-    around = Surroundings(lambda _: Access(()), library.empty, library.take_flag(), 1)
+    around = Surroundings(lambda _: Access(()), library.empty, library.take_flag(), -1)
     return chosen(1, (index,), library.is_array, lambda key: x[key]), around
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda.arguments import Access
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec, names
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
@@ -219,6 +219,9 @@ class Driver:
                 numbers = [parameter() for _ in spec.numbers]
                 if not isinstance(spec, ReductionSpec):
                     assert (blocks, threads) == launch_shape(spec, numbers)
+                    for k, name in enumerate(spec.numbers):
+                        if name in names("noted", spec.noted):
+                            numbers[k] = int(self._array(words.ctypes.data, "int64", [1 + numbers[k]], [8])[-1])
                     self.indexed(spec, found, numbers)
                     return
                 assert (blocks, threads) == (blocks_of(spec, geometry(spec, numbers)), tree.BLOCK)

@@ -35,6 +35,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
     Before,
+    Began,
     Capacity,
     Carried,
     Counter,
@@ -46,6 +47,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Limit,
     Most,
     Rows,
+    RunNumber,
     View,
     Word,
     wrapped,
@@ -53,8 +55,8 @@ from ctrlgrad.engines.cuda.prepared.operands import (
 from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD
+from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.ir import Node
 
 _BYTE = np.dtype(np.uint8)
 
@@ -83,6 +85,7 @@ class Binding:
         self._captured = self._captured_at = 0
         # What the run under way has launched, and whether it began with the second buffers.
         self._launched, self._begun = walker.Counts(), 0
+        self._moment = self._number = 0
         self._writer = ListWriter(body, self.library, self.precision)
         self.list = self._writer.list
 
@@ -95,7 +98,7 @@ class Binding:
 
         Raises `MemoryBudgetError` where a budget has no memory for the buffers; what is carried is in `carry` then.
         """
-        self._given, self.carried, self.odd = given, {}, 0
+        self._given, self.carried, self.odd, self._number = given, {}, 0, context.run_number
         try:
             self._memory = self.library.empty((self.body.placement.nbytes,), _BYTE)
             if Flag() in self.list.named:
@@ -152,6 +155,7 @@ class Binding:
         rows: Mapping[int, RowMemory],
         integers: Mapping[int, int],
         in_graph: bool = False,
+        moment: int = 0,
     ) -> walker.Counts:
         """Put iterations on the library's stream; what was launched by itself.
 
@@ -161,9 +165,11 @@ class Binding:
         Args:
             rows: of each stack that is pushed on or popped off, where its rows lie.
             integers: those of the host, by their slots.
+            moment: the number of now, which is noted with an index that is out of range.
             in_graph: by the graph, which begins with an even one, but for one at either end. A graph that asks the
                 predicate leaves out those past the loop's end.
         """
+        self._moment = moment
         values = [self._value(word, iterations, rows, integers) for word in self.body.words]
         for number, count, start in self._writer.set:
             its = values[start : start + count]
@@ -215,6 +221,10 @@ class Binding:
                 return iterations
             case GoesOn():
                 return 1
+            case RunNumber():
+                return self._number
+            case Began():
+                return self._moment
             case Capacity(position):
                 return self._rows(position).usable(rows[position].capacity)
             case LastSlot(position):
@@ -285,7 +295,9 @@ class Binding:
         addresses = self._called.graphs()
         if isinstance(addresses, str):
             raise graphs.Refused(addresses)
-        driver, capture = graphs.GraphDriver(addresses), Capture(self._writer, self._walk, self._called, self._asked)
+        stopped = self.library.address(self.library.stopped())
+        driver = graphs.GraphDriver(addresses)
+        capture = Capture(self._writer, self._walk, self._called, self._asked, stopped)
         # A capture may neither compile nor load them.
         functions = [self.library.function(spec, self.precision != "ieee") for spec in capture.kernels]
         place = self._have_workspace()
@@ -318,8 +330,8 @@ class Binding:
             case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
                 return bits_of(dtype, self._given[Given(slot)])[position]
-            case Node():
-                return context.site(named)
+            case Site():
+                return context.sites.listed(named)
             case Flag():
                 return self.library.address(context.index_flag())
         if named is MEMORY:
