@@ -148,9 +148,8 @@ def module(card: Card) -> types.ModuleType:
     def event_query(address: int) -> int:
         """CUDA's status: an error is one too."""
         event = events[address]
-        if event.recorded and not (event.reached.is_set() or card.is_inline):
-            return 600
-        return 999 * event.failed
+        is_done = not event.recorded or event.reached.is_set() or card.is_inline
+        return 999 * event.failed if is_done else 600
 
     class Stream:
         def __init__(self, non_blocking: bool = False) -> None:
@@ -441,8 +440,7 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
         found.stream().put(lambda: made.fill(0))
         return made
 
-    cupy.zeros = zeros  # type: ignore[attr-defined]
-    cupy.from_dlpack, cupy.asarray = from_dlpack, adopt  # type: ignore[attr-defined]
+    cupy.zeros, cupy.from_dlpack, cupy.asarray = zeros, from_dlpack, adopt  # type: ignore[attr-defined]
     cuda.alloc = lambda size: allocators[-1](size)
     cuda.get_allocator = lambda: allocators[-1]
     cuda.MemoryPool = MemoryPool

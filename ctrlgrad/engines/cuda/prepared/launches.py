@@ -126,7 +126,8 @@ class Launches:
         """Of a node of the region that is read now. Noted are when the run began, and the iterations in it and in loops
         inside."""
         loops = tuple(loop for loop, _ in self.loops)
-        noted = [self.word(word) for word in (Began(), Counter(0), *(Counter(since) for _, since in self.loops))]
+        words: list[Word] = [Began(), Counter(0), *(Counter(since) for _, since in self.loops)]
+        noted = [self.word(word) for word in words]
         if len(noted) > MOST_NOTED:
             raise CannotPrepare("loops inside lie too deep for an error to name them")
         flag = View(Flag(), INT64, (FLAG_WORDS,), contiguous((FLAG_WORDS,), INT64))

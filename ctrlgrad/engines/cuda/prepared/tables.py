@@ -27,6 +27,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
 from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, TableValue
 from ctrlgrad.engines.cuda.prepared.views import part
 from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
@@ -153,7 +154,8 @@ def _computed(
 def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) -> None:
     """Note a row that is written again: what is noted first stays."""
     around = reading.launches.around(node)
-    told = [around.site, index, *map(word_view, around.noted)]
+    assert isinstance(around.site, Site)
+    told: list[Operand] = [around.site, index, *map(word_view, around.noted)]
     names = [f"int64(a{1 + k})" for k in range(len(told))]
     noted = [*names[:2], f"int64({size})", *names[2:]]
     words = [part(around.flag, (n,), ())[0] for n in range(len(noted))]
