@@ -216,8 +216,9 @@ def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
 def test_the_text_of_a_condition() -> None:
     assert source(condition(True)).partition("extern")[2].split("\n") == [
         ' "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);',
-        'extern "C" __global__ void launched(char* b_a0, char* b_a1, char* b_a2, char* b_a3, '
-        "char* b_a4, const unsigned long long h_o0) {",
+        'extern "C" __global__ void launched('
+        + "".join(f"char* b_a{k}, " for k in range(5))
+        + "const unsigned long long h_o0) {",
         "char* const p_a0 = b_a0;",
         "char* const p_a1 = b_a1;",
         *(f"char* const p_a{k} = b_a{k};" for k in (2, 3, 4)),

@@ -257,7 +257,7 @@ class Iterations:
         """How many of so many iterations are put on the stream at once: of a loop that may end soon not so many that a
         graph is made for them."""
         unknown = LEAST_IN_GRAPH - TURN - self.state.trips
-        if not binding.body.is_asked or unknown <= 0 or binding.graph is not None:
+        if not binding.body.is_asked or unknown <= 0 or binding.may_have_graph:
             return count
         return min(count, unknown)
 
