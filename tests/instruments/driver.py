@@ -36,6 +36,8 @@ _LAUNCH = ctypes.CFUNCTYPE(_I, _P, *[_I] * 7, _P, _P, _P)
 _COPY, _WAIT = ctypes.CFUNCTYPE(_I, _P, _P, ctypes.c_size_t, _P), ctypes.CFUNCTYPE(_I, _P)
 _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _I, _I, _L, _I, _I, _I)
 STREAM, HANDLE = 11, 7
+# What CUDA has since 12.1 for cards from Volta on.
+PARAMETER_BYTES = 32_764
 Spec = KernelSpec | ReductionSpec | IndexSpec
 
 
@@ -396,7 +398,11 @@ class OnDriver:
         return self.driver.function(spec)
 
     def seen(self, spec: Spec) -> None:
-        """Remember what a kernel computes."""
+        """Remember what a kernel computes, if a card could have it."""
+        assert sum(_sizes(spec)) <= PARAMETER_BYTES, "the parameters of a kernel"
+        if isinstance(spec, ReductionSpec) and spec.lanes > 1:
+            shared = sum(tree.BLOCK * np.dtype(state.dtype).itemsize for state in spec.text.states)
+            assert shared <= tree.SHARED, f"too much shared data: {shared} bytes"
         if isinstance(spec, KernelSpec):
             self.texts[spec.text] = None
         elif isinstance(spec, ReductionSpec) and spec.text.states:
