@@ -44,13 +44,13 @@ from ctrlgrad.records import record
 class Limits:
     """The most arrays and numbers that a kernel reads, arrays that it writes, and nodes that it comes from.
 
-    `one_reduction`: what a kernel reduces it reduces over the same axes.
+    `reductions` is how much it reduces at most, all over the same axes; None: as much as it writes, over any.
     """
 
     reads: int
     writes: int
     nodes: int
-    one_reduction: bool = False
+    reductions: int | None = None
 
 
 Updated = Callable[[Step], Iterable[Array]]
@@ -116,8 +116,10 @@ class _Group:
             return False
         if len(self.nodes) + len(kernel.nodes) > limits.nodes:
             return False
-        if limits.one_reduction and len({_reduced_axes(w) for w in (*self.writes, *kernel.writes)} - {()}) > 1:
-            return False
+        if limits.reductions is not None:
+            reduced = [axes for w in (*self.writes, *kernel.writes) if (axes := _reduced_axes(w))]
+            if len(reduced) > limits.reductions or len(set(reduced)) > 1:
+                return False
         if len(self.writes) + len(kernel.writes) <= limits.writes:
             return True
         inside = self.absorbed + Counter(o.view.array for o in kernel.operands if o.view.array in self.elements)

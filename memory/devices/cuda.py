@@ -30,6 +30,7 @@ import numpy as np
 
 from ctrlgrad.errors import ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.devices.buffer_cache import BufferCache
+from ctrlgrad.memory.devices.cuda_events import wait_for
 from ctrlgrad.memory.devices.device import Event, Piece, Stream, Tier
 from ctrlgrad.memory.devices.event_clock import EventClock
 from ctrlgrad.memory.devices.pinned import PinnedTier
@@ -89,7 +90,7 @@ class CudaEvent:
 
     def _synchronize(self) -> None:
         with self._device.errors("waiting for an event"):
-            self.raw.synchronize()
+            wait_for(self._device.cupy, self.raw)
 
 
 class CudaStream:

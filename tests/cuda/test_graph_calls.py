@@ -50,7 +50,9 @@ def explained(library: StandIn, steps: int = 40) -> list[str]:
 
 
 def test_explain_says_what_is_in_a_graph() -> None:
-    assert [text.partition(", ")[2] for text in explained(StandIn())] == ["in a graph, 2 iterations a turn"] * 2
+    # How many are kept follows from where arrays lie in both runs.
+    found = [text.partition(", ")[2].partition(", one of ")[0] for text in explained(StandIn())]
+    assert found == ["in a graph, 2 iterations a turn"] * 2
     assert [text.partition(", ")[2] for text in explained(StandIn(), 9)] == ["", ""]
     library = StandIn()
     library.driver.without_graphs = "the driver is CUDA 12.2's"

@@ -207,10 +207,10 @@ def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where a graph is launched."""
     run = Binding.run
 
-    def moved(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool) -> Any:
+    def moved(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool, moment: int) -> Any:
         step = {n: its.row_bytes for n, its in enumerate(self.body.carries) if n in rows}
         rows = {n: replace(its, address=its.address + in_graph * step[n]) for n, its in rows.items()}
-        return run(self, iterations, rows, integers, in_graph)
+        return run(self, iterations, rows, integers, in_graph, moment)
 
     monkeypatch.setattr(Binding, "run", moved)
 
@@ -219,9 +219,9 @@ def block_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph goes on in the blocks that it was made for."""
     run, first = Binding.run, {}
 
-    def with_old_blocks(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool) -> Any:
+    def with_old_blocks(self: Binding, iterations: int, rows: Any, integers: Any, in_graph: bool, moment: int) -> Any:
         rows = first.setdefault(self, rows) if in_graph else rows
-        return run(self, iterations, rows, integers, in_graph)
+        return run(self, iterations, rows, integers, in_graph, moment)
 
     monkeypatch.setattr(Binding, "run", with_old_blocks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,7 +20,9 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.prepared import binding
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.ir import Graph
 
 
@@ -78,15 +81,17 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Pooled:
     return Pooled()
 
 
-def gradients() -> tuple[Graph, list[np.ndarray]]:
-    """Of a recurrent network, whose state begins with what is computed."""
+def gradients(steps: int | None = 40) -> tuple[Graph, list[np.ndarray]]:
+    """Of a recurrent network, whose state begins with what is computed; None: of any length."""
 
     def loss(w: Any, u: Any, x: Any) -> Any:
-        return cnp.sum(cg.fori_loop(0, 40, lambda t, h: cnp.tanh(x[t] @ w + h @ u), x[0, :, :3] * 0.5) ** 2)
+        return cnp.sum(cg.fori_loop(0, x.shape[0], lambda t, h: cnp.tanh(x[t] @ w + h @ u), x[0, :, :3] * 0.5) ** 2)
 
     rng = np.random.default_rng(0)
     arguments = [rng.normal(size=(4, 3)) * 0.3, rng.normal(size=(3, 3)) * 0.3, rng.normal(size=(40, 2, 4))]
-    graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2))).graph(*arguments)
+    shapes = [*(x.shape for x in arguments[:2]), (steps, 2, 4)]
+    specs = tuple(cg.TensorSpec(shape, np.float64) for shape in shapes)
+    graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2)), signature=specs).graph(*arguments)
     return optimised_graph(graph), arguments
 
 
@@ -140,12 +145,89 @@ def test_where_what_it_reads_has_moved_it_is_made_again(library: Pooled) -> None
     assert [calls(), calls()] == [2, 0]
 
 
+def test_calls_that_alternate_find_their_graphs(library: Pooled) -> None:
+    """By the addresses of their arrays; of more of them than are kept the one that was asked for longest ago goes."""
+    calls = Calls(library)
+    with library.running():
+        places = [calls.given] + [[library.upload(x) for x in calls.arguments] for _ in range(binding.GRAPHS)]
+
+    def made(order: Sequence[int]) -> list[int]:
+        found = []
+        for place in order:
+            calls.given = places[place]
+            found.append(calls())
+        return found
+
+    assert made([1, 0, 1, 0, 1]) == [2, 0, 0, 0, 0]
+    assert made([2, 3, 0, 1, 2, 3]) == [2, 2, 0, 0, 0, 0]
+    # The fifth takes the place of the first: 0 was asked for before the others.
+    assert made([4, 1, 2, 3, 0]) == [2, 0, 0, 0, 2]
+    gc.collect()
+    assert library.driver.graph_calls.alive == 2 * binding.GRAPHS
+    report = str(explain_on(library, calls.graph, places[3]))
+    assert report.count(f"in a graph, 2 iterations a turn, one of {binding.GRAPHS} that are kept") == 2
+    del report
+    places.clear()
+    calls.__dict__.clear()
+    gc.collect()
+    assert not library.driver.graph_calls.alive
+
+
+def test_calls_that_alternate_between_sizes_find_their_graphs(library: Pooled) -> None:
+    """A size is another list."""
+    graph, arguments = gradients(None)
+    instantiated = library.driver.graph_calls.calls
+    sizes: dict[int, list[np.ndarray]] = {
+        steps: [*arguments[:2], np.linspace(-1.0, 1.0, steps * 8).reshape(steps, 2, 4)] for steps in (40, 60)
+    }
+    with library.running():
+        lying = {steps: [library.upload(x) for x in its] for steps, its in sizes.items()}
+    found = []
+    for steps in (40, 60) * 4:
+        before = instantiated["cuGraphInstantiateWithFlags"]
+        context = Context(library)
+        assert_same(run_with(context, graph, lying[steps]), on_reference(graph, sizes[steps]), 1e-9)
+        assert context.counts.graphs == 2
+        found.append(instantiated["cuGraphInstantiateWithFlags"] - before)
+    assert found[:2] == [2, 2] and found[-4:] == [0] * 4
+
+
+def the_first_graph_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the addresses are."""
+
+    def has_graph(self: Binding) -> bool:
+        self._have_workspace()
+        self.graph = next(iter(self._graphs.values()), None)
+        return self.graph is not None
+
+    monkeypatch.setattr(Binding, "has_graph", has_graph)
+
+
+def test_a_graph_of_other_addresses_shows(library: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(library)
+    the_first_graph_is_taken(monkeypatch)
+    with library.running():
+        calls.given = [library.upload(x) for x in calls.arguments]
+    with pytest.raises(AssertionError):
+        calls()
+
+
 def workspace_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Binding, "has_graph", lambda self: self._have_workspace() and self.graph is not None)
+    def has_graph(self: Binding) -> bool:
+        self._have_workspace()
+        self.graph = next((its for (state, _), its in self._graphs.items() if state == self.list.state), None)
+        return self.graph is not None
+
+    monkeypatch.setattr(Binding, "has_graph", has_graph)
 
 
 def workspace_is_not_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Binding, "has_graph", lambda self: self.graph is not None)
+    have = Binding._have_workspace
+
+    def before(self: Binding) -> int:
+        return have(self) if not self._graphs else next(reversed(self._graphs))[1]
+
+    monkeypatch.setattr(Binding, "_have_workspace", before)
 
 
 @pytest.mark.parametrize("mistake", [workspace_is_not_looked_at, workspace_is_not_had])

@@ -225,7 +225,7 @@ def test_callbacks_run_once_per_iteration() -> None:
 
 
 def test_an_index_on_the_device_that_is_out_of_range() -> None:
-    """The error names the index and the line; where it happened is not known any more."""
+    """The error names the index and the line."""
     x, index = np.arange(4.0), np.array([1, 7, 2])
     graph = cg.function(lambda x, i: x[i]).graph(x, index)
     with pytest.raises(IndexOutOfRangeError, match="index 7 is out of bounds for an axis with size 4") as error:

@@ -24,6 +24,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.indexing.model import ChoiceSpec
+from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
@@ -128,14 +129,15 @@ def test_runs_of_one_list_note_indices_in_their_own_memory() -> None:
 
 
 def test_a_recorded_run_of_reads_that_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each notes in the flag, of three words, if nothing has been noted."""
+    """Each notes in the flag if nothing has been noted."""
     arguments = [X[:, :3, :3]]
     graph = cg.function(chosen).graph(*arguments)
     results, entries, _ = recorded_run(monkeypatch, graph, arguments, None, 0.3)
     assert_same(results, on_reference(graph, arguments), 1e-11)
     Judge().judge(entries)
     launches = [entry for entry in entries if entry[0] == "launched"]
-    assert sum(any(size == 24 for _, size in set(reads) & set(writes)) for _, _, reads, writes in launches) == 3 * 6
+    both = [set(reads) & set(writes) for _, _, reads, writes in launches]
+    assert sum(any(size == 8 * FLAG_WORDS for _, size in spans) for spans in both) == 3 * 6
 
 
 def _texts() -> list[tuple[Graph, list[Any]]]:

@@ -24,7 +24,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.indexing import stages
 from ctrlgrad.engines.cuda.indexing.model import SortSpec
 from ctrlgrad.engines.cuda.prepared import kernel_text
-from ctrlgrad.engines.cuda.prepared.graphs import choice, condition
+from ctrlgrad.engines.cuda.prepared.graphs import choice, condition, going_on
 from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
@@ -206,7 +206,7 @@ NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA
 @NVCC
 def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
     """To machine code, as CUDA's compiler knows the function that stores it."""
-    specs = [condition(False), condition(True), choice((0, 1, 2)), choice((1,))]
+    specs = [condition(False), condition(True), going_on(), choice((0, 1, 2)), choice((1,))]
     (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")
     command = ["nvcc", "--cubin", "-arch=sm_90", "-Werror", "all-warnings", str(tmp_path / "kernels.cu")]
     subprocess.run([*command, "-o", str(tmp_path / "kernels.cubin")], check=True, timeout=300)
@@ -216,17 +216,21 @@ def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
 def test_the_text_of_a_condition() -> None:
     assert source(condition(True)).partition("extern")[2].split("\n") == [
         ' "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);',
-        'extern "C" __global__ void launched(char* b_a0, char* b_a1, char* b_a2, const unsigned long long h_o0) {',
+        'extern "C" __global__ void launched('
+        + "".join(f"char* b_a{k}, " for k in range(5))
+        + "const unsigned long long h_o0) {",
         "char* const p_a0 = b_a0;",
         "char* const p_a1 = b_a1;",
-        "char* const p_a2 = b_a2;",
+        *(f"char* const p_a{k} = b_a{k};" for k in (2, 3, 4)),
         "const long long stride = (long long)blockDim.x * gridDim.x;",
         "for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < 1LL; i += stride) {",
         "const int64 a0 = *(const int64*)(p_a0);",
         "const int64 a1 = *(const int64*)(p_a1);",
-        "const bool a2 = *(const bool*)(p_a2);",
+        "const int64 a2 = *(const int64*)(p_a2);",
+        "const int64 a3 = *(const int64*)(p_a3);",
+        "const bool a4 = *(const bool*)(p_a4);",
         "bool o0;",
-        "o0 = (a0 + int64(2) <= a1) & a2;",
+        "o0 = (a0 + int64(2) <= a1) & (a2 != a3) & a4;",
         "cudaGraphSetConditional(h_o0, o0);",
         "}",
         "}",

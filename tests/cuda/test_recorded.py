@@ -41,7 +41,7 @@ def _assign(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _chosen(library: StandIn, x: StandInArray, index: StandInArray) -> tuple[Chosen, Surroundings]:
-    around = Surroundings(lambda _: Access(()), library.empty, library.take_flag(), 1)
+    around = Surroundings(lambda _: Access(()), library.empty, library.take_flag(), -1)
     return chosen(1, (index,), library.is_array, lambda key: x[key]), around
 
 
@@ -102,7 +102,7 @@ WRITING: dict[str, Callable[[Any, Any], Any]] = {
 QUIET = {"reshape", "view", "root", "__init__", "__array__", "__bool__", "__int__", "__float__", "__index__", "__len__"}
 QUIET |= {"__iter__", "__getattr__", "__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "_part"}
 QUIET |= {"name", "running", "is_array", "empty", "borrowed", "lent", "copier", "address", "function", "launcher"}
-QUIET |= {"__getitem__", "take_flag", "give_back_flag"}
+QUIET |= {"__getitem__", "take_flag", "give_back_flag", "mark", "wait", "stopped", "stop"}
 # What roads lead to beside methods.
 KINDS = {"gather", "gather by it", "scatter by it", "scatter and add", "a reduction", "an elementwise kernel"}
 

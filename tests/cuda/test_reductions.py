@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.cuda import regions
 from ctrlgrad.engines.cuda.prepared import forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.reductions import running, stages, tree
@@ -318,3 +320,20 @@ def test_as_the_cuda_compiler_reads_it(launches: list[Record], tmp_path: Path) -
 
 
 assert cnp  # the namespace is there
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_many_reductions_share_what_memory_a_block_has(dtype: str) -> None:
+    """No card has a kernel whose states do not fit into it: a complex sum has two."""
+    x, library = numbers((300,), dtype), StandIn()
+    graph = cg.function(lambda x: tuple(np.sum(x * (1.0 + k)) for k in range(23))).graph(x)
+    assert_same(on_stand_in(graph, [x], library=library).results, on_reference(graph, [x]), 1e-9)
+    assert max(len(spec.text.results) for spec in library.reductions) == 12
+
+
+def test_kernels_that_no_card_has_are_refused_by_the_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "LIMITS", replace(regions.LIMITS, reductions=None))
+    x = numbers((301,), "complex128")
+    graph = cg.function(lambda x: tuple(np.sum(x * (1.0 + k)) for k in range(23))).graph(x)
+    with pytest.raises(AssertionError, match="too much shared data: "):
+        on_stand_in(graph, [x])

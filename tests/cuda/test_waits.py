@@ -25,25 +25,28 @@ from instruments.fake_cupy import Card, install, install_with_arrays
 from instruments.order import Entry, Judge
 from instruments.recorded import recorded_run
 from instruments.recorded_copies import recorded_copies
+from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference
 from instruments.waits import Site, sites, without
 
 import ctrlgrad as cg
 from ctrlgrad.engines import cuda
 from ctrlgrad.engines.cuda.chunks import _Clock
+from ctrlgrad.engines.cuda.context import MOST_IN_FLIGHT, Context
 from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.devices.cuda import CudaDevice
+from ctrlgrad.memory.devices.cuda_events import wait_for
 from ctrlgrad.memory.devices.streams import WorkerStream
 
 Scenario = Callable[[pytest.MonkeyPatch, Path], None]
 # How long a thread sleeps that is to be late.
 LATE = 0.03
 MODULES = [found.name for found in pkgutil.walk_packages(cuda.__path__, f"{cuda.__name__}.")]
-MODULES += ["ctrlgrad.memory.devices.cuda", "ctrlgrad.memory.arena.order"]
+MODULES += ["ctrlgrad.memory.devices.cuda", "ctrlgrad.memory.devices.cuda_events", "ctrlgrad.memory.arena.order"]
 SITES = [site for name in MODULES for site in sites(importlib.import_module(name))]
 
 
@@ -177,6 +180,45 @@ def reads(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def stops(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    """A run is stopped by a word that is there, and has come to rest then."""
+    _, library, cuda = _cupy_library(monkeypatch)
+    cuda.get_current_stream = lambda: library._stream
+    log: list[str] = []
+    with library._stream:
+        library._stream.put(lambda: time.sleep(LATE))
+        word = library.stopped()
+        assert word[0] == 0
+        library._stream.put(lambda: (time.sleep(LATE), log.append(f"stopped {word[0]}"), None)[2])
+        library.stop(7)
+    assert log == ["stopped 7"]
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    """Until the event is done; what has failed is said."""
+    card = install(monkeypatch)
+    device, log = CudaDevice(), []
+    device.out.raw.put(lambda: (time.sleep(LATE), log.append("a copy"), None)[2])
+    wait_for(device.cupy, device.out.record().raw)
+    assert log == ["a copy"]
+    card.failures = 1
+    device.copy(device.memory.allocate(8), device.pinned.allocate(8), 8, device.out)
+    with pytest.raises(sys.modules["cupy"].cuda.runtime.CUDARuntimeError):
+        wait_for(device.cupy, device.out.record().raw)
+
+
+def in_flight(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    """Few graphs are: the host waits for the first of them before it launches another one."""
+    library, marks, seen = StandIn(), iter(range(1 << 20)), list[int]()
+    monkeypatch.setattr(library, "mark", lambda: next(marks))
+    monkeypatch.setattr(library, "wait", seen.append)
+    its = Context(library)
+    for _ in range(MOST_IN_FLIGHT + 2):
+        its.launched_graph(False)
+    its.launched_graph(True)
+    assert seen == list(range(MOST_IN_FLIGHT + 3))
+
+
 def _cupy_library(monkeypatch: pytest.MonkeyPatch) -> tuple[Card, CupyLibrary, Any]:
     card = install_with_arrays(monkeypatch)
     cuda = sys.modules["cupy"].cuda
@@ -295,8 +337,10 @@ def threads(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "chunks": (events,),
+    "context": (in_flight,),
     "copies": (copies,),
-    "cupy_library": (callers, lent, reads),
+    "cuda_events": (waiting,),
+    "cupy_library": (callers, lent, reads, stops),
     "engine": (copy_that_fails,),
     "cuda": (events, held, closing, threads, loop, copies),
     "order": (events, closing, loop),

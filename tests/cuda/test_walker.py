@@ -34,22 +34,33 @@ def test_a_word_is_read_and_says_where_to_go() -> None:
     assert asking(is_over=True) == walker.Counts(reads=1)
 
 
-def interrupted() -> None:
+def launching() -> walker.Counts:
+    """Go through a list that launches without end."""
+    nothing = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0
+    words = np.zeros(16, np.int64)
+    again, entries = words[8:10], words[10:14]
+    again[:] = words.ctypes.data, -1
+    entries[:] = walker.KERNEL, words.ctypes.data, walker.SWITCH, again.ctypes.data
+    return walker.run(entries.ctypes.data, 2, 0, 0, 0, words.ctypes.data, walker.Functions(*[nothing] * 4), 0)
+
+
+def interrupted(way: str) -> None:
     """In a process of its own, which would go on for ever."""
     walker._compiled()
     # Where the process was begun in the background of a shell, the signal is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        asking()
+        asking() if way == "asking" else launching()
     print("interrupted")
 
 
-def test_an_interrupt_ends_a_loop_that_asks_for_ever() -> None:
+@pytest.mark.parametrize("way", ["asking", "launching"])
+def test_an_interrupt_ends_a_list_that_goes_on_for_ever(way: str) -> None:
     """`raise_signal` in another thread only notes the signal: Python's main thread raises it when it has a turn."""
-    ran = subprocess.run([sys.executable, Path(__file__)], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([sys.executable, Path(__file__), way], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr
 
 
 if __name__ == "__main__":
-    interrupted()
+    interrupted(sys.argv[1])

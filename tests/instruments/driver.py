@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda.arguments import Access
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec, names
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
@@ -36,6 +36,8 @@ _LAUNCH = ctypes.CFUNCTYPE(_I, _P, *[_I] * 7, _P, _P, _P)
 _COPY, _WAIT = ctypes.CFUNCTYPE(_I, _P, _P, ctypes.c_size_t, _P), ctypes.CFUNCTYPE(_I, _P)
 _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _I, _I, _L, _I, _I, _I)
 STREAM, HANDLE = 11, 7
+# What CUDA has since 12.1 for cards from Volta on.
+PARAMETER_BYTES = 32_764
 Spec = KernelSpec | ReductionSpec | IndexSpec
 
 
@@ -219,6 +221,9 @@ class Driver:
                 numbers = [parameter() for _ in spec.numbers]
                 if not isinstance(spec, ReductionSpec):
                     assert (blocks, threads) == launch_shape(spec, numbers)
+                    for k, name in enumerate(spec.numbers):
+                        if name in names("noted", spec.noted):
+                            numbers[k] = int(self._array(words.ctypes.data, "int64", [1 + numbers[k]], [8])[-1])
                     self.indexed(spec, found, numbers)
                     return
                 assert (blocks, threads) == (blocks_of(spec, geometry(spec, numbers)), tree.BLOCK)
@@ -393,7 +398,11 @@ class OnDriver:
         return self.driver.function(spec)
 
     def seen(self, spec: Spec) -> None:
-        """Remember what a kernel computes."""
+        """Remember what a kernel computes, if a card could have it."""
+        assert sum(_sizes(spec)) <= PARAMETER_BYTES, "the parameters of a kernel"
+        if isinstance(spec, ReductionSpec) and spec.lanes > 1:
+            shared = sum(tree.BLOCK * np.dtype(state.dtype).itemsize for state in spec.text.states)
+            assert shared <= tree.SHARED, f"too much shared data: {shared} bytes"
         if isinstance(spec, KernelSpec):
             self.texts[spec.text] = None
         elif isinstance(spec, ReductionSpec) and spec.text.states:

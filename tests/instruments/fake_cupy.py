@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -111,6 +112,8 @@ def module(card: Card) -> types.ModuleType:
             self.recorded = False
             self.moment = 0.0
             self.failed = False
+            self.ptr = id(self)
+            events[self.ptr] = self
 
         @property
         def done(self) -> bool:
@@ -139,6 +142,14 @@ def module(card: Card) -> types.ModuleType:
             card.tell("host waited", self)
             if self.failed:
                 raise CUDARuntimeError("cudaErrorUnknown: an earlier copy failed")
+
+    events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
+
+    def event_query(address: int) -> int:
+        """CUDA's status: an error is one too."""
+        event = events[address]
+        is_done = not event.recorded or event.reached.is_set() or card.is_inline
+        return 999 * event.failed if is_done else 600
 
     class Stream:
         def __init__(self, non_blocking: bool = False) -> None:
@@ -283,6 +294,7 @@ def module(card: Card) -> types.ModuleType:
     runtime = types.SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
         getDeviceCount=lambda: 1,
+        eventQuery=event_query,
         hostAllocPortable=1,
         memcpyAsync=memcpy_async,
         memcpyDeviceToHost=2,
@@ -423,7 +435,12 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
         x.__dlpack__(stream=found.stream().ptr)
         return adopt(x)
 
-    cupy.from_dlpack, cupy.asarray = from_dlpack, adopt  # type: ignore[attr-defined]
+    def zeros(count: int, dtype: Any) -> Any:
+        made = Ndarray((count,), dtype, cuda.alloc(count * np.dtype(dtype).itemsize))
+        found.stream().put(lambda: made.fill(0))
+        return made
+
+    cupy.zeros, cupy.from_dlpack, cupy.asarray = zeros, from_dlpack, adopt  # type: ignore[attr-defined]
     cuda.alloc = lambda size: allocators[-1](size)
     cuda.get_allocator = lambda: allocators[-1]
     cuda.MemoryPool = MemoryPool

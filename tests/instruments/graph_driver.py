@@ -83,6 +83,8 @@ class Graphs:
         # How often each function was called, and how many turns each launch had.
         self.calls: dict[str, int] = dict.fromkeys(FUNCTIONS, 0)
         self.turns: list[int] = []
+        # Called at each turn of a while node: the host goes on while a graph runs.
+        self.meanwhile: Callable[[], None] = lambda: None
         # How often a graph was destroyed of which a body was freed: CUDA ends the process.
         self.freed_twice = 0
         # A function's name, and what it answers instead of doing anything.
@@ -251,6 +253,8 @@ class Graphs:
                 if not value:
                     break
                 turns[-1] += 1
+                if node.is_loop:
+                    self.meanwhile()
                 self._run(node.body)
                 if not node.is_loop:
                     break

@@ -17,6 +17,7 @@ from ctrlgrad.engines.cuda.indexing.model import (
     names,
     strides_of,
 )
+from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from instruments.text import run_text
 
 
@@ -36,7 +37,8 @@ def launch_shape(spec: IndexSpec, numbers: Sequence[int]) -> tuple[int, int]:
 
 
 def run_indexed(spec: IndexSpec, numbers: Sequence[int], at: At, told: Told, computes: bool = True) -> None:
-    """Compute and write; `told` is called before that with what is read and written."""
+    """Compute and write; `told` is called before that with what is read and written. Words that are noted are in the
+    place of their numbers."""
     its = dict(zip(spec.numbers, numbers, strict=True))
     match spec:
         case ChoiceSpec():
@@ -66,7 +68,7 @@ def _choose(spec: ChoiceSpec, its: dict[str, int], at: At, told: Told, computes:
         out = at(len(reads), [its["count"]], [8])
     else:
         out = at(len(reads), sizes, _along(its, strides_of("o", spec.rank)))
-    flag = at(len(reads) + 1, [3], [8])
+    flag = at(len(reads) + 1, [FLAG_WORDS], [8])
     told([*reads, flag], [out, flag])
     if not computes:
         return
@@ -78,14 +80,16 @@ def _choose(spec: ChoiceSpec, its: dict[str, int], at: At, told: Told, computes:
 
 
 def _checked(indices: Sequence[np.ndarray], its: dict[str, int], flag: np.ndarray) -> list[np.ndarray]:
-    """Indices from zero on; one that is out of range is noted."""
-    assert its["site"] > 0
+    """Indices from zero on; one that is out of range is noted, with words of a list's."""
+    noted = [its[name] for name in names("noted", len(its)) if name in its]
+    # In a list a site stands for an op, else for one and the iterations of loops.
+    assert its["site"] > 0 if noted else its["site"] < 0
     found = []
     for k, index in enumerate(indices):
         size, index = its[f"size{k}"], index.astype(np.int64)
         is_bad = (index < -size) | (index >= size)
         if is_bad.any() and not flag[0]:
-            flag[:] = its["site"], index[is_bad][0], size
+            flag[: 3 + len(noted)] = its["site"], index[is_bad][0], size, *noted
         found.append(np.where(is_bad, 0, np.where(index < 0, index + size, index)))
     return found
 
@@ -117,7 +121,7 @@ def _update(spec: UpdateSpec, its: dict[str, int], at: At, told: Told, computes:
     listed = listed or [at(k, [count], [8]) for k in range(2)]
     strides = _along(its, strides_of("row", spec.rows)) + _along(its, strides_of("v", spec.columns))
     value = at(len(listed), [*rows, *columns], strides)
-    flags = [at(len(listed) + 2, [3], [8])] if spec.indices else []
+    flags = [at(len(listed) + 2, [FLAG_WORDS], [8])] if spec.indices else []
     if not computes and spec.indices:
         # Where the rows lie is in the indices, which are checked in the kernel.
         told([*listed, value, *flags], flags)

@@ -28,6 +28,7 @@ from ctrlgrad.engines.cuda.indexing.model import FLAG, IndexLaunch, IndexSpec, U
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
+from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
@@ -81,6 +82,7 @@ class StandIn(OnDriver):
         self._namespace = _Namespace(np, self)
         self._depths = threading.local()
         self._flags: list[StandInArray] = []
+        self._stopped = StandInArray(np.zeros(1, np.int64), held="the library's")
         # The kernels of reads and updates by indices outside of lists.
         self.indexings: dict[IndexSpec, None] = {}
         self.texts: dict[KernelText, None] = {}
@@ -178,10 +180,23 @@ class StandIn(OnDriver):
         self.driver.index(launch, [operand(x) for x in arguments])
 
     def take_flag(self) -> StandInArray:
-        flag = self._flags.pop() if self._flags else StandInArray(np.zeros(3, np.int64), held="the library's")
+        flag = self._flags.pop() if self._flags else StandInArray(np.zeros(FLAG_WORDS, np.int64), held="the library's")
         assert not flag.data.any()
         self.flag_taken(flag)
         return flag
+
+    def mark(self) -> Any:
+        return None
+
+    def wait(self, event: Any) -> None:
+        self.driver.graph_calls.forbid("waiting")
+
+    def stopped(self) -> StandInArray:
+        self.flag_taken(self._stopped)
+        return self._stopped
+
+    def stop(self, run: int) -> None:
+        self._stopped.data[...] = run
 
     def flag_taken(self, flag: StandInArray) -> None:
         """Called with memory that a run has which was there before it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.sites import Moment, Sites
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.engines.precision import Precision, current_precision
 from ctrlgrad.engines.reference import Run
-from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
-from ctrlgrad.errors import IndexOutOfRangeError
-from ctrlgrad.ir import Node, StackType
+from ctrlgrad.ir import Node
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.account import RunMemory
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 
 INT64 = np.dtype(np.int64)
+# Graphs that are on the stream at once: one is launched while others run.
+MOST_IN_FLIGHT = 3
 
 
 @dataclass
@@ -72,12 +74,17 @@ class Context:
     counts: Counts = field(default_factory=Counts)
     run: Run = field(default_factory=Run)
     precision: Precision = field(default_factory=current_precision)
-    # Where kernels note an index that is out of range: its site (a number of `sites`), the index and the axis's size.
-    # It is the library's, of which a run has it until its end.
+    # Where kernels note an index that is out of range (`ctrlgrad.engines.cuda.sites`). It is the library's, of which a
+    # run has it until its end.
     flag: Any = None
-    sites: dict[Node, int] = field(default_factory=dict)
-    # Whether an error was raised later than it happened: the loops do not know in which iteration that was.
+    sites: Sites = field(default_factory=Sites)
+    # The loops that run, the outermost first.
+    loops: list[Node] = field(default_factory=list)
+    # Whether an error was raised later than it happened: it says itself in which iterations that was.
     is_late: bool = False
+    # By which its graphs are stopped; and marks behind the last of them.
+    run_number: int = field(default_factory=itertools.count(1).__next__)
+    in_flight: deque[Any] = field(default_factory=deque)
     # While masked iterations run.
     speculation: Speculation | None = None
     # In a session: what counts this run's values, and has the blocks of loops that push.
@@ -134,6 +141,16 @@ class Context:
         self.counts.kernels += 1
         self.library.launch(launch, self.precision != "ieee")
 
+    def launched_graph(self, is_endless: bool) -> None:
+        """A graph has been launched; `is_endless`: nobody knows how long it takes.
+
+        Few are in flight: when something asks for an end, what is left to do ends soon, or is stopped.
+        """
+        self.in_flight.append(self.library.mark())
+        while len(self.in_flight) > MOST_IN_FLIGHT * (not is_endless):
+            self.library.wait(self.in_flight[0])
+            self.in_flight.popleft()
+
     # Indices that the host does not know.
 
     def index_flag(self) -> Any:
@@ -149,27 +166,24 @@ class Context:
         self.flag = None
 
     def site(self, node: Node) -> int:
-        """What a kernel notes as the node whose index it is."""
-        return self.sites.setdefault(node, len(self.sites) + 1)
+        """What a kernel that is launched by itself notes: the node whose index it is, and the iterations of now."""
+        return -self.moment(node)
+
+    def moment(self, node: Node | None = None) -> int:
+        """The number of now. Waits for the device where there have been too many moments to remember."""
+        if self.sites.is_full:
+            if self.flag is not None:
+                self.counts.reads += 1
+                self.raise_flagged(self.library.read([self.flag])[0])
+            self.sites.forget_moments()
+        return self.sites.moment(Moment(tuple(self.loops), tuple(self.run.iterations), node))
 
     def raise_flagged(self, flag: np.ndarray) -> None:
         """The error of an index that the device found out of range."""
-        site, index, size = map(int, flag)
-        if not site:
-            return
-        node = next(n for n, number in self.sites.items() if number == site)
-        self.is_late = True
-        if any(isinstance(v.type, StackType) for v in node.operands):
-            error = beyond_the_slots(index, size) if not -size <= index < size else written_twice(index % size)
-            error.source = node.source
+        error = self.sites.error(flag.tolist())
+        if error is not None:
+            self.is_late = True
             raise error
-        raise IndexOutOfRangeError(
-            f"{node.op.name}: index {index} is out of bounds for an axis with size {size}",
-            source=node.source,
-            expected=f"-{size} <= index < {size}",
-            got=f"index {index}; operands {', '.join(str(v.type) for v in node.operands)}",
-            hint="clip the index, or let the loop end before it leaves the array",
-        )
 
     def keep(self, values: list[Any]) -> list[Any]:
         """The results, arrays where they lie: each in memory of its own. Takes the list over; stacks go to the host.

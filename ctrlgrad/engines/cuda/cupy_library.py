@@ -31,10 +31,12 @@ from ctrlgrad.engines.cuda.library import Launcher, Memory
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, product, workspace_bytes
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
+from ctrlgrad.memory.devices.cuda_events import wait_for
 from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
 from ctrlgrad.memory.sizes import rounded_up
@@ -66,11 +68,15 @@ class CupyLibrary:
         self._in_flight: deque[tuple[Any, list[Any]]] = deque()
         # Where kernels note indices that are out of range, of runs that are over.
         self._flags: list[Any] = []
+        # The word by which runs are stopped, and where it is written from; one is stopped at a time.
+        self._stopped: Any = None
+        self._stopping: Any = None
+        self._stops = threading.Lock()
         # Of sessions that are over: their pools, with what these hold, serve the next ones, and count there.
         self._pools: list[Any] = []
         with self._device:
-            # Compute, out and in, of all sessions too: the arenas of a pool belong to streams.
-            self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+            # Compute, out and in, of all sessions too: the arenas of a pool belong to streams. And one to stop runs by.
+            *self._streams, self._beside = (cupy.cuda.Stream(non_blocking=True) for _ in range(4))
             self._stream = self._streams[0]
 
     @property
@@ -164,7 +170,7 @@ class CupyLibrary:
             for x, out in zip(arrays, found, strict=True):
                 if out.size:
                     x.get(stream=stream, out=out, blocking=False)
-            stream.record().synchronize()
+            self.wait(self.mark())
             return found
         starts = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)])
         total = max(int(starts[-1]), 1)
@@ -176,7 +182,7 @@ class CupyLibrary:
             if size:
                 x.get(stream=stream, out=out, blocking=False)
             found.append(out)
-        stream.record().synchronize()
+        self.wait(self.mark())
         # Pinned memory is scarce: it goes back to the pool.
         return [out.copy() for out in found]
 
@@ -209,10 +215,42 @@ class CupyLibrary:
             return self._flags.pop()
         # In memory that is no pool's: it outlives sessions, and is none's.
         with self._cupy.cuda.using_allocator():
-            return self._cupy.zeros(3, np.int64)
+            return self._cupy.zeros(FLAG_WORDS, np.int64)
 
     def give_back_flag(self, flag: Any) -> None:
         self._flags.append(flag)
+
+    def mark(self) -> Any:
+        event = self._cupy.cuda.Event(disable_timing=True)
+        event.record(self._cupy.cuda.get_current_stream())
+        return event
+
+    def wait(self, event: Any) -> None:
+        wait_for(self._cupy, event)
+
+    def stopped(self) -> Any:
+        with self._stops:
+            if self._stopped is None:
+                with self._cupy.cuda.using_allocator():
+                    word = self._cupy.zeros(1, np.int64)
+                self._stopping = self._cupy.cuda.alloc_pinned_memory(word.nbytes)
+                # Nothing is ordered behind this but what the host has seen.
+                self.wait(self.mark())
+                self._stopped = word
+        return self._stopped
+
+    def stop(self, run: int) -> None:
+        """A copy engine writes the word beside the graphs, which read it in the card's memory: where they had to look
+        at memory of the host's, each iteration would wait for the bus."""
+        word = self.stopped()
+        with self._stops:
+            np.frombuffer(self._stopping, np.int64, 1)[0] = run
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(
+                word.data.ptr, self._stopping.ptr, word.nbytes, runtime.memcpyHostToDevice, self._beside.ptr
+            )
+            # Before the next one writes it.
+            self.wait(self.mark())
 
     def _count_workspace(self) -> None:
         """A session in which there are products has their workspace too."""

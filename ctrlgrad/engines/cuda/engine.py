@@ -78,7 +78,13 @@ def _run(context: Context, graph: Graph, arguments: Sequence[Any], handover: Han
             _given(context, v, x, p, n in handover.donated)
             for n, (v, x, p) in enumerate(zip(graph.inputs, arguments, places, strict=True))
         ]
-        results = program(values, context)
+        try:
+            results = program(values, context)
+        except BaseException:
+            # Its graphs may go on for long, and what comes next is behind them.
+            if context.in_flight:
+                library.stop(context.run_number)
+            raise
         # Nothing but the results holds them: they are their caller's.
         values.clear()
         return context.keep(results) if handover.stays_on_card else context.finish(results)

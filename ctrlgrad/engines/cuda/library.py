@@ -142,10 +142,22 @@ class ArrayLibrary(Protocol):
         """What a list of launches on the stream calls; `multiplies`: products too."""
 
     def take_flag(self) -> Any:
-        """An int64 array of three zeros, for one run: it is kept from run to run."""
+        """`FLAG_WORDS` zeros, int64 (`ctrlgrad.engines.cuda.sites`), for one run: they are kept from run to run."""
 
     def give_back_flag(self, flag: Any) -> None:
         """A run is over that has left it as it was."""
+
+    def mark(self) -> Any:
+        """An event behind the work so far."""
+
+    def wait(self, event: Any) -> None:
+        """Wait for one. Python has turns meanwhile: Ctrl-C is seen."""
+
+    def stopped(self) -> Any:
+        """A word on the card, int64: the number of a run whose graphs are to end."""
+
+    def stop(self, run: int) -> None:
+        """Have the graphs of a run end, and wait for that: what they have computed is nobody's."""
 
     def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
         """`numpy.matmul`."""

@@ -140,6 +140,7 @@ class LoopExecution:
         """All iterations: what the loop leaves is in the state then."""
         loop, state, run = self.loop, self.state, self.context.run
         run.iterations.append(self._first)
+        self.context.loops.append(loop.node)
         try:
             if loop.masked is None:
                 self._run_asked()
@@ -154,6 +155,7 @@ class LoopExecution:
             raise
         finally:
             run.iterations.pop()
+            self.context.loops.pop()
         run.counters.looped(loop.node, state.trips)
 
     def _replay(self) -> BodyReplay | None:

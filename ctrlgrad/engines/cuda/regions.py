@@ -24,6 +24,7 @@ from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible, kerne
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
 from ctrlgrad.engines.cuda.reductions.combining import is_reduced
 from ctrlgrad.engines.cuda.reductions.ops import HOW, reduced_axes
+from ctrlgrad.engines.cuda.reductions.tree import BLOCK, SHARED
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
 from ctrlgrad.ir.types import Shape
 from ctrlgrad.plan.accumulation import accumulate
@@ -34,8 +35,9 @@ from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast, expression_
 from ctrlgrad.plan.model import Array, Block, Kernel, Outside, Plan, Product, Register, Step, View, Write
 from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 
-# Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since).
-LIMITS = Limits(reads=24, writes=24, nodes=96, one_reduction=True)
+# Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since), and the states of
+# what it reduces in the memory that a block's threads share: of each result two numbers of 8 bytes at most.
+LIMITS = Limits(reads=24, writes=24, nodes=96, reductions=SHARED // (2 * 8 * BLOCK))
 
 
 @dataclass(frozen=True)

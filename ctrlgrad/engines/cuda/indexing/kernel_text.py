@@ -13,13 +13,18 @@ from ctrlgrad.engines.cuda.indexing.model import ChoiceSpec, IndexSpec, SortSpec
 
 # An index that is out of range is noted, the first in the stream's order; of several in one kernel, one of them is.
 # Who sets the site, which is never zero, from zero notes the rest: what is noted is of one index.
-CHECK = """\
-if (index < -n || index >= n) {
+_CHECK = """\
+if (index < -n || index >= n) {{
 unsigned long long* word = reinterpret_cast<unsigned long long*>(&flag[0]);
-if (atomicCAS(word, 0ULL, (unsigned long long)site) == 0ULL) { flag[1] = index; flag[2] = n; }
+if (atomicCAS(word, 0ULL, (unsigned long long)site) == 0ULL) {{ flag[1] = index; flag[2] = n;{} }}
 index = 0;
-}
+}}
 if (index < 0) index += n;"""
+
+
+def _check(noted: int) -> str:
+    """With so many words of the list's."""
+    return _CHECK.format("".join(f" flag[{3 + k}] = words[{name}];" for k, name in enumerate(names("noted", noted))))
 
 
 def source(spec: IndexSpec) -> str:
@@ -63,18 +68,25 @@ def _array(name: str, element: str = "long long") -> str:
     return f"{element}* const {name} = ({element}*)p_{name};"
 
 
-def _chosen(indices: Sequence[str], letter: str, rank: int) -> list[str]:
+def _chosen(indices: Sequence[str], letter: str, rank: int, noted: int) -> list[str]:
     """How far indices choose, in bytes; each is checked."""
     lines = ["long long chosen = 0;"]
     for k, dtype in enumerate(indices):
         place = f"(p_a{k}{_terms(letter, strides_of(f'a{k}', rank))})"
-        lines += [f"{{ long long index = (long long)*(const {dtype}*){place}; const long long n = size{k};", CHECK]
+        lines += [
+            f"{{ long long index = (long long)*(const {dtype}*){place}; const long long n = size{k};",
+            _check(noted),
+        ]
         lines += [f"chosen += index * step{k}; }}"]
     return lines
 
 
 def _choice(spec: ChoiceSpec) -> list[str]:
-    lines = [*_indices("i", "i", names("n", spec.rank)), _array("flag"), *_chosen(spec.indices, "i", spec.rank)]
+    lines = [
+        *_indices("i", "i", names("n", spec.rank)),
+        _array("flag"),
+        *_chosen(spec.indices, "i", spec.rank, spec.noted),
+    ]
     if spec.element is None:
         return [*lines, "((long long*)p_o)[i] = chosen;"]
     written, read = (f"(p_{name}{_terms('i', strides_of(name, spec.rank))}{plus})" for name, plus in _CHOSEN)
@@ -133,7 +145,7 @@ def _update(spec: UpdateSpec) -> list[str]:
     lines = ["const long long j = i / width, column = i % width;"]
     if spec.indices:
         # Where the others are it finds out by itself.
-        place_of = [*_indices("row", "k", rows), *_chosen(spec.indices, "k", spec.rows), "return chosen;"]
+        place_of = [*_indices("row", "k", rows), *_chosen(spec.indices, "k", spec.rows, spec.noted), "return chosen;"]
         lines += [_array("flag"), "const auto place_of = [&](const long long row) -> long long {", *place_of, "};"]
         lines += ["const long long place = place_of(j);", "bool is_mine = true;"]
         search = "for (long long k = {0}; k < {1} && is_mine; k++) is_mine = place_of(k) != place;"
@@ -167,4 +179,4 @@ def _update(spec: UpdateSpec) -> list[str]:
     ]
 
 
-__all__ = ["CHECK", "source"]
+__all__ = ["source"]

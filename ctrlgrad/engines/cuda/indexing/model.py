@@ -17,7 +17,7 @@ BLOCK, MOST_BLOCKS = 128, 1 << 16
 FEW, RUN = 64, 256
 
 FLAG = Parameter("int64", "flag")
-"""Three words: the site of an index that is out of range, the index, and the size of its axis; or zeros."""
+"""Words in which an index is noted that is out of range: see `ctrlgrad.engines.cuda.sites`."""
 
 
 def names(letter: str, count: int) -> tuple[str, ...]:
@@ -30,16 +30,18 @@ def strides_of(name: str, rank: int) -> tuple[str, ...]:
     return names(f"t_{name}_", rank)
 
 
-def choice_names(indices: int) -> tuple[str, ...]:
-    """Of each index the size and the stride of its axis, and the site."""
+def choice_names(indices: int, noted: int) -> tuple[str, ...]:
+    """Of each index the size and the stride of its axis, the site, and the numbers of the words that are noted."""
     chosen = tuple(name for k in range(indices) for name in (f"size{k}", f"step{k}"))
-    return (*chosen, "site") if indices else ()
+    return (*chosen, "site", *names("noted", noted)) if indices else ()
 
 
 class _Sized(ABC):
     """A kernel whose parameters are arrays, those that it only reads before those that it writes, then numbers."""
 
     accesses: tuple[Access, ...]
+    # How many words are noted with an index.
+    noted: int = 0
 
     @property
     @abstractmethod
@@ -57,7 +59,7 @@ class _Sized(ABC):
     @property
     def is_moving(self) -> bool:
         """Whether it reads the counter and words."""
-        return any(access.is_moving for access in self.accesses)
+        return bool(self.noted) or any(access.is_moving for access in self.accesses)
 
     @property
     def preamble(self) -> str:
@@ -75,6 +77,7 @@ class ChoiceSpec(_Sized):
     indices: tuple[str, ...]
     element: str | None
     accesses: tuple[Access, ...]
+    noted: int = 0
 
     @property
     def read(self) -> tuple[Parameter, ...]:
@@ -89,7 +92,7 @@ class ChoiceSpec(_Sized):
     def numbers(self) -> tuple[str, ...]:
         strided = [p.name for p in (*self.read, *self.written[: self.element is not None])]
         strides = [stride for name in strided for stride in strides_of(name, self.rank)]
-        return ("count", *names("n", self.rank), *strides, *choice_names(len(self.indices)))
+        return ("count", *names("n", self.rank), *strides, *choice_names(len(self.indices), self.noted))
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class UpdateSpec(_Sized):
     element: str
     text: KernelText | None
     accesses: tuple[Access, ...]
+    noted: int = 0
 
     @property
     def read(self) -> tuple[Parameter, ...]:
@@ -143,7 +147,7 @@ class UpdateSpec(_Sized):
         rows = *names("r", self.rows), *strides_of("row", self.rows)
         rows += tuple(stride for k in indices for stride in strides_of(f"a{k}", self.rows))
         columns = *names("n", self.columns), *strides_of("v", self.columns), *strides_of("x", self.columns)
-        return ("count", "width", *rows, *columns, *choice_names(len(indices)))
+        return ("count", "width", *rows, *columns, *choice_names(len(indices), self.noted))
 
     @property
     def preamble(self) -> str:
@@ -155,7 +159,7 @@ IndexSpec = ChoiceSpec | SortSpec | UpdateSpec
 
 @dataclass(frozen=True)
 class IndexLaunch:
-    """One launch: arguments in the order of the accesses, then numbers. In a list the site is the node itself."""
+    """One launch: arguments in the order of the accesses, then numbers. In a list the site is a `Site`."""
 
     spec: IndexSpec
     arguments: tuple[Any, ...]

@@ -23,7 +23,7 @@ from ctrlgrad.engines.cuda.indexing.model import (
     UpdateSpec,
 )
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.ir import Node
+from ctrlgrad.engines.cuda.sites import Site
 
 Shape = tuple[int, ...]
 _INT64 = np.dtype(np.int64)
@@ -33,12 +33,14 @@ _LARGEST = 8
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where launches are: how a kernel finds an argument, what gives arrays, the flag, and the site of the node."""
+    """Where launches are: how a kernel finds an argument, what gives arrays, the flag, and the site of the node; in a
+    list the numbers of the words that are noted with it."""
 
     access: Callable[[Any], Access]
     empty: Callable[[Shape, np.dtype], Any]
     flag: Any
-    site: int | Node
+    site: int | Site
+    noted: tuple[int, ...] = ()
 
 
 def gather(its: Chosen, out: Any, around: Surroundings) -> Iterator[IndexLaunch]:
@@ -80,7 +82,7 @@ def _moved_as(dtype: np.dtype) -> tuple[str, Shape]:
     return f"uint{8 * min(size, _LARGEST)}", () if size <= _LARGEST else (size // _LARGEST,)
 
 
-def _launch(spec: IndexSpec, arguments: Sequence[Any], numbers: Sequence[int | Node], threads: int) -> IndexLaunch:
+def _launch(spec: IndexSpec, arguments: Sequence[Any], numbers: Sequence[int | Site], threads: int) -> IndexLaunch:
     return IndexLaunch(spec, tuple(arguments), tuple(numbers), min(-(-threads // BLOCK), MOST_BLOCKS))
 
 
@@ -95,15 +97,15 @@ def _choice(
     count = math.prod(sizes)
     dtypes = tuple(x.dtype.name for x in its.indices)
     arguments = (*arguments, around.flag)
-    spec = ChoiceSpec(len(sizes), dtypes, element, tuple(map(around.access, arguments)))
+    spec = ChoiceSpec(len(sizes), dtypes, element, tuple(map(around.access, arguments)), len(around.noted))
     numbers = [count, *sizes, *(step for its_own in strides for step in its_own)]
     return _launch(spec, arguments, (*numbers, *_axes(its, around)), count)
 
 
 def _axes(its: Chosen, around: Surroundings) -> list[Any]:
-    """Of each index the size and the stride of its axis, and the site."""
+    """Of each index the size and the stride of its axis, the site, and the words that are noted."""
     sizes = ((its.whole.shape[axis], its.whole.strides[axis]) for axis in its.axes)
-    return [*(number for its_own in sizes for number in its_own), around.site]
+    return [*(number for its_own in sizes for number in its_own), around.site, *around.noted]
 
 
 def _places(its: Chosen, places: Any, around: Surroundings) -> Iterator[IndexLaunch]:
@@ -151,7 +153,8 @@ def _update(
     read = (*indices, value) if listed is None else (*listed, value)
     arguments = (*read, its.whole, *([around.flag] if listed is None else []))
     accesses = tuple(map(around.access, arguments))
-    spec = UpdateSpec(len(rows), len(columns), tuple(x.dtype.name for x in indices), element, text, accesses)
+    dtypes, noted = tuple(x.dtype.name for x in indices), len(around.noted) if listed is None else 0
+    spec = UpdateSpec(len(rows), len(columns), dtypes, element, text, accesses, noted)
     count, width = math.prod(shape), math.prod(rest)
     numbers = [count, width, *rows, *(step for its_own in row_strides for step in its_own)]
     numbers += [*columns, *column_strides[0], *column_strides[1]]

@@ -3,7 +3,7 @@
 An index that is on the host is checked there, and is the reference engine's error. One that is on the device is checked
 on the device, by the kernels that go by it (`ctrlgrad.engines.cuda.indexing`): the read or update goes on with another
 element, and the error is raised at the next place where the host waits for the device anyway (a loop's predicate, the
-end of the run). Its text names the index and the line; in which iteration it happened is not known.
+end of the run). It names the index, the line, and the iterations (`ctrlgrad.engines.cuda.sites`).
 """
 
 from __future__ import annotations

@@ -50,5 +50,6 @@ A stack whose rows are read and written by index (`tables`) is two carried array
 that say which of them were written. It becomes them before the first run, and a stack again at the loop's end.
 
 A long run is a graph (`graphs`): pairs of iterations in a while node, launched once, which also ends where the
-predicate says so. It is captured from the list (`captures`), and stays with the binding.
+predicate says so. It is captured from the list (`captures`), and stays with the binding, which keeps a few of them: one
+for each state of the list, and each place of its products' memory, of those that came last.
 """

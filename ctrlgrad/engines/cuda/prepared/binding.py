@@ -6,6 +6,7 @@ stream) is named in it, and set when the run begins. Between two runs it has no 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.operands import (
     Affine,
     Before,
+    Began,
     Capacity,
     Carried,
     Counter,
@@ -46,6 +48,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Limit,
     Most,
     Rows,
+    RunNumber,
     View,
     Word,
     wrapped,
@@ -53,9 +56,11 @@ from ctrlgrad.engines.cuda.prepared.operands import (
 from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD
+from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.ir import Node
 
+# Graphs of a list that are kept: calls whose arrays lie here and there by turns find theirs again.
+GRAPHS = 4
 _BYTE = np.dtype(np.uint8)
 
 
@@ -75,14 +80,16 @@ class Binding:
         self._launcher: Launcher | None = None
         # Whether all of the list has been called before: what is loaded at its first call is there.
         self.is_warm = False
-        # It has the list as it was, and the address of the memory that its products have while it runs.
+        # That of the list as it is, if there is one; and those that are kept, what was asked for last at the end.
+        # Each has the list as it was, and the address of the memory that its products have while it runs.
         self.graph: graphs.LoopGraph | None = None
+        self._graphs: OrderedDict[tuple[tuple[int, ...], int], graphs.LoopGraph] = OrderedDict()
         # Why its last launch was not.
         self.refused: graphs.Refused | None = None
         self._workspace: Any = None
-        self._captured = self._captured_at = 0
         # What the run under way has launched, and whether it began with the second buffers.
         self._launched, self._begun = walker.Counts(), 0
+        self._moment = self._number = 0
         self._writer = ListWriter(body, self.library, self.precision)
         self.list = self._writer.list
 
@@ -95,7 +102,7 @@ class Binding:
 
         Raises `MemoryBudgetError` where a budget has no memory for the buffers; what is carried is in `carry` then.
         """
-        self._given, self.carried, self.odd = given, {}, 0
+        self._given, self.carried, self.odd, self._number = given, {}, 0, context.run_number
         try:
             self._memory = self.library.empty((self.body.placement.nbytes,), _BYTE)
             if Flag() in self.list.named:
@@ -115,8 +122,7 @@ class Binding:
         self._launcher = self.library.launcher(self.body.products > 0)
         for named in self.list.named:
             self.list.set(named, self._word(named, context))
-        if self.list.version != self._captured:
-            self.graph = None
+        self.graph = None
 
     @property
     def positions(self) -> list[int]:
@@ -152,6 +158,7 @@ class Binding:
         rows: Mapping[int, RowMemory],
         integers: Mapping[int, int],
         in_graph: bool = False,
+        moment: int = 0,
     ) -> walker.Counts:
         """Put iterations on the library's stream; what was launched by itself.
 
@@ -161,9 +168,11 @@ class Binding:
         Args:
             rows: of each stack that is pushed on or popped off, where its rows lie.
             integers: those of the host, by their slots.
+            moment: the number of now, which is noted with an index that is out of range.
             in_graph: by the graph, which begins with an even one, but for one at either end. A graph that asks the
                 predicate leaves out those past the loop's end.
         """
+        self._moment = moment
         values = [self._value(word, iterations, rows, integers) for word in self.body.words]
         for number, count, start in self._writer.set:
             its = values[start : start + count]
@@ -181,9 +190,10 @@ class Binding:
                 left = (iterations - listed) % graphs.TURN if self.body.is_known else 0
             except graphs.Refused as refused:
                 # Nothing of it has run: the list does the same.
-                self.graph, self.refused, left = None, refused.with_traceback(None), iterations - listed
+                self._forget()
+                self.refused, left = refused.with_traceback(None), iterations - listed
             except graphs.GraphFailed as failed:
-                self.graph = None
+                self._forget()
                 raise self._called.error(walker.KERNEL, failed.status) from None
             self._have_trips(integers, iterations - left)
             self._iterate(left)
@@ -215,6 +225,10 @@ class Binding:
                 return iterations
             case GoesOn():
                 return 1
+            case RunNumber():
+                return self._number
+            case Began():
+                return self._moment
             case Capacity(position):
                 return self._rows(position).usable(rows[position].capacity)
             case LastSlot(position):
@@ -261,13 +275,29 @@ class Binding:
     # The graph.
 
     def has_graph(self) -> bool:
-        """Whether there is a graph of the list as it is, which stands for as long as its addresses hold.
+        """Whether there is a graph of the list as it is.
 
         Raises `MemoryBudgetError` where a budget has no memory for the products' workspace.
         """
-        if self.graph is not None and self._have_workspace() != self._captured_at:
-            self.graph = None
+        key = self.list.state, self._have_workspace()
+        self.graph = self._graphs.get(key)
+        if self.graph is not None:
+            self._graphs.move_to_end(key)
         return self.graph is not None
+
+    @property
+    def may_have_graph(self) -> bool:
+        """Whether there is one but for where its products' memory lies."""
+        return any(state == self.list.state for state, _ in self._graphs)
+
+    @property
+    def kept_graphs(self) -> int:
+        return len(self._graphs)
+
+    def _forget(self) -> None:
+        """The graph is of no use."""
+        self._graphs = OrderedDict((key, its) for key, its in self._graphs.items() if its is not self.graph)
+        self.graph = None
 
     def _have_workspace(self) -> int:
         """Products have memory from now on until the run ends; its address, or 0 where there are no products."""
@@ -285,7 +315,9 @@ class Binding:
         addresses = self._called.graphs()
         if isinstance(addresses, str):
             raise graphs.Refused(addresses)
-        driver, capture = graphs.GraphDriver(addresses), Capture(self._writer, self._walk, self._called, self._asked)
+        stopped = self.library.address(self.library.stopped())
+        driver = graphs.GraphDriver(addresses)
+        capture = Capture(self._writer, self._walk, self._called, self._asked, stopped)
         # A capture may neither compile nor load them.
         functions = [self.library.function(spec, self.precision != "ieee") for spec in capture.kernels]
         place = self._have_workspace()
@@ -294,7 +326,9 @@ class Binding:
                 driver.call("cuFuncLoad", function)
             with self._called.capturing(self._workspace) as stream:
                 self.graph = graphs.LoopGraph(driver, stream, capture.turn(), capture.end)
-            self._captured, self._captured_at = self.list.version, place
+            self._graphs[self.list.state, place] = self.graph
+            while len(self._graphs) > GRAPHS:
+                self._graphs.popitem(last=False)
         except graphs.GraphFailed as failed:
             raise self._called.error(walker.KERNEL, failed.status) from None
         except walker.Failed as failed:
@@ -318,8 +352,8 @@ class Binding:
             case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
                 return bits_of(dtype, self._given[Given(slot)])[position]
-            case Node():
-                return context.site(named)
+            case Site():
+                return context.sites.listed(named)
             case Flag():
                 return self.library.address(context.index_flag())
         if named is MEMORY:

@@ -31,6 +31,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Fixed,
     Limit,
     Operand,
+    RunNumber,
     Shape,
     View,
     contiguous,
@@ -90,6 +91,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     if unknown or asked is not None:
         launches.check(unknown, asked)
     launches.word(Limit())
+    launches.word(RunNumber())
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
     return PreparedBody(

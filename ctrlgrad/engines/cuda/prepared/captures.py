@@ -21,8 +21,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Repeating,
     all_launches,
     lists_in,
+    loops_in,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Counter, GoesOn, Limit, View, Word
+from ctrlgrad.engines.cuda.prepared.operands import Counter, GoesOn, Limit, RunNumber, View, Word
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.words import WORD, Words
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
@@ -37,26 +38,37 @@ class Capture:
     Args:
         walk: goes through so many entries from one on, of no half, on a stream.
         asked: the address of the predicate that is asked at the end of a turn; 0 where there is none.
+        stopped: the address of the number of a run that is stopped.
     """
 
     def __init__(
-        self, writer: ListWriter, walk: Callable[[int, int, int, int, int], None], launcher: Launcher, asked: int
+        self,
+        writer: ListWriter,
+        walk: Callable[[int, int, int, int, int], None],
+        launcher: Launcher,
+        asked: int,
+        stopped: int,
     ) -> None:
         self.body, self.list = writer.body, writer.list
         self._writer, self._walk, self._launcher, self._asked = writer, walk, launcher, asked
+        self._stopped = stopped
 
     @property
     def kernels(self) -> list[KernelSpec | ReductionSpec | IndexSpec]:
         """Those that may not have been called before: of conditions, and in lists inside."""
+        sides = {_numbers(item) for item in items_in_order(self.body.items) if isinstance(item, Branching)}
+        if not self.body.is_known:
+            sides.add(GOING_ON)
         specs: list[KernelSpec | ReductionSpec | IndexSpec] = [self.condition()]
-        specs += map(graphs.choice, sorted(_choices(self.body.items)))
+        specs += [graphs.going_on()] * any(loops_in(self.body.items))
+        specs += map(graphs.choice, sorted(sides - {()}))
         inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
         specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
         return list(dict.fromkeys(specs))
 
     def condition(self) -> KernelSpec:
         """The kernel behind a turn: masked iterations past the loop's end are harmless, so it asks once a turn."""
-        return graphs.condition(bool(self._asked)) if self.body.is_known else graphs.choice(GOING_ON)
+        return graphs.condition(bool(self._asked)) if self.body.is_known else graphs.going_on()
 
     def turn(self) -> list[graphs.Part]:
         """The body of the while node."""
@@ -78,7 +90,7 @@ class Capture:
                     bodies.append(tuple(self._parts(its, side, inside)))
                     inside += entries_of(its) + 1
                 if isinstance(item, Repeating):
-                    put = partial(self._choose, item.goes_on, side, GOING_ON)
+                    put = partial(self._go_on, item.goes_on, side)
                     parts.append(graphs.Cycle(put, *bodies))
                 elif isinstance(item, Branching) and (numbers := _numbers(item)):
                     put = partial(self._choose, item.chosen, side, numbers)
@@ -95,11 +107,20 @@ class Capture:
         address = self.list.now(self._writer.place(number, side))
         self._set_conditions(graphs.choice(numbers), [address], stream, handles)
 
+    def _go_on(self, number: View, side: int, stream: int, handles: Sequence[int]) -> None:
+        """Set the condition of a loop inside."""
+        address = self.list.now(self._writer.place(number, side))
+        self._set_conditions(graphs.going_on(), [address, *self._numbers_of_runs()], stream, handles)
+
+    def _numbers_of_runs(self) -> list[int]:
+        """Where the run's number is, and that of one that is stopped."""
+        return [self.list.now(self._writer.place(self.body.word(RunNumber()), 0)), self._stopped]
+
     def end(self, stream: int, handle: int) -> None:
         """Set the condition of another turn."""
         words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
         given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
-        given += [self._asked] * bool(self._asked)
+        given += [*self._numbers_of_runs(), *([self._asked] * bool(self._asked))]
         self._set_conditions(self.condition(), given, stream, [handle])
 
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
@@ -115,17 +136,9 @@ class Capture:
         walker.run(made.address + WORD * entry, 1, 0, 0, 0, going, self._launcher.functions, stream)
 
 
-def _numbers(item: Branching | Repeating) -> tuple[int, ...]:
-    """By which numbers there is something to do: sides that launch anything, or another iteration."""
-    if isinstance(item, Repeating):
-        return GOING_ON
+def _numbers(item: Branching) -> tuple[int, ...]:
+    """By which numbers there is something to do: sides that launch anything."""
     return tuple(k for k, side in enumerate(item.sides) if side)
-
-
-def _choices(items: Sequence[Item]) -> set[tuple[int, ...]]:
-    """The numbers by which kernels set conditions."""
-    found = {_numbers(item) for item in items_in_order(items) if isinstance(item, Branching | Repeating)}
-    return found - {()}
 
 
 __all__ = ["GOING_ON", "Capture"]

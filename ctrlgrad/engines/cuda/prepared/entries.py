@@ -36,13 +36,13 @@ from ctrlgrad.engines.cuda.prepared.model import (
     loops_in,
 )
 from ctrlgrad.engines.cuda.prepared.movement import movement
-from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, Site, View
+from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, View
 from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
 from ctrlgrad.engines.cuda.reductions import tree
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.precision import Precision
-from ctrlgrad.ir import Node
 
 # Words that one kernel writes: each is two of its parameters.
 MOST_WORDS = 64
@@ -182,7 +182,7 @@ class ListWriter:
                 given += launch.numbers
                 grid = launch.blocks, tree.BLOCK
             case IndexLaunch():
-                given += [Known(number) if isinstance(number, Node) else number for number in launch.numbers]
+                given += [Known(number) if isinstance(number, Site) else number for number in launch.numbers]
                 grid = launch.blocks, INDEX_BLOCK
             case KernelLaunch():
                 grid = grid_of(launch.spec), BLOCK
@@ -218,7 +218,7 @@ class ListWriter:
         if isinstance(argument, Affine):
             return argument.constant
         if isinstance(argument, Site):
-            return Known(argument.node)
+            return Known(argument)
         assert isinstance(argument, Fixed)
         if argument.slot is None:
             return tuple(bits_of(argument.dtype, argument.value))

@@ -46,6 +46,11 @@ class Form:
         except IndexError:
             return Binding(self.body, self.inputs, context)
 
+    @property
+    def kept_graphs(self) -> int:
+        """Those of lists that no run has now."""
+        return sum(binding.kept_graphs for bindings in list(self.idle.values()) for binding in list(bindings))
+
     def give_back(self, binding: Binding) -> None:
         binding.end()
         self.idle[binding.precision].append(binding)
@@ -97,7 +102,8 @@ class Body:
         forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
         found = ["; ".join(sorted(set(map(_said, forms))))]
         if self.is_in_graph:
-            found.append(f"in a graph, {TURN} iterations a turn")
+            kept = sum(form.kept_graphs for form in self.forms.values() if isinstance(form, Form))
+            found.append(f"in a graph, {TURN} iterations a turn" + f", one of {kept} that are kept" * (kept > 1))
         if self.without_graph:
             found.append(f"not in a graph ({self.without_graph})")
         return ", ".join(found)

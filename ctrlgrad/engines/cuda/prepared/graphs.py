@@ -14,6 +14,9 @@ words on the card, so a graph is launched again for other blocks as it is. The l
 is another one: whether two more iterations are within the run, and where a loop's end depends on data, whether its
 predicate holds. A run is one launch of the driver's, however many iterations it has.
 
+A host that no longer wants the results writes the run's number into a word on the card, which every while node's
+condition looks at: so loops end that would not end by themselves, too.
+
 A body is captured on a stream of its own: nobody else's work comes between. A workspace for products is given, since
 what cuBLAS allocates by itself in a capture would be a node that no while node may hold. A capture that is spoilt takes
 the body that it went to with it: the driver frees that, though its node has it still. Such a graph is left as it is,
@@ -100,9 +103,10 @@ class GraphFailed(Exception):
 
 
 def condition(asks: bool) -> KernelSpec:
-    """The kernel behind a turn: of the counter, the run's iterations and, where it asks for it, the predicate."""
-    inputs = [Parameter("int64", "a0"), Parameter("int64", "a1"), *([Parameter("bool", "a2")] * asks)]
-    operation = f"o0 = (a0 + int64({TURN}) <= a1){' & a2' * asks};"
+    """The kernel behind a turn: of the counter, the run's iterations, the run's number and that of one that is stopped;
+    and, where it asks for it, the predicate."""
+    inputs = [*(Parameter("int64", f"a{k}") for k in range(4)), *([Parameter("bool", "a4")] * asks)]
+    operation = f"o0 = (a0 + int64({TURN}) <= a1) & (a2 != a3){' & a4' * asks};"
     text = KernelText(tuple(inputs), (Parameter("bool", "o0"),), operation)
     return KernelSpec(text, (), (Access(()),) * len(inputs), (Access(None),))
 
@@ -113,6 +117,13 @@ def choice(numbers: Sequence[int]) -> KernelSpec:
     operation = "\n".join(f"o{k} = a0 == int64({number});" for k, number in enumerate(numbers))
     text = KernelText((Parameter("int64", "a0"),), outputs, operation)
     return KernelSpec(text, (), (Access(()),), (Access(None),) * len(numbers))
+
+
+def going_on() -> KernelSpec:
+    """The kernel that sets the condition of a while node: by a number on the card, unless the run is stopped."""
+    inputs = tuple(Parameter("int64", f"a{k}") for k in range(3))
+    text = KernelText(inputs, (Parameter("bool", "o0"),), "o0 = (a0 == int64(1)) & (a1 != a2);")
+    return KernelSpec(text, (), (Access(()),) * 3, (Access(None),))
 
 
 @dataclass(frozen=True)
@@ -315,4 +326,5 @@ __all__ = [
     "Stretch",
     "choice",
     "condition",
+    "going_on",
 ]

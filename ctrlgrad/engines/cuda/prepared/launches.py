@@ -15,6 +15,7 @@ from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.model import (
     Branching,
+    CannotPrepare,
     CarriedRows,
     Item,
     KernelLaunch,
@@ -27,6 +28,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
     Before,
+    Began,
     Buffer,
     Capacity,
     Counter,
@@ -48,6 +50,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
 from ctrlgrad.engines.cuda.reductions.stages import scan, stages
+from ctrlgrad.engines.cuda.sites import FLAG_WORDS, MOST_NOTED, Site
 from ctrlgrad.engines.cuda.texts import ADVANCE, copy_text
 from ctrlgrad.ir import Node
 
@@ -81,6 +84,8 @@ class Launches:
         self.items: list[Item] = []
         self.words: dict[Word, int] = {Counter(0): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
+        # The loops around the region that is read now, the outermost first.
+        self.loops: list[tuple[Node, int]] = []
 
     @contextmanager
     def listing(self, items: list[Item]) -> Iterator[list[Item]]:
@@ -110,15 +115,32 @@ class Launches:
     def gather(self, its: Chosen, node: Node) -> View:
         """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing.stages`."""
         found = self.buffer(its.shape, its.whole.dtype)
-        self.items += gather(its, found, self._around(node))
+        self.items += gather(its, found, self.around(node))
         return found
 
     def scatter(self, its: Chosen, value: View, text: KernelText | None, node: Node) -> None:
         """See `ctrlgrad.engines.cuda.indexing.stages`."""
-        self.items += scatter(its, value, text, self._around(node))
+        self.items += scatter(its, value, text, self.around(node))
 
-    def _around(self, node: Node) -> Surroundings:
-        return Surroundings(self._sized, self.buffer, View(Flag(), INT64, (3,), contiguous((3,), INT64)), node)
+    def around(self, node: Node) -> Surroundings:
+        """Of a node of the region that is read now. Noted are when the run began, and the iterations in it and in loops
+        inside."""
+        loops = tuple(loop for loop, _ in self.loops)
+        words: list[Word] = [Began(), Counter(0), *(Counter(since) for _, since in self.loops)]
+        noted = [self.word(word) for word in words]
+        if len(noted) > MOST_NOTED:
+            raise CannotPrepare("loops inside lie too deep for an error to name them")
+        flag = View(Flag(), INT64, (FLAG_WORDS,), contiguous((FLAG_WORDS,), INT64))
+        return Surroundings(self._sized, self.buffer, flag, Site(node, loops), tuple(noted))
+
+    @contextmanager
+    def inside(self, loop: Node, since: int) -> Iterator[None]:
+        """In a loop, which has a counter of its iterations since it began."""
+        self.loops.append((loop, since))
+        try:
+            yield
+        finally:
+            self.loops.pop()
 
     def reduction(
         self,

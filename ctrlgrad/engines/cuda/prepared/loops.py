@@ -42,7 +42,7 @@ from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
 from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, Unusable, sources_of
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.engines.cuda.texts import cast_text
-from ctrlgrad.ir import StackType, Value
+from ctrlgrad.ir import StackType, Use, Value, walk
 from ctrlgrad.ir.control import Loop
 from ctrlgrad.ir.counting import Counting
 
@@ -81,6 +81,7 @@ class _Listed:
 
     def __init__(self, reading: Reading, step: NodeStep, loop: Looping, read: Read) -> None:
         self.reading, self.launches, self.listing = reading, reading.launches, reading.listing
+        self.node = step.node
         self.loop, self.read = loop, read
         self.counter, self.since = self.listing.new_counter(), self.listing.new_counter()
         self.captured, self.entering = loop.parts.split(step.operands)
@@ -101,12 +102,13 @@ class _Listed:
 
     def results(self) -> tuple[object, ...]:
         bounds = len(self.reading.bounds)
-        self._begin()
-        with self.launches.listing([]) as items:
-            inside = self.reading.repeated(self.loop.iteration, self.given, self.counter, self._fixed())
-            self.read(inside)
-            self._leave(inside)
-            self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
+        with self.launches.inside(self.node, self.since):
+            self._begin()
+            with self.launches.listing([]) as items:
+                inside = self.reading.repeated(self.loop.iteration, self.given, self.counter, self._fixed())
+                self.read(inside)
+                self._leave(inside)
+                self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
         self.launches.items.append(Repeating(self.goes_on, tuple(items), self.counter, self._listed_trips()))
         self.listing.repeats(self.counter, self.since, self.reading.counter, self.trips)
         self._limit(bounds)
@@ -190,7 +192,10 @@ class _Listed:
     @property
     def _has_counter(self) -> bool:
         """Whether it needs to know how many iterations there were since it began."""
-        return self.trips is not None or any(since == self.since for since, _ in self.listing.rates.numbers)
+        if self.trips is not None or any(since == self.since for since, _ in self.listing.rates.numbers):
+            return True
+        # An index that is out of range is noted with it.
+        return any(node.op.has_use(Use.INDEX) for region in self.node.regions for node in walk(region))
 
     def _ask(self) -> None:
         """The predicate, of what is carried now."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Node
+from ctrlgrad.engines.cuda.sites import Site
 
 Shape = tuple[int, ...]
 INT64 = np.dtype(np.int64)
@@ -54,7 +54,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Flag:
-    """The words of the run in which kernels note an index that is out of range."""
+    """The words of the run in which kernels note an index that is out of range (`ctrlgrad.engines.cuda.sites`)."""
 
 
 Source = Given | Buffer | Carried | Rows | Flag
@@ -151,14 +151,6 @@ class View:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Site:
-    """The number by which a run knows a node whose index is noted."""
-
-    node: Node
-    dtype: np.dtype = INT64
-
-
 Operand = View | Fixed | Affine | Converted | Site
 
 
@@ -214,8 +206,18 @@ class Before:
     position: int
 
 
+@dataclass(frozen=True)
+class Began:
+    """The number of the moment at which a run began (`ctrlgrad.engines.cuda.sites`)."""
+
+
+@dataclass(frozen=True)
+class RunNumber:
+    """By which its graphs are stopped."""
+
+
 # As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
-Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | Before
+Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | Before | Began | RunNumber
 
 
 def slot(position: int) -> int:

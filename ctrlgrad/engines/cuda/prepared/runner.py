@@ -19,7 +19,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedTable,
     PreparedBody,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Counter, Given, Most, wrapped
+from ctrlgrad.engines.cuda.prepared.operands import Began, Counter, Given, Most, wrapped
 from ctrlgrad.engines.cuda.prepared.passes import Passes, TooManyPasses, fitting
 from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows
 from ctrlgrad.engines.cuda.prepared.state import LoopState, Way
@@ -257,7 +257,7 @@ class Iterations:
         """How many of so many iterations are put on the stream at once: of a loop that may end soon not so many that a
         graph is made for them."""
         unknown = LEAST_IN_GRAPH - TURN - self.state.trips
-        if not binding.body.is_asked or unknown <= 0 or binding.graph is not None:
+        if not binding.body.is_asked or unknown <= 0 or binding.may_have_graph:
             return count
         return min(count, unknown)
 
@@ -309,11 +309,14 @@ class Iterations:
         self, form: PreparedBody, binding: Binding, rows: dict[int, RowMemory], count: int, in_graph: bool
     ) -> None:
         """Put iterations on the stream, and count how often regions are gone through: iterations are one of them."""
-        launched = binding.run(count, rows, self._integers(), in_graph)
+        moment = self.context.moment() if Began() in form.words else 0
+        launched = binding.run(count, rows, self._integers(), in_graph, moment)
         refused, binding.refused = binding.refused, None
         if refused is not None:
             self._refused_graph(refused)
             in_graph = False
+        if in_graph:
+            self.context.launched_graph(form.asks)
         counts = self.context.counts
         counts.runs += 1
         counts.kernels += launched.kernels

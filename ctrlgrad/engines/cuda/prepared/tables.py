@@ -19,16 +19,15 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
     Fixed,
-    Flag,
     Operand,
     Shape,
-    Site,
     View,
-    contiguous,
+    word_view,
 )
 from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, TableValue
 from ctrlgrad.engines.cuda.prepared.views import part
 from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
@@ -154,15 +153,18 @@ def _computed(
 
 def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) -> None:
     """Note a row that is written again: what is noted first stays."""
-    flag = View(Flag(), INT64, (3,), contiguous((3,), INT64))
-    words = [part(flag, (n,), ())[0] for n in range(3)]
-    dtype = INT64 if isinstance(index, Affine) else index.dtype
-    noted = ("a4", "int64(a5)", f"int64({size})")
-    lines = [f"o{n} = np_select(a0 & (a1 == int64(0)), {x}, a{n + 1});" for n, x in enumerate(noted)]
-    dtypes = ("bool", "int64", "int64", "int64", "int64", dtype.name)
+    around = reading.launches.around(node)
+    assert isinstance(around.site, Site)
+    told: list[Operand] = [around.site, index, *map(word_view, around.noted)]
+    names = [f"int64(a{1 + k})" for k in range(len(told))]
+    noted = [*names[:2], f"int64({size})", *names[2:]]
+    words = [part(around.flag, (n,), ())[0] for n in range(len(noted))]
+    first = 1 + len(told)
+    lines = [f"o{n} = np_select(a0 & (a{first} == int64(0)), {x}, a{first + n});" for n, x in enumerate(noted)]
+    dtypes = ["bool", *(INT64.name if isinstance(x, Affine) else x.dtype.name for x in told), *["int64"] * len(words)]
     inputs = tuple(Parameter(name, f"a{n}") for n, name in enumerate(dtypes))
-    text = KernelText(inputs, tuple(Parameter("int64", f"o{n}") for n in range(3)), "\n".join(lines))
-    reading.launches.kernel(text, (), [mark, *words, Site(node), index], words)
+    text = KernelText(inputs, tuple(Parameter("int64", f"o{n}") for n in range(len(words))), "\n".join(lines))
+    reading.launches.kernel(text, (), [mark, *told, *words], words)
 
 
 TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {

@@ -11,8 +11,8 @@ A list is two words an entry: what is done and the address of its arguments, a w
 - `ADD`: the addresses of three words of the host's: the first becomes the sum of the others;
 - `COUNT`: the address of a word of the host's, and how many entries further to go where it is 0; else 1 is taken off.
 
-A list that asks the card how to go on may go on for as long as the data says, so Python has a turn after so many reads:
-Ctrl-C ends a loop inside that does not end.
+A list may go on for long, and one that asks the card how to go on for as long as the data says. So Python has a turn
+after so many reads, which wait for the card, and after so many launches: Ctrl-C ends a loop inside that does not end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ctrlgrad.engines.native import objects, target
 KERNEL, PRODUCT, READ, SWITCH, ADD, COUNT = range(6)
 # Words of an entry of the list.
 ENTRY = 2
-# Python has a turn each time that a run has read so many words.
-READS = 256
+# Python has a turn each time that a walk has read so many words, or called a function of another kind so often.
+READS, CALLS = 256, 4096
 
 # The parameters of the functions, where a word is one of the arguments, and else a constant.
 _LAUNCH = ("ptr", "i32", "i32 1", "i32 1", "i32", "i32 1", "i32 1", "i32 0", "ptr %stream", "ptr", "ptr null")
@@ -116,9 +116,9 @@ _TEXT = "\n".join(
         *(line for n, name in enumerate(("launch", "multiply", "copy", "wait", "turn")) for line in _function(name, n)),
         "br label %head",
         "head:",
-        "%n = phi i64 [%first, %entry], [%next, %called], [%target, %going.on]",
-        "%status.before = phi i32 [0, %entry], [%status, %called], [0, %going.on]",
-        "%kind.before = phi i64 [0, %entry], [%kind, %called], [0, %going.on]",
+        "%n = phi i64 [%first, %entry], [%next, %called], [%next, %turning], [%target, %going.on]",
+        "%status.before = phi i32 [0, %entry], [%status, %called], [%status.then, %turning], [0, %going.on]",
+        "%kind.before = phi i64 [0, %entry], [%kind, %called], [%kind, %turning], [0, %going.on]",
         "%failed = icmp ne i32 %status.before, 0",
         "br i1 %failed, label %refused, label %going",
         "going:",
@@ -141,16 +141,6 @@ _TEXT = "\n".join(
         "br i1 %copied, label %waiting, label %called",
         "waiting:",
         "%waiting.status = call i32 %wait(ptr %stream)",
-        "%waited = icmp eq i32 %waiting.status, 0",
-        "br i1 %waited, label %counting, label %called",
-        "counting:",
-        f"%reads.at = getelementptr i64, ptr %counts, i64 {READ}",
-        "%reads = load i64, ptr %reads.at",
-        f"%reads.since = urem i64 %reads, {READS}",
-        f"%is.turn = icmp eq i64 %reads.since, {READS - 1}",
-        "br i1 %is.turn, label %turning, label %called",
-        "turning:",
-        "%turning.status = call i32 %turn()",
         "br label %called",
         "switch:",
         "%switch.word = load i64, ptr %words",
@@ -186,12 +176,22 @@ _TEXT = "\n".join(
         "br label %head",
         "called:",
         "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product],",
-        " [%read.status, %read], [%waiting.status, %waiting], [0, %counting], [%turning.status, %turning]",
+        " [%read.status, %read], [%waiting.status, %waiting]",
         "%calls.at = getelementptr i64, ptr %counts, i64 %kind",
         "%calls = load i64, ptr %calls.at",
         "%calls.now = add i64 %calls, 1",
         "store i64 %calls.now, ptr %calls.at",
         "%next = add i64 %n, 1",
+        f"%is.read = icmp eq i64 %kind, {READ}",
+        f"%each = select i1 %is.read, i64 {READS}, i64 {CALLS}",
+        "%since = urem i64 %calls.now, %each",
+        "%is.turn = icmp eq i64 %since, 0",
+        "br i1 %is.turn, label %turning, label %head",
+        "turning:",
+        "%turning.status = call i32 %turn()",
+        # What has failed says more.
+        "%fine = icmp eq i32 %status, 0",
+        "%status.then = select i1 %fine, i32 %turning.status, i32 %status",
         "br label %head",
         "done:",
         "ret i64 0",

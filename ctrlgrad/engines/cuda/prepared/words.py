@@ -56,8 +56,6 @@ class LaunchList:
     def __init__(self, words: list[int], inner: list[int], places: Mapping[Hashable, list[int]]) -> None:
         self.words = np.array(words, np.int64)
         self.words[inner] += self.address
-        # How often anything has changed.
-        self.version = 0
         self._places = {what: (np.array(found), self.words[found]) for what, found in places.items()}
         self._now = dict.fromkeys(places, 0)
 
@@ -70,6 +68,11 @@ class LaunchList:
         """All that is to be set."""
         return tuple(self._places)
 
+    @property
+    def state(self) -> tuple[int, ...]:
+        """All that is set."""
+        return tuple(self._now.values())
+
     def now(self, known: Known) -> int:
         """What is known by now."""
         return self._now[known.what] + known.plus
@@ -80,7 +83,6 @@ class LaunchList:
             places, plus = self._places[what]
             self.words[places] = plus + word
             self._now[what] = word
-            self.version += 1
 
 
 __all__ = ["WORD", "Known", "LaunchList", "Words"]

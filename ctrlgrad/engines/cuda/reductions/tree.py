@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 # Threads of a block, the most elements that one goes through where there are more threads, and the most blocks.
 BLOCK, SERIAL, MOST_BLOCKS = 256, 32, 1 << 16
+# The most bytes that a block's threads share without being asked for more.
+SHARED = 48 << 10
 # A thread has so many elements where they are few.
 _FEW = 4
 # Neighbouring results that a block reads together, at least: as many as a warp has threads.
@@ -52,4 +54,4 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-__all__ = ["BLOCK", "MOST_BLOCKS", "SERIAL", "Tree", "scan_tree", "tree"]
+__all__ = ["BLOCK", "MOST_BLOCKS", "SERIAL", "SHARED", "Tree", "scan_tree", "tree"]
