@@ -72,6 +72,7 @@ def _chosen(reading: Reading, selector: Operand, count: int) -> View:
 def _read(reading: Reading, program: Program, given: Sequence[object], read: Read) -> _Side:
     with reading.launches.listing([]) as items:
         side = _Side(reading.inside(program, given), items, len(reading.launches.buffers))
+        reading.launches.enter(reading.listing.slots(side.reading.counter))
         read(side.reading)
     return side
 
