@@ -31,6 +31,11 @@ class _Side:
     # Its buffers that have become buffers of the results.
     renamed: dict[Source, Source] = field(default_factory=dict)
 
+    def is_own(self, source: Source) -> bool:
+        """Whether it is one of its buffers, and no other result's by now."""
+        is_first = source not in self.renamed.values()
+        return is_first and isinstance(source, Buffer) and source.number >= self.first
+
 
 def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read: Read) -> tuple[object, ...]:
     """The results of a `cond`, whose sides are these."""
@@ -124,8 +129,7 @@ def _write(side: _Side, value: Operand, result: View) -> None:
     """A buffer of the side's own becomes the result's; all else is copied."""
     launches = side.reading.launches
     with launches.listing(side.items):
-        is_own = isinstance(value, View) and isinstance(value.source, Buffer) and value.source.number >= side.first
-        if isinstance(value, View) and is_own and side.reading.is_whole(value):
+        if isinstance(value, View) and side.is_own(value.source) and side.reading.is_whole(value):
             launches.renamed(value.source, result.source)
             side.renamed[value.source] = result.source
         else:
