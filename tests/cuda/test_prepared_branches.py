@@ -119,7 +119,21 @@ def collected(x: Any) -> Any:
     return looped(step, (x, cg.TensorArray(np.float64, None, (3, 3))))[1].stack()
 
 
-FUNCTIONS = [computed, seldom, nested, updated, numbered, indexed, collected]
+def shared(x: Any) -> Any:
+    """A side yields one array twice: both results have it."""
+
+    def once(y: Any) -> Any:
+        y = cnp.sin(y) * 0.9
+        return y, y
+
+    def step(i: Any, y: Any) -> Any:
+        a, b = cg.cond(cnp.sum(y) + i % 3 > 1.0, once, lambda y: (cnp.cos(y), y * x), y)
+        return a + b * 0.3
+
+    return looped(step, x)
+
+
+FUNCTIONS = [computed, seldom, nested, updated, numbered, indexed, collected, shared]
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])

@@ -15,6 +15,7 @@ written, as in the reference engine; the rows themselves are never copied.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.leases import Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.ownership import POPPED_ALONE
-from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.errors import ExecutionError, MemoryBudgetError
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
@@ -180,6 +181,30 @@ class DeviceStack:
         if not block.count:
             self.blocks.pop()
             self.rest()
+
+    def take_off(self, count: int) -> None:
+        """Take rows off the blocks on top; they stay where they lie."""
+        if count > len(self):
+            raise ExecutionError("stack: popped more values than were pushed")
+        while count:
+            taken = min(count, self.blocks[-1].count)
+            self.take(taken)
+            count -= taken
+
+    def alike(self, shape: tuple[int, ...]) -> int:
+        """How many rows of this shape there are on top."""
+        return sum(block.count for block in itertools.takewhile(lambda its: its.shape == shape, reversed(self.blocks)))
+
+    def copy_top(self, target: Any) -> int:
+        """Copy as many rows from the top as there are in an array; how many copies that were."""
+        left, copies = len(target), 0
+        for block in reversed(self.blocks):
+            count = min(left, block.count)
+            if not count:
+                break
+            target[left - count : left] = self._array(block)[block.count - count : block.count]
+            left, copies = left - count, copies + 1
+        return copies
 
     def drop(self, count: int) -> None:
         """Take rows off the end that nothing has read."""

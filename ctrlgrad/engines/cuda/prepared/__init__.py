@@ -27,7 +27,8 @@ What it carries has one buffer each. A stack that begins and ends within an iter
 Where such a loop pushes as often as the data says, nobody knows before an iteration how much memory its rows need. They
 lie by a counter that stops where there is none (the `slot`); a run that has pushed more than that is made again from
 its beginning, with all the memory that it has turned out to need. Backwards the host has the trip counts, since it
-knows the stack that they are popped off: then it knows for how many iterations there are rows.
+knows the stack that they are popped off: then it knows for how many iterations there are rows. Where it does not, a run
+that would have popped more rows than it has is made again too.
 
 What is bound (`binding`) is a list in the processor's memory (`entries`): of each launch the function, the grid, and
 packed arguments that stay as they are while a loop runs, but for those of the first launch: it writes counters and

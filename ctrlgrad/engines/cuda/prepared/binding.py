@@ -34,6 +34,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     PreparedBody,
 )
 from ctrlgrad.engines.cuda.prepared.operands import (
+    ENDLESS,
     Affine,
     Before,
     Began,
@@ -49,6 +50,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Most,
     Rows,
     RunNumber,
+    Short,
     View,
     Word,
     wrapped,
@@ -77,6 +79,8 @@ class Binding:
         self.odd = 0
         self._given: Mapping[Given, Any] = {}
         self._memory: Any = None
+        # Where an index that is out of range is noted, if any may be.
+        self._flag: Any = None
         self._launcher: Launcher | None = None
         # Whether all of the list has been called before: what is loaded at its first call is there.
         self.is_warm = False
@@ -106,7 +110,7 @@ class Binding:
         try:
             self._memory = self.library.empty((self.body.placement.nbytes,), _BYTE)
             if Flag() in self.list.named:
-                context.index_flag()
+                self._flag = context.index_flag()
             for position, its in enumerate(self.body.carries):
                 if isinstance(its, CarriedArray):
                     self.carried[Carried(position)] = array_buffers(context, its, carry, position)
@@ -131,7 +135,7 @@ class Binding:
 
     def end(self) -> None:
         """Let go of all memory."""
-        self._given, self.carried, self._memory, self._workspace = {}, {}, None, None
+        self._given, self.carried, self._memory, self._workspace, self._flag = {}, {}, None, None, None
 
     @property
     def _called(self) -> Launcher:
@@ -207,19 +211,20 @@ class Binding:
         self.odd = (self._begun + found[Counter(0)]) & 1
         return found
 
-    def saved(self) -> list[tuple[Carried, Any]]:
-        """Copies of what is carried now. Raises `MemoryBudgetError`."""
-        return [(key, self.library.xp.array(buffers[self.odd])) for key, buffers in self.carried.items()]
+    def saved(self) -> list[tuple[Any, Any]]:
+        """What is carried now, and the run's flag, each with a copy. Raises `MemoryBudgetError`."""
+        found = [buffers[self.odd] for buffers in self.carried.values()]
+        return [(x, self.library.xp.array(x)) for x in (*found, *([] if self._flag is None else [self._flag]))]
 
-    def restore(self, saved: Sequence[tuple[Carried, Any]]) -> None:
-        """Have what was carried when the run began, where it lay."""
+    def restore(self, saved: Sequence[tuple[Any, Any]]) -> None:
+        """Have what was carried when the run began, where it lay, and what had been noted by then."""
         self.odd = self._begun
-        for key, array in saved:
-            self.carried[key][self.odd][...] = array
+        for target, array in saved:
+            target[...] = array
 
     def _value(self, word: Word, iterations: int, rows: Mapping[int, RowMemory], integers: Mapping[int, int]) -> int:
         match word:
-            case Counter() | Before():
+            case Counter() | Before() | Short():
                 return 0
             case Limit():
                 return iterations
@@ -230,7 +235,8 @@ class Binding:
             case Began():
                 return self._moment
             case Capacity(position):
-                return self._rows(position).usable(rows[position].capacity)
+                its = rows[position]
+                return ENDLESS if its.is_whole else self._rows(position).usable(its.capacity)
             case LastSlot(position):
                 return rows[position].capacity - self._rows(position).at_least
             case Most(position):

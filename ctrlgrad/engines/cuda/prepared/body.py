@@ -86,7 +86,6 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     launches.advance(0, listing.slots(0))
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     unknown = {position: its for position, its in stacks.items() if not its.is_known}
-    _require(all(its.pushes or its.is_bounded for its in unknown.values() if its.most is None), _ENDLESS)
     asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
     if unknown or asked is not None:
         launches.check(unknown, asked)
@@ -105,9 +104,6 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         ending,
         listing.regions,
     )
-
-
-_ENDLESS = "a loop inside pops, and how often it does follows from data"
 
 
 def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:

@@ -31,6 +31,11 @@ class _Side:
     # Its buffers that have become buffers of the results.
     renamed: dict[Source, Source] = field(default_factory=dict)
 
+    def is_own(self, source: Source) -> bool:
+        """Whether it is one of its buffers, and no other result's by now."""
+        is_first = source not in self.renamed.values()
+        return is_first and isinstance(source, Buffer) and source.number >= self.first
+
 
 def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read: Read) -> tuple[object, ...]:
     """The results of a `cond`, whose sides are these."""
@@ -72,6 +77,7 @@ def _chosen(reading: Reading, selector: Operand, count: int) -> View:
 def _read(reading: Reading, program: Program, given: Sequence[object], read: Read) -> _Side:
     with reading.launches.listing([]) as items:
         side = _Side(reading.inside(program, given), items, len(reading.launches.buffers))
+        reading.launches.enter(reading.listing.slots(side.reading.counter))
         read(side.reading)
     return side
 
@@ -123,8 +129,7 @@ def _write(side: _Side, value: Operand, result: View) -> None:
     """A buffer of the side's own becomes the result's; all else is copied."""
     launches = side.reading.launches
     with launches.listing(side.items):
-        is_own = isinstance(value, View) and isinstance(value.source, Buffer) and value.source.number >= side.first
-        if isinstance(value, View) and is_own and side.reading.is_whole(value):
+        if isinstance(value, View) and side.is_own(value.source) and side.reading.is_whole(value):
             launches.renamed(value.source, result.source)
             side.renamed[value.source] = result.source
         else:

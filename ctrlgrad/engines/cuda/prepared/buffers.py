@@ -1,16 +1,31 @@
-"""The buffers of what a loop carries: two of an array that iterations read and write in turn, one that stays twice."""
+"""What a loop captures, and the buffers of what it carries: two of an array that iterations read and write in turn, one
+that stays twice."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.prepared.inputs import Input, TableInput
 from ctrlgrad.engines.cuda.prepared.model import CarriedArray, CarriedTable
-from ctrlgrad.engines.cuda.prepared.operands import contiguous
+from ctrlgrad.engines.cuda.prepared.operands import Given, contiguous
 from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_table
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.errors import MemoryBudgetError
+
+
+def captured(context: Context, shared: Sequence[Any], inputs: Sequence[Input]) -> dict[Given, Any]:
+    """What a loop captures, tables as arrays."""
+    given: dict[Given, Any] = {}
+    for slot, (x, its) in enumerate(zip(shared, inputs, strict=False)):
+        if not isinstance(its, TableInput):
+            given[Given(slot)] = x
+            continue
+        table = as_table(context, x, its)
+        given[Given(slot)] = context.xp.ascontiguousarray(table.rows)
+        given[Given(slot, is_marks=True)] = table.marks
+    return given
 
 
 def array_buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:
@@ -57,4 +72,4 @@ def table_buffers(
     return buffers[0], buffers[1]
 
 
-__all__ = ["array_buffers", "table_buffers"]
+__all__ = ["array_buffers", "captured", "table_buffers"]

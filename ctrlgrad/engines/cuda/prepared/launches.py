@@ -40,6 +40,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Operand,
     Rows,
     Shape,
+    Short,
     Source,
     View,
     Word,
@@ -176,9 +177,13 @@ class Launches:
         """The number of a word."""
         return self.words.setdefault(its, len(self.words))
 
+    def number(self, its: Word) -> View:
+        """A word as an array on the card."""
+        return word_view(self.word(its))
+
     def counter(self, number: int) -> View:
         """A counter as an array on the card."""
-        return word_view(self.word(Counter(number)))
+        return self.number(Counter(number))
 
     def copied(self, x: Operand, target: View) -> None:
         dtype = INT64 if isinstance(x, Affine) else x.dtype
@@ -203,21 +208,35 @@ class Launches:
         self.items.append(ProductLaunch(a, b, out, adds))
 
     def advance(self, number: int, slots: Mapping[int, int]) -> None:
-        """A region has been gone through: its counter counts. Where slots are counted it has pushed so many rows."""
+        """A region has been gone through: its counter counts. Where slots are counted it has so many rows."""
         counter = self.counter(number)
         self.kernel(ADVANCE, (), [counter], [counter])
         self.move(slots)
 
+    def enter(self, slots: Mapping[int, int]) -> None:
+        """A pass begins of a region that pops so many rows (below 0) off stacks: it is noted where there are none."""
+        popped = [position for position, rows in slots.items() if rows < 0]
+        if not popped:
+            return
+        ends = [self.number(LastSlot(position)) for position in popped]
+        changed = [*(self.counter(slot(position)) for position in popped), self.number(Short())]
+        last = [(f"a{k}", f"a{len(changed) + k}") for k in range(len(popped))]
+        found = [f"np_select({x} < {end}, {x}, {end})" for x, end in last]
+        is_short = " | ".join(f"({x} > {end})" for x, end in last)
+        found.append(f"np_select({is_short}, int64(1), a{len(popped)})")
+        self.kernel(whole(len(changed) + len(ends), found), (), [*changed, *ends], changed)
+
     def move(self, slots: Mapping[int, int]) -> None:
-        """So many rows have been pushed on stacks, by their positions."""
+        """So many rows have been pushed on stacks, or popped off them (below 0), by their positions."""
         if not slots:
             return
-        words: list[Word] = [Counter(slot(position)) for position in slots]
-        ends: list[Word] = [LastSlot(position) for position in slots]
-        moved = [f"(a{k} + int64({rows}))" for k, rows in enumerate(slots.values())]
-        found = [f"np_select({x} < a{len(words) + k}, {x}, a{len(words) + k})" for k, x in enumerate(moved)]
-        given = [word_view(self.word(x)) for x in (*words, *ends)]
-        self.kernel(whole(len(given), found), (), given, given[: len(words)])
+        words = [self.counter(slot(position)) for position in slots]
+        ends = {position: self.number(LastSlot(position)) for position, rows in slots.items() if rows > 0}
+        last = {position: f"a{len(words) + k}" for k, position in enumerate(ends)}
+        moved = {position: f"(a{k} + int64({abs(rows)}))" for k, (position, rows) in enumerate(slots.items())}
+        # Of those that are popped it is seen when the next pass begins.
+        found = [f"np_select({x} < {last[n]}, {x}, {last[n]})" if n in last else x for n, x in moved.items()]
+        self.kernel(whole(len(words) + len(ends), found), (), [*words, *ends.values()], words)
 
     def check(self, stacks: Mapping[int, CarriedRows], asked: View | None = None) -> None:
         """Behind an iteration: whether there is another one, for which there is memory on these stacks.
@@ -243,6 +262,8 @@ class Launches:
                 most = f"np_select({most} < {pushed}, {pushed}, {most})"
                 found |= {Most(position): most, Before(position): rows}
             conditions.append(f"({rows} + {most} <= {read(Capacity(position))})")
+        if any(its.is_endless and not its.pushes for its in stacks.values()):
+            conditions.append(f"({read(Short())} == int64(0))")
         given = [word_view(self.word(x)) for x in words]
         dtypes = ["int64"] * len(words)
         if asked is not None:

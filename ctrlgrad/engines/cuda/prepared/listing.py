@@ -24,7 +24,7 @@ class Rates:
     """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
     carry's position, or to the rows of a local stack; how many rows each region adds to a carried one, by its position
     and the region's counter; how many rows each new local stack has at last; and on which carried stacks as many rows
-    are pushed as the data says.
+    are pushed as the data says, or popped off.
 
     Found in one reading, used in the next.
     """
@@ -102,9 +102,15 @@ class Listing:
             self.rows.setdefault(position, {})[counter] = rows
 
     def slots(self, counter: int) -> dict[int, int]:
-        """How many rows a region pushes on stacks of which only the card knows how many they have, by position."""
-        found = {position: self.rows.get(position, {}).get(counter, 0) for position in sorted(self.rates.endless)}
+        """How many rows a region pushes, or pops (below 0), of which only the card knows how many there are, by the
+        stacks' positions."""
+        found = {position: self.rates.rows[position].get(counter, 0) for position in sorted(self.rates.endless)}
         return {position: rows for position, rows in found.items() if rows}
+
+    @property
+    def may_be_short(self) -> bool:
+        """Whether as many rows are popped as only the card knows: of those that a run has there may be too few."""
+        return any(rows < 0 for position in self.rates.endless for rows in self.rates.rows[position].values())
 
     def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
         """Have all rows of a stack be alike, and none popped off where some are pushed."""

@@ -14,9 +14,9 @@ What such a loop carries is, for all of its iterations:
 Where the loop counts to a bound that goes by steps, a run has only iterations in which how often it goes on is not
 below 0, and indices that go by the loop's counter are held within their axes by the first and the last one. Where it
 counts to a number that only the card has (a trip count that was popped), the card has how often it goes on; the host
-may know that beforehand too (`passes`). Where it does not, no stack may be popped off inside, and what is pushed may be
-more than there is memory for: such a run is made again (`row_memory`). An index that goes by a counter whose end only
-the card has is one of the card's.
+may know that beforehand too (`passes`). Where it does not, what is pushed may be more than there is memory for, and
+what is popped more than a run has at hand: such a run is made again (`row_memory`). An index that goes by a counter
+whose end only the card has is one of the card's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ctrlgrad.engines.cuda.placement import HOST, Places
 from ctrlgrad.engines.cuda.prepared.launches import whole
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Item, KernelLaunch, Repeating, lists_in
 from ctrlgrad.engines.cuda.prepared.operands import (
+    ENDLESS,
     INT64,
     Affine,
     Buffer,
@@ -41,15 +42,12 @@ from ctrlgrad.engines.cuda.prepared.operands import (
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
 from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, Unusable, sources_of
 from ctrlgrad.engines.cuda.program import NodeStep, Program
-from ctrlgrad.engines.cuda.texts import cast_text
 from ctrlgrad.ir import StackType, Use, Value, walk
 from ctrlgrad.ir.control import Loop
 from ctrlgrad.ir.counting import Counting
 
 # Reads the steps of a region.
 Read = Callable[[Reading], None]
-# More than a loop ever goes on.
-ENDLESS = 1 << 62
 
 
 class Looping(Protocol):
@@ -105,6 +103,7 @@ class _Listed:
         with self.launches.inside(self.node, self.since):
             self._begin()
             with self.launches.listing([]) as items:
+                self.launches.enter(self.listing.slots(self.counter))
                 inside = self.reading.repeated(self.loop.iteration, self.given, self.counter, self._fixed())
                 self.read(inside)
                 self._leave(inside)
@@ -201,9 +200,9 @@ class _Listed:
         """The predicate, of what is carried now."""
         asked = self.reading.inside(self.loop.cond, self.given, is_counted=False)
         self.read(asked)
-        test = asked.operand(self.loop.cond.outputs[0])
-        dtype = INT64 if isinstance(test, Affine) else test.dtype
-        self.launches.kernel(cast_text(dtype, INT64), (), [test], [self.goes_on])
+        condition, given = asked.unless_short("a0", [asked.operand(self.loop.cond.outputs[0])])
+        text = whole(["bool", *["int64"] * len(given[1:])], [f"np_select({condition}, int64(1), int64(0))"])
+        self.launches.kernel(text, (), given, [self.goes_on])
 
     # What an iteration leaves.
 
@@ -386,4 +385,4 @@ def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> b
     )
 
 
-__all__ = ["ENDLESS", "Looping", "repeated"]
+__all__ = ["Looping", "repeated"]

@@ -180,8 +180,13 @@ class CarriedRows:
 
     @property
     def is_endless(self) -> bool:
-        """Whether an iteration pushes as many as the data says."""
-        return not self.is_known and self.most is None and self.pushes
+        """Whether an iteration pushes as many as the data says, or pops as many as only the card knows."""
+        return not self.is_known and self.most is None and (self.pushes or not self.is_bounded)
+
+    @property
+    def least(self) -> int:
+        """How many rows any pass has that has some."""
+        return min(abs(count) for _, count in self.rows)
 
     @property
     def at_least(self) -> int:
@@ -189,8 +194,9 @@ class CarriedRows:
         return max(abs(count) for _, count in self.rows) if self.most is None else self.most
 
     def usable(self, capacity: int) -> int:
-        """How many rows may be pushed where there is memory for so many: no pass begins behind the last slot."""
-        return capacity - self.at_least + min(count for _, count in self.rows) if self.is_endless else capacity
+        """How many rows may be pushed, or popped, where there is memory for so many: no pass begins behind the last
+        slot."""
+        return capacity - self.at_least + self.least if self.is_endless else capacity
 
     def moved(self, counts: Mapping[int, int]) -> int:
         """How many rows are pushed, or popped (below 0), where regions are gone through so often."""
@@ -286,7 +292,8 @@ class PreparedBody:
 
     @property
     def endless(self) -> dict[int, CarriedRows]:
-        """The stacks on which as many rows are pushed as the data says, by their positions."""
+        """The stacks on which as many rows are pushed as the data says, or off which as many are popped, by their
+        positions."""
         found = {position: its for position, its in enumerate(self.carries) if isinstance(its, CarriedRows)}
         return {position: its for position, its in found.items() if its.is_endless}
 

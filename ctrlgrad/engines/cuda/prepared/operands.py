@@ -13,6 +13,8 @@ from ctrlgrad.engines.cuda.sites import Site
 
 Shape = tuple[int, ...]
 INT64 = np.dtype(np.int64)
+# More than a loop ever goes on, or a stack has rows.
+ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -186,15 +188,15 @@ class Capacity:
 
 @dataclass(frozen=True)
 class LastSlot:
-    """Of a stack on which as many rows are pushed as the data says, the last row where a pass may begin: there is
-    memory for its rows."""
+    """Of a stack on which as many rows are pushed as the data says, or off which as many are popped, the last row where
+    a pass may begin: there is memory for its rows."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class Most:
-    """The most rows that an iteration has pushed on such a stack so far."""
+    """The most rows that an iteration has pushed on such a stack, or popped off it, so far."""
 
     position: int
 
@@ -216,13 +218,19 @@ class RunNumber:
     """By which its graphs are stopped."""
 
 
+@dataclass(frozen=True)
+class Short:
+    """Whether a pass has begun for which there are not enough rows that it pops: what follows from it means nothing."""
+
+
 # As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
-Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | Before | Began | RunNumber
+Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | Before | Began | RunNumber | Short
 
 
 def slot(position: int) -> int:
-    """The counter of rows on a stack on which as many are pushed as the data says. It stops at the last slot: rows for
-    which there is no memory are written there, each over the one before."""
+    """The counter of rows on a stack on which as many are pushed as the data says, or off which as many are popped. No
+    pass begins behind the last slot: rows for which there is no memory are written there, each over the one before, and
+    a pass that would pop more rows than there are reads others."""
     return -1 - position
 
 

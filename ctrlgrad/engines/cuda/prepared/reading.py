@@ -25,6 +25,7 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     Fixed,
     Given,
     Operand,
+    Short,
     Source,
     View,
     contiguous,
@@ -184,9 +185,17 @@ class Reading:
         if number.steps and number == Affine(0, (), number.steps[:1]) and self.listing.is_clipped(number.steps[0]):
             return number
         counter = self.listing.clipped(number, self.counter)
-        text = whole(1, ["np_select(a0 > int64(0), a0, int64(0))"])
-        self.launches.kernel(text, (), [number], [self.launches.counter(counter)])
+        condition, given = self.unless_short("a0 > int64(0)", [number])
+        text = whole(len(given), [f"np_select({condition}, a0, int64(0))"])
+        self.launches.kernel(text, (), given, [self.launches.counter(counter)])
         return Affine(0, (), ((counter, 1),))
+
+    def unless_short(self, condition: str, given: Sequence[Operand]) -> tuple[str, list[Operand]]:
+        """A condition on numbers `a0` and so on, and these: it does not hold where rows have been missing, since what
+        follows from others in their place must not go on for ever."""
+        if not self.listing.may_be_short:
+            return condition, list(given)
+        return f"({condition}) & (a{len(given)} == int64(0))", [*given, self.launches.number(Short())]
 
     def view(self, slot: int) -> View:
         """An array; a number is written into one."""

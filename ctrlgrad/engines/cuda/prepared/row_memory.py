@@ -7,18 +7,22 @@ the card in front of a run that pops them, and read behind one that pushes them.
 
 Of a stack on which as many rows are pushed as the data says nobody knows how much memory an iteration needs: as much as
 any before it, as a rule. Where it turns out to be more, the run is made again from its beginning, with as much memory
-as it has turned out to need.
+as it has turned out to need. So it is where as many rows are popped as only the card knows, and the block on top may
+have fewer: then they lie in memory of the run's own, with those of the blocks below, and a run that would have popped
+more is made again with twice as many. Below the last row there may be some that mean nothing, which keep a pass that is
+given others than it should be within this memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.prepared.model import CarriedRows
+from ctrlgrad.engines.cuda.prepared.model import CarriedRows, PreparedBody
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack, own_stack
 from ctrlgrad.errors import ExecutionError
@@ -33,12 +37,14 @@ class RowMemory:
     """Where the next row is pushed, or behind the next one that is popped, and how many rows there may be.
 
     Attributes:
-        most: how many an iteration is expected to push, where the data says that.
+        most: how many an iteration is expected to push, where the data says that, or to pop, where only the card knows.
+        is_whole: whether the stack has no other rows, so nothing can be popped but these.
     """
 
     address: int
     capacity: int
     most: int = 0
+    is_whole: bool = False
 
 
 class StackRows:
@@ -46,7 +52,7 @@ class StackRows:
 
     def __init__(self, context: Context, position: int, its: CarriedRows) -> None:
         self.context, self.its, self.position = context, its, position
-        # The most rows that an iteration has pushed, as far as anybody has counted.
+        # The most rows that an iteration has pushed, or popped, as far as anybody has counted.
         self.most = max(its.at_least, 1)
         # Where rows lie that are not in the stack, while a run lasts.
         self._aside: Any = None
@@ -68,6 +74,8 @@ class StackRows:
             if its.is_known:
                 return MOST_NUMBERS if its.pushes else min(len(stack), MOST_NUMBERS)
             return self._numbers(stack)
+        if self._pops_endless:
+            return its.at_least if not len(stack) or stack.top_rows(its.shape) else 0
         if its.is_known:
             if its.pushes:
                 return stack.free_rows(its.shape) if is_needed else stack.open_rows(its.shape)
@@ -99,7 +107,9 @@ class StackRows:
 
         Raises `MemoryBudgetError`.
         """
-        its, stack = self.its, carry[self.position]
+        its, stack, self._aside = self.its, carry[self.position], None
+        if self._pops_endless:
+            return self._taken(stack)
         if isinstance(stack, DeviceStack):
             if self._is_aside(stack):
                 return self._empty(self._rows_aside)
@@ -119,6 +129,38 @@ class StackRows:
         """Memory for the rows of a run that has pushed so many. Raises `MemoryBudgetError`."""
         return self._empty(rows + self.most + self.its.at_least)
 
+    # Popped as often as only the card knows.
+
+    @property
+    def _pops_endless(self) -> bool:
+        return self.its.is_endless and not self.its.pushes
+
+    def _taken(self, stack: Stack) -> RowMemory:
+        """Where the rows on top lie: in the block, or aside."""
+        its = self.its
+        if not isinstance(stack, DeviceStack):
+            return self.taken_aside(stack, max(OWN_NUMBERS, 2 * self.most))
+        count = stack.top_rows(its.shape)
+        is_whole = count == len(stack) and its.least == its.at_least <= count
+        if not is_whole and its.usable(count) < self.most:
+            return self.taken_aside(stack, max(2 * self.most, OWN_BYTES // its.row_bytes))
+        return replace(self._memory(stack.top()[0], count, count), is_whole=is_whole)
+
+    def taken_aside(self, stack: Stack, wanted: int) -> RowMemory:
+        """So many rows as they come off the stack, if there are. Raises `MemoryBudgetError`."""
+        its, context = self.its, self.context
+        assert its.dtype is not None
+        there = stack.alike(its.shape) if isinstance(stack, DeviceStack) else len(stack)
+        count = min(there, wanted)
+        # No pass reads these that has all of its rows.
+        below = its.at_least - min(count, its.least)
+        if isinstance(stack, DeviceStack):
+            self._aside = context.library.empty((below + count, *its.shape), its.dtype)
+            context.counts.calls += stack.copy_top(self._aside[below:])
+        else:
+            self._aside = context.on_device(np.array([0] * below + stack[len(stack) - count :], its.dtype))
+        return replace(self._memory(self._aside, below + count, below + count), is_whole=count == there)
+
     def _empty(self, rows: int) -> RowMemory:
         assert self.its.dtype is not None
         self._aside = self.context.library.empty((rows, *self.its.shape), self.its.dtype)
@@ -136,14 +178,12 @@ class StackRows:
         self._aside = None
         if not isinstance(stack, DeviceStack):
             self._moved_on_host(stack, rows, aside)
-        elif aside is not None and rows < 0:
-            raise ExecutionError("stack: popped more values than were pushed")
+        elif rows < 0:
+            stack.take_off(-rows)
         elif aside is not None:
             self.context.counts.calls += stack.extend(aside[:rows])
-        elif rows > 0:
-            stack.commit(rows)
         elif rows:
-            stack.take(-rows)
+            stack.commit(rows)
 
     def _moved_on_host(self, stack: list[Any], rows: int, aside: Any) -> None:
         if rows > 0:
@@ -154,4 +194,10 @@ class StackRows:
             del stack[rows:]
 
 
-__all__ = ["RowMemory", "StackRows"]
+def pushed_too_many(form: PreparedBody, rows: Mapping[int, RowMemory], counts: Mapping[int, int]) -> dict[int, int]:
+    """How many rows were pushed on stacks of which some had no memory."""
+    moved = {position: its.moved(counts) for position, its in form.endless.items()}
+    return {n: count for n, count in moved.items() if count > form.endless[n].usable(rows[n].capacity)}
+
+
+__all__ = ["RowMemory", "StackRows", "pushed_too_many"]

@@ -90,7 +90,8 @@ def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dt
     row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
     nbytes = row.size * dtype.itemsize
     rates = reading.listing.rates
-    known = {slot(stack.position): 1} if stack.position in rates.endless else rates.rows.get(stack.position, {})
+    is_endless, sign = stack.position in rates.endless, 1 if pushes else -1
+    known = {slot(stack.position): sign} if is_endless else rates.rows.get(stack.position, {})
     steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
     number = stack.rows if pushes else stack.rows - 1
     return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.buffers import captured
 from ctrlgrad.engines.cuda.prepared.forms import Body, Form
 from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
-from ctrlgrad.engines.cuda.prepared.inputs import TableInput
 from ctrlgrad.engines.cuda.prepared.model import (
     CarriedArray,
     CarriedNumber,
@@ -19,11 +18,11 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedTable,
     PreparedBody,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Began, Counter, Given, Most, wrapped
+from ctrlgrad.engines.cuda.prepared.operands import Began, Counter, Given, Most, Short, wrapped
 from ctrlgrad.engines.cuda.prepared.passes import Passes, TooManyPasses, fitting
-from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows
+from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows, pushed_too_many
 from ctrlgrad.engines.cuda.prepared.state import LoopState, Way
-from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack, as_table
+from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack
 from ctrlgrad.errors import MemoryBudgetError
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
@@ -58,6 +57,8 @@ class Iterations:
         # did.
         self._each: dict[int, np.ndarray] = {}
         self._counted: dict[int, int] = {}
+        # Whether it had not enough rows that are popped: what it computed means nothing.
+        self._is_short = False
         self._stacks: dict[int, StackRows] = {}
 
     def advance(self, most: int, longest: int = 0) -> int:
@@ -111,11 +112,13 @@ class Iterations:
             rows, saved = self._lent(form.body, count), binding.saved() if form.body.endless else []
             self.context.counts.calls += len(saved)
             self._launch(form.body, binding, rows, count, in_graph)
-            if short := self._short(form.body, rows):
+            while self._is_short or pushed_too_many(form.body, rows, self._counted):
                 # The same iterations once more, with memory for all of their rows.
                 binding.restore(saved)
                 self.context.counts.calls += len(saved)
-                rows |= {n: self._stacks[n].more(moved) for n, moved in short.items()}
+                if not (more := self._more(form.body, rows)):
+                    return 0
+                rows |= more
                 count = self._counted[0]
                 self._launch(form.body, binding, rows, count, in_graph and count > TURN)
         except MemoryBudgetError:
@@ -300,10 +303,13 @@ class Iterations:
             if isinstance(its, CarriedRows)
         }
 
-    def _short(self, form: PreparedBody, rows: dict[int, RowMemory]) -> dict[int, int]:
-        """How many rows were pushed on stacks of which some had no memory."""
-        moved = {position: its.moved(self._counted) for position, its in form.endless.items()}
-        return {n: count for n, count in moved.items() if count > form.endless[n].usable(rows[n].capacity)}
+    def _more(self, form: PreparedBody, rows: dict[int, RowMemory]) -> dict[int, RowMemory]:
+        """Memory for more rows; none where more were popped than there are."""
+        if not self._is_short:
+            return {n: self._stacks[n].more(count) for n, count in pushed_too_many(form, rows, self._counted).items()}
+        # How many that were follows from rows that were not there.
+        popped = [n for n, its in form.endless.items() if not its.pushes and not rows[n].is_whole]
+        return {n: self._stacks[n].taken_aside(self.state.carry[n], 2 * rows[n].capacity) for n in popped}
 
     def _launch(
         self, form: PreparedBody, binding: Binding, rows: dict[int, RowMemory], count: int, in_graph: bool
@@ -329,7 +335,8 @@ class Iterations:
         else:
             words = binding.counted(self.context)
             self._counted = {word.number: found for word, found in words.items() if isinstance(word, Counter)}
-            for position in form.endless:
+            self._is_short = bool(words.get(Short(), 0))
+            for position in () if self._is_short else form.endless:
                 self._stacks[position].most = words[Most(position)]
         if form.asks and not in_graph:
             # The card may have ended the run before the others.
@@ -358,7 +365,7 @@ class Iterations:
             binding = None
         if binding is None:
             # No name is left of what is carried: what nobody else holds becomes a buffer.
-            given = self._captured(form)
+            given = captured(self.context, state.shared, form.inputs)
             first = len(state.shared)
             given |= {Given(first + n): x for n, x in enumerate(state.carry) if isinstance(x, np.generic)}
             for region, program in enumerate(form.body.programs):
@@ -371,18 +378,6 @@ class Iterations:
                 raise
         self._binding = binding
         return binding
-
-    def _captured(self, form: Form) -> dict[Given, Any]:
-        """What a loop captures, tables as arrays."""
-        given: dict[Given, Any] = {}
-        for slot, (x, its) in enumerate(zip(self.state.shared, form.inputs, strict=False)):
-            if not isinstance(its, TableInput):
-                given[Given(slot)] = x
-                continue
-            table = as_table(self.context, x, its)
-            given[Given(slot)] = self.context.xp.ascontiguousarray(table.rows)
-            given[Given(slot, is_marks=True)] = table.marks
-        return given
 
     def _note(self, form: PreparedBody, counted: dict[int, int]) -> None:
         counters = self.context.run.counters
