@@ -1,4 +1,4 @@
-"""Arrays of rows in loops inside prepared lists: carried there, made anew in each iteration, read, and differentiated."""
+"""Arrays of rows in loops inside prepared lists: carried there, made anew in each iteration, read; and gradients."""
 
 from __future__ import annotations
 
@@ -177,6 +177,21 @@ def of_an_array(x: Any) -> Any:
     return cg.fori_loop(0, STEPS, outer, x)
 
 
+def written_over(x: Any) -> Any:
+    """Rows of an array, two of which are read before all are written: what is written over counts for nothing."""
+
+    def outer(i: Any, c: Any) -> Any:
+        y, total = c
+        rows = array(INNER, rewritable=True).unstack(cnp.stack([y * (k + 1) for k in range(INNER)]))
+        inner = lambda j, c: (cnp.sin(c[0]) + c[1].read(j % 2), c[1].write(j, c[0]))
+        z, rows = cg.fori_loop(0, INNER, inner, (y, rows))
+        w, others = cg.fori_loop(0, INNER, inner, (z, base))
+        return y * 0.8 + w * 0.1, total + rows.read(3) * others.read(2)
+
+    base = array(INNER, rewritable=True).write(1, x).write(3, x * 2.0)
+    return sum(cg.fori_loop(0, STEPS, outer, (x, x * 0.0)))
+
+
 FUNCTIONS = [
     carried,
     made_anew,
@@ -191,6 +206,7 @@ FUNCTIONS = [
     three_deep,
     from_the_same_beginning,
     of_an_array,
+    written_over,
 ]
 
 
@@ -348,6 +364,6 @@ MISTAKES = [
 @pytest.mark.parametrize("mistake", [nothing, *MISTAKES])
 def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     mistake(monkeypatch)
-    tried = ((made_anew, 1), (exchanged, 0), (from_the_same_beginning, 1), (from_loop_to_loop, 1), (again, 1))
+    tried = ((made_anew, 1), (exchanged, 0), (from_the_same_beginning, 1), (from_loop_to_loop, 1), (written_over, 1))
     is_found = any(shows(monkeypatch, graph_of(fn, order, X), [X]) for fn, order in tried)
     assert is_found == (mistake is not nothing)
