@@ -188,7 +188,7 @@ def written_over(x: Any) -> Any:
         w, others = cg.fori_loop(0, INNER, inner, (z, base))
         return y * 0.8 + w * 0.1, total + rows.read(3) * others.read(2)
 
-    base = array(INNER, rewritable=True).write(1, x).write(3, x * 2.0)
+    base = array(INNER, rewritable=True).write(1, x).write(2, x * 2.0)
     return sum(cg.fori_loop(0, STEPS, outer, (x, x * 0.0)))
 
 
