@@ -19,7 +19,6 @@ from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record
-from ctrlgrad.stacks.lengths import known_length
 from ctrlgrad.stacks.saving import Scope
 from ctrlgrad.stacks.sizes import Size
 
@@ -44,7 +43,7 @@ class Primal(Term):
 
     def length(self) -> Term:
         """The number of slots of a stack."""
-        known = known_length(self.forward, self.scope.producers, self.scope.number)
+        known = self.scope.length(self.forward)
         if known is not None:
             return constant(self.builder, known, np.int64)
         return Term(self.builder, self.scope.resolve(self.scope.observe("stack_length", self.forward)))

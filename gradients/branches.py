@@ -22,7 +22,8 @@ from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import Branch, Builder, Closed, Graph, Node, TensorType, Value
 from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ops.term import Term
-from ctrlgrad.stacks.saving import RegionScope, Thread
+from ctrlgrad.stacks.regions import RegionScope
+from ctrlgrad.stacks.saving import Thread
 
 
 class _Side:

@@ -29,8 +29,9 @@ from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.ops.term import Term
 from ctrlgrad.records import record
 from ctrlgrad.stacks.closed_forms import closed_form
+from ctrlgrad.stacks.regions import RegionScope
 from ctrlgrad.stacks.restoring import Restorable, Restoring
-from ctrlgrad.stacks.saving import RegionScope, Thread
+from ctrlgrad.stacks.saving import Thread
 
 ZERO, ONE = np.int64(0), np.int64(1)
 

@@ -7,7 +7,7 @@ gradient pops its rows off nothing is left, since the loop goes on as often as t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,16 +31,30 @@ class Length:
         return Length(self.base, self.rows + rows)
 
 
-def known_length(stack: Value, producers: Mapping[Value, Node], number: Number | None = None) -> int | None:
+def known_length(
+    stack: Value,
+    producers: Mapping[Value, Node],
+    number: Number | None = None,
+    outside: Callable[[Value], int | None] = lambda stack: None,
+) -> int | None:
     """The number of rows, where constants say it.
 
     Args:
         producers: those of the stack's graph.
         number: knows the constants; without it those of the graph alone are.
+        outside: knows how many rows a stack has that the graph is given.
     """
     number = number or (lambda value: constant_of(producers, value))
     found = _length(stack, producers, number)
-    return found.rows if found is not None and found.base is None else None
+    if found is None or found.base is None:
+        return None if found is None else found.rows
+    before = outside(found.base)
+    return None if before is None else before + found.rows
+
+
+def is_as_long(stack: Value, other: Value, producers: Mapping[Value, Node], number: Number) -> bool:
+    """Whether a stack has as many rows as another one, which the graph is given."""
+    return _length(stack, producers, number) == Length(other, 0)
 
 
 def _length(stack: Value, producers: Mapping[Value, Node], number: Number) -> Length | None:
@@ -127,4 +141,4 @@ def constant_of(producers: Mapping[Value, Node], value: Value) -> np.ndarray | N
     return None if constant is None else constant.value
 
 
-__all__ = ["constant_of", "known_length"]
+__all__ = ["constant_of", "is_as_long", "known_length"]

@@ -350,13 +350,13 @@ def never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_time_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    trips = loops._trips
+    trips = loops.trips_of
 
     def more(*given: Any) -> Affine | None:
         found = trips(*given)
         return None if found is None else found.plus(Affine(1))
 
-    monkeypatch.setattr(loops, "_trips", more)
+    monkeypatch.setattr(loops, "trips_of", more)
 
 
 def counts_from_the_run_on(monkeypatch: pytest.MonkeyPatch) -> None:

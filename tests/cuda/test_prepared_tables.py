@@ -271,11 +271,11 @@ def marks_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_are_not_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tables.TABLES, "stack_clear", lambda reading, step: (reading.table(step.operands[0]),))
+    monkeypatch.setitem(tables.TABLES, "stack_clear", lambda reading, step: (reading.value(step.operands[0]),))
 
 
 def always_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reading, "own_table", lambda self, slot, operands: self.table(slot))
+    monkeypatch.setattr(Reading, "own_view", lambda self, view, operands: view)
 
 
 def rows_are_read_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,15 +283,8 @@ def rows_are_read_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def all_count_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(reading: Reading, step: Any) -> tuple[object, ...]:
-        table = reading.table
-        reading.table = lambda slot: TableValue(table(slot).rows, None)  # type: ignore[method-assign]
-        try:
-            return tables.read(reading, step)
-        finally:
-            del reading.table  # type: ignore[method-assign]
-
-    monkeypatch.setitem(tables.TABLES, "stack_read", read)
+    found = tables.as_table
+    monkeypatch.setattr(tables, "as_table", lambda reading, stack: TableValue(found(reading, stack).rows, None))
 
 
 def marks_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

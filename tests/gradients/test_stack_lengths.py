@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from programs import PROGRAMS
 
 import ctrlgrad as cg
@@ -13,6 +14,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Value, close, definitions, verify, walk
 from ctrlgrad.ir.control import emit_branch, emit_loop
+from ctrlgrad.stacks import lengths, regions
 from ctrlgrad.stacks.lengths import known_length
 
 NUMBER = TensorType(np.dtype(np.float64), ())
@@ -141,3 +143,55 @@ def test_rows_that_only_the_run_counts_are_asked_for() -> None:
     second = cg.grad(lambda x: cnp.sum(cnp.sin(cg.grad(collected)(x))))
     graph = cg.function(second, signature=(cg.TensorSpec((None, 3), "float64"),)).graph(X)
     assert "stack_length" in ops(graph)
+
+
+# Of arrays that an iteration is given, it reads another version than it carries on.
+
+
+def written_and_read(x: Any, rows: Any, i: Any) -> Any:
+    return x * 0.5 + rows.write(0, cnp.sin(x)).read(i)
+
+
+def captured(x: Any) -> Any:
+    rows = cg.TensorArray("float64", size=3, element_shape=(), rewritable=True).write(1, x)
+    return cg.fori_loop(0, 4, lambda i, y: written_and_read(y, rows, i % 2), x)
+
+
+def carried(x: Any) -> Any:
+    def step(i: Any, c: Any) -> Any:
+        inner = lambda j, y: written_and_read(y, c[1], j)
+        return cg.fori_loop(0, 2, inner, c[0]), c[1].write(i % 3, c[0] * 0.7)
+
+    rows = cg.TensorArray("float64", size=3, element_shape=(), rewritable=True).write(1, x)
+    y, rows = cg.fori_loop(0, 4, step, (x, rows))
+    return y + cnp.sum(rows.stack())
+
+
+def longer(x: Any) -> Any:
+    step = lambda i, c: (written_and_read(c[0], c[1], i + 1), c[1].push(c[0] * 0.7))
+    rows = cg.TensorArray("float64", element_shape=(), rewritable=True).push(x).push(x * 2.0)
+    y, rows = cg.fori_loop(0, 4, step, (x, rows))
+    return y + cnp.sum(rows.stack())
+
+
+@pytest.mark.parametrize(("fn", "is_asked"), [(captured, False), (carried, False), (longer, True)])
+def test_of_stacks_that_an_iteration_is_given(fn: Callable[[Any], Any], is_asked: bool) -> None:
+    """The length of one that grows from iteration to iteration is that of each."""
+    assert ("stack_length" in ops(cg.function(cg.grad(fn)).graph(0.4))) == is_asked
+    cg.check_grads(fn, (np.float64(0.4),), order=2)
+
+
+def a_carry_is_as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions, "is_as_long", lambda *given: True)
+
+
+def rows_that_are_added_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lengths.Length, "plus", lambda self, rows: self)
+
+
+@pytest.mark.parametrize("mistake", [a_carry_is_as_at_first, rows_that_are_added_are_forgotten])
+def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+    with pytest.raises((AssertionError, cg.CtrlgradError)):
+        for fn in (captured, carried, longer):
+            cg.check_grads(lambda x, fn=fn: fn(x), (np.float64(0.4),), order=1)

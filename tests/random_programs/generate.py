@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from random_programs import branches, loops  # noqa: F401  (fill the table of constructs)
+from random_programs import branches, loops, tables  # noqa: F401  (fill the table of constructs)
 from random_programs.arrays import stack
 from random_programs.choices import Choices
 from random_programs.constructs import CONSTRUCTS, write_statements

@@ -48,8 +48,8 @@ def roles_of(node: Node) -> StackRoles:
 
 
 def tables_of(loop: Loop) -> dict[int, TensorType]:
-    """The elements of stacks that an iteration reads and writes by index, and neither makes longer nor shorter, by
-    their places among the body's inputs."""
+    """The elements of stacks whose rows an iteration reads and writes by index, or adds up, and that it neither makes
+    longer nor shorter, by their places among the body's inputs."""
     found: dict[int, TensorType] = {}
     for slot, value in enumerate(loop.body.inputs):
         carry = slot - len(loop.captures)
@@ -60,7 +60,7 @@ def tables_of(loop: Loop) -> dict[int, TensorType]:
 
 def _is_table(loop: Loop, carry: Carry) -> bool:
     kinds = {op.kind for event in in_an_iteration(loop, carry) for op, _ in event.ops()}
-    return bool(kinds & {"read", "update"}) and not kinds & {"push", "pop"}
+    return bool(kinds - {"measure"}) and not kinds & {"push", "pop"}
 
 
 __all__ = ["PushedStack", "StackRoles", "roles_of", "tables_of"]

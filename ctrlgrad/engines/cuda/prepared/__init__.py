@@ -48,7 +48,8 @@ Where a loop's end depends on data the masked iterations of a chunk are a run, a
 body that is not masked says behind each iteration whether there is another one (`Ending`).
 
 A stack whose rows are read and written by index (`tables`) is two carried arrays while a loop runs: its rows, and marks
-that say which of them were written. It becomes them before the first run, and a stack again at the loop's end.
+that say which of them were written. It becomes them before the first run, and a stack again at the loop's end. One that
+an iteration makes, or that a loop inside carries, is two arrays too; what else it may be used as, `stack_forms` says.
 
 A long run is a graph (`graphs`): pairs of iterations in a while node, launched once, which also ends where the
 predicate says so. It is captured from the list (`captures`), and stays with the binding, which keeps a few of them: one

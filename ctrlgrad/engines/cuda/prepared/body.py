@@ -49,6 +49,7 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     body_inputs,
 )
 from ctrlgrad.engines.cuda.prepared.rows import NUMBERS, pushed
+from ctrlgrad.engines.cuda.prepared.stack_forms import as_table, marks_of
 from ctrlgrad.engines.cuda.prepared.tables import TABLES
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
@@ -241,15 +242,14 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         )
         most, row = reading.most[position], listing.row_types[position]
         return CarriedRows(rows, most, *row, is_known, is_bounded, after.is_on_host)
-    _require(not isinstance(after, LocalStack), "a stack that is made inside is carried")
-    if isinstance(after, TableValue):
-        _require(isinstance(before, TableValue), "stacks change places")
-        assert isinstance(before, TableValue) and before.marks is not None
-        if after.marks is None:
-            raise CannotPrepare("a stack of another loop is carried on")
+    if isinstance(before, TableValue):
+        after = as_table(reading, after)
+        assert before.marks is not None
         return CarriedTable(
-            _left_array(reading, before.rows, after.rows, kept), _left_array(reading, before.marks, after.marks, kept)
+            _left_array(reading, before.rows, after.rows, kept),
+            _left_array(reading, before.marks, marks_of(after), kept),
         )
+    _require(not isinstance(after, LocalStack | TableValue), "a stack that is made inside is carried")
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):

@@ -16,6 +16,7 @@ from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.model import Branching, CannotPrepare, Item
 from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Buffer, Converted, Fixed, Operand, Source, View
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue, TableValue, Unusable
+from ctrlgrad.engines.cuda.prepared.stack_forms import as_table, marks_of
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 
 # Reads the steps of a region.
@@ -92,14 +93,14 @@ def _joined(reading: Reading, sides: Sequence[_Side], values: Sequence[Any], sta
         return stacks[first.position]
     if all(x is first or x == first for x in values):
         return first
-    if isinstance(first, TableValue):
-        if not all(isinstance(x, TableValue) and len(x) == len(first) and x.marks is not None for x in values):
-            raise CannotPrepare("stacks change places")
+    if any(isinstance(x, TableValue) for x in values):
+        tables = [as_table(side.reading, x) for side, x in zip(sides, values, strict=True)]
         rows, marks = (
-            _joined(reading, sides, its, stacks) for its in ([x.rows for x in values], [x.marks for x in values])
+            _joined(reading, sides, its, stacks)
+            for its in ([table.rows for table in tables], [marks_of(table) for table in tables])
         )
-        assert isinstance(rows, View) and isinstance(marks, View)
-        return TableValue(rows, marks)
+        assert isinstance(rows, View)
+        return TableValue(rows, marks if isinstance(marks, View) else None)
     for x in values:
         if isinstance(x, Unusable):
             return x

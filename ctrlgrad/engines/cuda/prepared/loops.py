@@ -8,6 +8,7 @@ What such a loop carries is, for all of its iterations:
 - an integer of the host's that goes by steps: its first value and so much for each time that the loop's own counter has
   counted, which counts since the loop began. It stands behind the loop, too, until this begins again: what the integer
   is then follows from it;
+- a table: its rows and its marks, each as an array;
 - a stack: as in sides of branches, rows lie by a counter that counts ever since the run began;
 - anything that an iteration leaves as it is, which is no carry.
 
@@ -23,11 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import cast
 
-import numpy as np
-
-from ctrlgrad.engines.cuda.placement import HOST, Places
+from ctrlgrad.engines.cuda.placement import HOST
 from ctrlgrad.engines.cuda.prepared.launches import whole
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Item, KernelLaunch, Repeating, lists_in
 from ctrlgrad.engines.cuda.prepared.operands import (
@@ -40,28 +39,22 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     View,
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
-from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, Unusable, sources_of
-from ctrlgrad.engines.cuda.program import NodeStep, Program
-from ctrlgrad.ir import StackType, Use, Value, walk
-from ctrlgrad.ir.control import Loop
-from ctrlgrad.ir.counting import Counting
+from ctrlgrad.engines.cuda.prepared.reading import (
+    Computed,
+    LocalStack,
+    Reading,
+    StackValue,
+    TableValue,
+    Unusable,
+    sources_of,
+)
+from ctrlgrad.engines.cuda.prepared.stack_forms import as_popped, as_table, marks_of, own_table
+from ctrlgrad.engines.cuda.prepared.trips import Looping, at_least, is_at_most, trips_of
+from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.ir import StackType, Use, walk
 
 # Reads the steps of a region.
 Read = Callable[[Reading], None]
-
-
-class Looping(Protocol):
-    """What runs a `while` node (`ctrlgrad.engines.cuda.loops.Loop`), of which this is asked."""
-
-    parts: Loop
-    places: Places
-    cond: Program
-    counting: tuple[Counting, ...]
-    maximum: int | None
-
-    @property
-    def iteration(self) -> Program:
-        """The body, none of whose iterations are past the end."""
 
 
 def repeated(reading: Reading, step: NodeStep, read: Read) -> tuple[object, ...]:
@@ -84,17 +77,17 @@ class _Listed:
         self.counter, self.since = self.listing.new_counter(), self.listing.new_counter()
         self.captured, self.entering = loop.parts.split(step.operands)
         self.captures = len(self.captured)
-        self.trips = _trips(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
+        self.trips = trips_of(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
         # Whether the card has that in a counter.
         self.is_on_card = self.trips is not None and reading.is_endless(self.trips)
         if self.trips is not None and self.is_on_card:
             self.trips = reading.clipped(self.trips)
         if self.trips is None or self.is_on_card:
             self.listing.endless.add(self.since)
-        if loop.maximum is not None and not _is_at_most(self.trips, loop.maximum):
+        if loop.maximum is not None and not is_at_most(self.trips, loop.maximum):
             raise CannotPrepare("a loop inside may go on too often, which is an error")
         self.goes_on = self.launches.buffer((), INT64)
-        self.given = [_captured(reading.values[slot]) for slot in self.captured]
+        self.given = [_captured(reading, reading.values[slot]) for slot in self.captured]
         self.given += [self._carried(position) for position in range(len(loop.parts.carries))]
         self.first = len(self.launches.buffers)
 
@@ -126,19 +119,20 @@ class _Listed:
 
     def _carried(self, position: int) -> object:
         """What a carry is in the iterations."""
-        slot, program = self.entering[position], self.loop.iteration
-        value = _at_least(self.reading, self.reading.value(slot))
+        slot = self.entering[position]
+        value = at_least(self.reading, self.reading.value(slot))
         adds = self.listing.rates.numbers.get((self.since, position), 0)
         moved = Affine(0, (), ((self.since, adds),) if adds else ())
-        if isinstance(value, LocalStack):
-            return replace(value, length=value.length.plus(moved))
-        if isinstance(value, StackValue) or program.outputs[position] == self.captures + position:
+        if isinstance(value, StackValue) or self._stays(position):
             return value
+        others = [*self.captured, *self.entering[:position], *self.entering[position + 1 :]]
+        if self.captures + position in self.loop.body.tables:
+            return own_table(self.reading, slot, others)
         if isinstance(self.loop.parts.carries[position].result.type, StackType):
-            raise CannotPrepare("a loop inside carries a stack and something else")
+            stack = value if isinstance(value, LocalStack) else as_popped(self.reading, value)
+            return replace(stack, length=stack.length.plus(moved))
         if self.loop.places[position] is HOST:
             return self._number(value).plus(moved)
-        others = [*self.captured, *self.entering[:position], *self.entering[position + 1 :]]
         return self.reading.own(slot, others)
 
     def _number(self, value: object) -> Affine:
@@ -155,8 +149,7 @@ class _Listed:
 
     def _fixed(self) -> frozenset[Source]:
         """What all iterations read as it was."""
-        outputs = self.loop.iteration.outputs
-        stay = [n < self.captures or outputs[n - self.captures] == n for n in range(len(self.given))]
+        stay = [n < self.captures or self._stays(n - self.captures) for n in range(len(self.given))]
         seen = [x for x, stays in zip(self.given, stay, strict=True) if stays]
         return frozenset(source for x in seen for source in sources_of(x))
 
@@ -211,9 +204,14 @@ class _Listed:
         arrays: list[tuple[View, Operand]] = []
         for position, after in enumerate(inside.results):
             before = self.given[self.captures + position]
-            if self._is_array(position):
-                assert isinstance(before, View)
+            if self._stays(position):
+                continue
+            if isinstance(before, View):
                 arrays.append((before, inside.operand(self.loop.iteration.outputs[position])))
+            elif isinstance(before, TableValue):
+                table = as_table(inside, after)
+                assert before.marks is not None
+                arrays += [(before.rows, table.rows), (before.marks, marks_of(table))]
             else:
                 self._leave_other(inside, position, before, after)
         carried = {before.source for before, _ in arrays}
@@ -237,7 +235,7 @@ class _Listed:
             self.launches.copied(after, before)
 
     def _leave_other(self, inside: Reading, position: int, before: object, after: object) -> None:
-        """A stack, a number, or what stays as it is."""
+        """A stack that is pushed on or popped off, or a number."""
         if isinstance(before, StackValue):
             if not isinstance(after, StackValue) or after.position != before.position:
                 raise CannotPrepare("stacks change places")
@@ -251,7 +249,7 @@ class _Listed:
             self._goes_by(position, after.length.plus(before.length, -1))
         elif isinstance(before, Affine) and isinstance(after, Affine):
             self._goes_by(position, after.plus(before, -1))
-        elif after is not before:
+        else:
             raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
 
     def _goes_by(self, position: int, step: Affine) -> None:
@@ -261,11 +259,9 @@ class _Listed:
         if step.constant:
             self.listing.numbers[self.since, position] = step.constant
 
-    def _is_array(self, position: int) -> bool:
-        """Whether a carry is a buffer."""
-        stays = self.loop.iteration.outputs[position] == self.captures + position
-        before = self.given[self.captures + position]
-        return isinstance(before, View) and not stays
+    def _stays(self, position: int) -> bool:
+        """Whether an iteration leaves a carry as it is."""
+        return self.loop.iteration.outputs[position] == self.captures + position
 
     def _is_its_own(self, inside: Reading, view: View) -> bool:
         """Whether a view is all of a buffer of the iteration's."""
@@ -322,55 +318,14 @@ class _Listed:
         return most * self.trips.constant
 
 
-def _at_least(reading: Reading, value: object) -> object:
-    """The greater one of two integers as the one that goes by steps, in runs in which it is the greater one."""
-    if not isinstance(value, Computed) or value.node.op.name != "maximum":
-        return value
-    a, b = value.operands
-    if not isinstance(a, Affine) or not isinstance(b, Affine) or a.is_moving == b.is_moving:
-        return value
-    greater, other = (a, b) if a.is_moving else (b, a)
-    if reading.is_endless(greater):
-        return reading.clipped(greater.plus(other, -1)).plus(other)
-    reading.bounds.append((greater.plus(other, -1), ENDLESS))
-    return greater
-
-
-def _captured(value: object) -> object:
+def _captured(reading: Reading, value: object) -> object:
     """What iterations see alike."""
-    return Unusable("a loop inside reads a stack of the iteration's") if isinstance(value, LocalStack) else value
-
-
-def _trips(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
-    """How often a loop goes on, where the host knows; below 0 stands for never."""
-    found = [_distance(reading, loop, counting, given, captures) for counting in loop.counting]
-    if not found or None in found:
-        return None
-    known = [x for x in found if x is not None]
-    if len(known) > 1 and any(x.is_moving for x in known):
-        return None
-    trips = min(known, key=lambda x: x.constant)
-    return trips if trips.is_moving else Affine(max(trips.constant, 0))
-
-
-def _distance(
-    reading: Reading, loop: Looping, counting: Counting, given: Sequence[Any], captures: int
-) -> Affine | None:
-    """How far a counter is from its bound."""
-    bound: Any = counting.bound
-    if isinstance(bound, Value):
-        bound = _at_least(reading, given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)])
-    elif isinstance(bound, np.ndarray):
-        bound = Affine(int(bound))
-    count = _at_least(reading, given[captures + loop.parts.carries.index(counting.carry)])
-    if not isinstance(bound, Affine) or not isinstance(count, Affine):
-        return None
-    ahead = bound.plus(count, -1) if counting.step > 0 else count.plus(bound, -1)
-    return ahead.plus(Affine(counting.beyond))
-
-
-def _is_at_most(trips: Affine | None, maximum: int) -> bool:
-    return trips is not None and not trips.is_moving and trips.constant <= maximum
+    if not isinstance(value, LocalStack):
+        return value
+    try:
+        return as_table(reading, value)
+    except CannotPrepare as reason:
+        return Unusable(str(reason))
 
 
 def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> bool:
@@ -385,4 +340,4 @@ def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> b
     )
 
 
-__all__ = ["Looping", "repeated"]
+__all__ = ["repeated"]

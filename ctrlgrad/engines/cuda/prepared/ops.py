@@ -10,6 +10,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
+from ctrlgrad.engines.cuda.prepared.indices import index_in
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View, wrapped
 from ctrlgrad.engines.cuda.prepared.products import matmul
@@ -90,23 +91,8 @@ def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (reading.launches.reshaped(view, known_shape(step.node)),)
 
 
-def _indices(reading: Reading, slots: Sequence[int]) -> list[Affine | View]:
-    """Those that go by steps as they are, all others as the card has them: it looks at their bounds.
-
-    A masked iteration past the loop's end may have any: nobody may look at these.
-    """
-    found: list[Affine | View] = []
-    for slot in slots:
-        index = reading.value(slot)
-        if not isinstance(index, Affine | View) and reading.listing.is_masked:
-            raise CannotPrepare("an index of the host does not go by whole steps")
-        goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
-        found.append(index if goes_by_steps else reading.view(slot))
-    return found
-
-
 def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    indices = _indices(reading, step.operands[1:])
+    indices = [index_in(reading, slot) for slot in step.operands[1:]]
     if any(isinstance(index, View) for index in indices):
         return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
     found = _part(reading, step.node, reading.view(step.operands[0]), indices)
@@ -155,7 +141,7 @@ def _update(name: str | None) -> Op:
 
     def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         first, value_slot, *rest = step.operands
-        indices = _indices(reading, rest)
+        indices = [index_in(reading, slot) for slot in rest]
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")

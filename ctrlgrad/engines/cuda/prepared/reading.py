@@ -52,7 +52,10 @@ class StackValue:
 
 @dataclass(frozen=True)
 class TableValue:
-    """A table: its rows, and a mark for each that says whether it was written; None where all were."""
+    """A table: its rows, and a mark for each that says whether it was written; None where all were.
+
+    It is one that the loop carries or captures, or begins within an iteration.
+    """
 
     rows: View
     marks: View | None
@@ -202,30 +205,16 @@ class Reading:
         found = self.operand(slot)
         return found if isinstance(found, View) else self.launches.copy(found)
 
-    # Stacks that are read and written by index.
-
-    def table(self, slot: int) -> TableValue:
-        found = self.value(slot)
-        if not isinstance(found, TableValue):
-            raise CannotPrepare("a stack that grows or shrinks is read by index")
-        return found
-
     # Updates in place.
 
     def own(self, slot: int, operands: Sequence[int]) -> View:
         """The array in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
         view = self.view(slot)
         # One that a number was computed to may be read as that number.
-        return self._own(view, operands) if isinstance(self.value(slot), View) else self.launches.copy(view)
+        return self.own_view(view, operands) if isinstance(self.value(slot), View) else self.launches.copy(view)
 
-    def own_table(self, slot: int, operands: Sequence[int]) -> TableValue:
-        """As `own`, for a table."""
-        table = self.table(slot)
-        if table.marks is None:
-            raise CannotPrepare("rows of a stack of another loop are written")
-        return TableValue(self._own(table.rows, operands), self._own(table.marks, operands))
-
-    def _own(self, view: View, operands: Sequence[int]) -> View:
+    def own_view(self, view: View, operands: Sequence[int]) -> View:
+        """As `own`, for what a value lies in."""
         if self.is_whole(view) and not self._is_read_later(view, operands):
             return view
         return self.launches.copy(view)

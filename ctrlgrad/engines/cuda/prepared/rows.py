@@ -19,8 +19,9 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Transfer
-from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Rows, Shape, View, contiguous, slot
-from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Fixed, Rows, Shape, View, contiguous, slot
+from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, StackValue, TableValue
+from ctrlgrad.engines.cuda.prepared.stack_forms import BOOL, as_array, as_popped
 from ctrlgrad.engines.cuda.prepared.views import part
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.ir import Node, StackType
@@ -52,7 +53,8 @@ def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtyp
 
 def _push(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     """Of a number, on a stack of the host's."""
-    if not _carried(reading.value(step.operands[0])).is_on_host:
+    stack = reading.value(step.operands[0])
+    if not isinstance(stack, LocalStack) and not _carried(stack).is_on_host:
         raise CannotPrepare("a push that is no kernel")
     value = reading.operand(step.operands[1])
     row, after = pushed(reading, step.node, step.operands[0], (), step.node.operands[1].tensor.dtype)
@@ -64,9 +66,8 @@ def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     stack, element = reading.value(step.operands[0]), step.node.results[1].tensor
     shape = _known(element.shape, step.node)
     after: object
-    if isinstance(stack, LocalStack):
-        if stack.number is not None:
-            raise CannotPrepare("a stack is pushed on and popped off")
+    if isinstance(stack, LocalStack | TableValue):
+        stack = as_popped(reading, stack)
         after = replace(stack, length=stack.length.plus(Affine(1), -1))
         row = _row(reading, stack, stack.length.plus(Affine(1), -1))
     else:
@@ -120,14 +121,23 @@ def _is_used_again(reading: Reading, number: int) -> bool:
 
 
 def _new(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    if step.operands and reading.value(step.operands[0]) != Affine(0):
-        raise CannotPrepare("a stack of rows that are written by index is made inside")
     (stack,) = step.node.results
     assert isinstance(stack.type, StackType)
-    element, number = stack.type.element, reading.listing.new_stack()
+    element = stack.type.element
+    if step.operands and reading.value(step.operands[0]) != Affine(0):
+        return (_blank(reading, reading.value(step.operands[0]), _known(element.shape, step.node), element.dtype),)
+    number = reading.listing.new_stack()
     count = reading.listing.rates.lengths.get(number, MANY)
     rows = reading.launches.buffer((count, *_known(element.shape, step.node)), element.dtype)
     return (LocalStack(rows, Affine(0), number),)
+
+
+def _blank(reading: Reading, size: object, shape: Shape, dtype: np.dtype) -> TableValue:
+    """A table of which no row was written."""
+    if not isinstance(size, Affine) or size.is_moving or size.constant <= 0:
+        raise CannotPrepare("how many rows a stack has is not known")
+    rows = reading.launches.copy(Fixed(dtype, dtype.type(0)), (size.constant, *shape))
+    return TableValue(rows, reading.launches.copy(Fixed(BOOL, np.False_), rows.shape[:1]))
 
 
 def _from_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -136,14 +146,9 @@ def _from_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def _to_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    stack = reading.value(step.operands[0])
-    if not isinstance(stack, LocalStack) or stack.number is None:
-        raise CannotPrepare("a stack is read as an array that was not made inside")
-    if stack.length != Affine(stack.length.constant) or not stack.length.constant:
-        raise CannotPrepare("how many rows a stack has is not known")
-    count, lengths = stack.length.constant, reading.listing.lengths
-    lengths[stack.number] = max(count, lengths.get(stack.number, 0))
-    return (part(stack.rows, (slice(0, count),), ())[0],)
+    rows = as_array(reading, reading.value(step.operands[0]))
+    # What is about to be overwritten is read first.
+    return (reading.launches.copy(rows) if reading.is_updated(rows) else rows,)
 
 
 def _known(shape: KnownShape, node: Node) -> Shape:
@@ -154,6 +159,6 @@ def _known(shape: KnownShape, node: Node) -> Shape:
 
 STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
 # Those of numbers on the host.
-NUMBERS = {"stack_push": _push, "stack_pop": _pop}
+NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
 
 __all__ = ["NUMBERS", "STACKS", "pushed"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.prepared.indices import index_in
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
@@ -25,14 +26,22 @@ from ctrlgrad.engines.cuda.prepared.operands import (
     word_view,
 )
 from ctrlgrad.engines.cuda.prepared.reading import LocalStack, Reading, TableValue
-from ctrlgrad.engines.cuda.prepared.views import part
+from ctrlgrad.engines.cuda.prepared.stack_forms import (
+    BOOL,
+    WRITTEN,
+    as_table,
+    chosen_rows,
+    elementwise,
+    marks_of,
+    own_table,
+)
+from ctrlgrad.engines.cuda.prepared.views import part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 
-BOOL = np.dtype(np.bool_)
 Index = Affine | View
 
 
@@ -72,12 +81,11 @@ def _written(reading: Reading, row: _Row, value: Operand, node: Node) -> None:
 
 
 def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    table, index = reading.table(step.operands[0]), _index(reading, step.operands[1])
+    table, index = as_table(reading, reading.value(step.operands[0])), index_in(reading, step.operands[1])
     row = _seen(reading, _row(reading, table.rows, index), step.node)
     if table.marks is not None:
         mark = _seen(reading, _row(reading, table.marks, index), step.node)
-        zero = Fixed(row.dtype, row.dtype.type(0))
-        return (_computed(reading, row.shape, row.dtype, "where", [mark, row, zero], [BOOL, row.dtype, row.dtype]),)
+        return (chosen_rows(reading, mark, row),)
     # What is about to be overwritten is read first.
     return (reading.launches.copy(row) if reading.is_updated(table.rows) else row,)
 
@@ -86,21 +94,21 @@ def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     how = attributes.Write.of(step.node)
     if how.grow:
         raise CannotPrepare("an array that may grow is written")
-    value, index = reading.operand(step.operands[2]), _index(reading, step.operands[1])
-    table = reading.own_table(step.operands[0], step.operands[1:])
+    value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
+    table = own_table(reading, step.operands[0], step.operands[1:])
     assert table.marks is not None
     marks = _row(reading, table.marks, index)
     if how.once:
         _check(reading, _seen(reading, marks, step.node), index, len(table), step.node)
     _require_dtype(value, table)
     _written(reading, _row(reading, table.rows, index), value, step.node)
-    _written(reading, marks, Fixed(BOOL, np.True_), step.node)
+    _written(reading, marks, WRITTEN, step.node)
     return (table,)
 
 
 def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    value, index = reading.operand(step.operands[2]), _index(reading, step.operands[1])
-    table = reading.own_table(step.operands[0], step.operands[1:])
+    value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
+    table = own_table(reading, step.operands[0], step.operands[1:])
     assert table.marks is not None
     _require_dtype(value, table)
     rows, marks = _row(reading, table.rows, index), _row(reading, table.marks, index)
@@ -114,41 +122,53 @@ def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     reading.launches.kernel(builder.text(found, dtype), rows.shape, [before, value, mark], [target])
     if rows.place is None:
         _written(reading, rows, target, step.node)
-    _written(reading, marks, Fixed(BOOL, np.True_), step.node)
+    _written(reading, marks, WRITTEN, step.node)
     return (table,)
 
 
 def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    index = _index(reading, step.operands[1])
-    table = reading.own_table(step.operands[0], step.operands[1:])
+    index = index_in(reading, step.operands[1])
+    table = own_table(reading, step.operands[0], step.operands[1:])
     assert table.marks is not None
     _written(reading, _row(reading, table.marks, index), Fixed(BOOL, np.False_), step.node)
     return (table,)
 
 
+def both(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """The sum of two tables, of which a row that was not written is nothing."""
+    tables = [as_table(reading, reading.value(slot)) for slot in step.operands]
+    a, b = tables
+    if a.rows.shape != b.rows.shape:
+        raise CannotPrepare("stacks are added that differ in shape")
+    if a.marks is None and b.marks is None:
+        return (TableValue(_sum(reading, a, b), None),)
+    marks = elementwise(reading, "logical_or", [marks_of(a), marks_of(b)], [BOOL, BOOL], a.rows.shape[:1], BOOL)
+    return (TableValue(_sum(reading, a, b), marks),)
+
+
+def _sum(reading: Reading, a: TableValue, b: TableValue) -> View:
+    dtype, builder = a.rows.dtype, TextBuilder()
+    lead = (slice(None), *(None,) * (len(a.rows.shape) - 1))
+    marks = [x if isinstance(x, Fixed) else viewed(x, lambda v: v[lead]) for x in map(marks_of, (a, b))]
+    left, right = builder.input(dtype), builder.input(dtype)
+    in_left, in_right = builder.input(BOOL), builder.input(BOOL)
+    types = [BOOL, dtype, dtype]
+    total = builder.elementwise("add", [left, right], [dtype, dtype], dtype)
+    total = builder.elementwise("where", [in_right, total, left], types, dtype)
+    total = builder.elementwise("where", [in_left, total, right], types, dtype)
+    found = reading.launches.buffer(a.rows.shape, dtype)
+    reading.launches.kernel(builder.text(total, dtype), found.shape, [a.rows, b.rows, *marks], [found])
+    return found
+
+
 def length(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     stack = reading.value(step.operands[0])
-    return (stack.length if isinstance(stack, LocalStack) else Affine(len(reading.table(step.operands[0]))),)
-
-
-def _index(reading: Reading, slot: int) -> Index:
-    index = reading.value(slot)
-    return index if isinstance(index, Affine) else reading.view(slot)
+    return (stack.length if isinstance(stack, LocalStack) else Affine(len(as_table(reading, stack))),)
 
 
 def _require_dtype(value: Operand, table: TableValue) -> None:
     if (INT64 if isinstance(value, Affine) else value.dtype) != table.rows.dtype:
         raise CannotPrepare("a row is converted when it is written")
-
-
-def _computed(
-    reading: Reading, shape: Shape, dtype: np.dtype, name: str, operands: list[Operand], dtypes: list[np.dtype]
-) -> View:
-    builder = TextBuilder()
-    text = builder.text(builder.elementwise(name, [builder.input(d) for d in dtypes], dtypes, dtype), dtype)
-    found = reading.launches.buffer(shape, dtype)
-    reading.launches.kernel(text, shape, operands, [found])
-    return found
 
 
 def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) -> None:
@@ -172,6 +192,7 @@ TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
     "stack_write": write,
     "stack_add": add,
     "stack_clear": clear,
+    "stack_sum": both,
     "stack_length": length,
 }
 

@@ -1,0 +1,22 @@
+"""Indices in a prepared body: numbers that go by steps, or as the card has them."""
+
+from __future__ import annotations
+
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
+from ctrlgrad.engines.cuda.prepared.operands import Affine, View
+from ctrlgrad.engines.cuda.prepared.reading import Reading
+
+
+def index_in(reading: Reading, slot: int) -> Affine | View:
+    """One that goes by steps as it is, any other as the card has it: it looks at its bounds.
+
+    A masked iteration past the loop's end may have any: nobody may look at these.
+    """
+    index = reading.value(slot)
+    if not isinstance(index, Affine | View) and reading.listing.is_masked:
+        raise CannotPrepare("an index of the host does not go by whole steps")
+    goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
+    return index if goes_by_steps else reading.view(slot)
+
+
+__all__ = ["index_in"]
