@@ -155,7 +155,9 @@ class Iterations:
         """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
         known = form.regions.known
         has_loops = len(known) > 1 or form.asks
-        if count >= LEAST_IN_GRAPH + first or not has_loops or count <= TURN + first:
+        if count <= TURN + first:
+            return False  # one may go before, and a turn of the graph has to be left
+        if count >= LEAST_IN_GRAPH + first or not has_loops:
             return count >= LEAST_IN_GRAPH + first
         inside = sum(self._each[region][:count].sum() for region in known) + count * (self.body.asked or 0)
         return bool(inside * (count - first) >= LEAST_IN_GRAPH * count)
