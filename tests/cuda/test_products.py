@@ -12,8 +12,8 @@ from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
 from ctrlgrad.dtypes import computed_dtype, finfo
-from ctrlgrad.engines.cuda import cupy_library
-from ctrlgrad.engines.cuda.products import product
+from ctrlgrad.engines.cuda import cupy_library, products
+from ctrlgrad.engines.cuda.products import layout, product, too_large
 from ctrlgrad.engines.precision import PRECISIONS
 from ctrlgrad.errors import UserInputError
 
@@ -91,16 +91,43 @@ def test_a_product_is_added_in_place(cupy: Any, case: str, order: Any) -> None:
 @pytest.mark.parametrize(
     ("dtype", "expected"),
     [
-        *[("float32", [68, 77, 75]), ("complex64", [68, 77, 75]), ("float64", [70] * 3), ("complex128", [70] * 3)],
+        *[("float32", [69, 77, 75]), ("complex64", [69, 77, 75]), ("float64", [70] * 3), ("complex128", [70] * 3)],
         *[("float16", [68] * 3), ("bfloat16", [68] * 3)],
     ],
 )
 def test_the_precision_is_said_to_every_product(cupy: Any, dtype: str, expected: list[int]) -> None:
-    """Of float32 and complex64 alone cuBLAS takes another one than the dtype's own."""
+    """Of float32 and complex64 alone cuBLAS takes another one than the dtype's own; where they are not to be rounded,
+    the pedantic one, which no math mode of the handle's changes."""
     for precision in PRECISIONS:
         product(cupy, *CASES["matrices"](dtype), precision)
         product(cupy, *CASES["matrices"](dtype), precision, array(3, 5, dtype=dtype))
     assert cupy.cuda.cublas.computed == [n for n in expected for _ in range(2)]
+
+
+HUGE = 1 << 31
+
+
+def test_what_cublas_cannot_count_is_refused_or_copied(cupy: Any) -> None:
+    """A number of more than 31 bits would come to it without its upper ones."""
+    row = np.broadcast_to(np.float32(1), (1, HUGE)).view(Array)
+    for a, b, what in (
+        (row, row.T, "elements in a sum"),
+        (row.T, np.ones((1, 1), np.float32).view(Array), "rows"),
+        (np.ones((1, 1), np.float32).view(Array), row, "columns"),
+    ):
+        with pytest.raises(ValueError, match=f"a product with 2147483648 {what}, of which cuBLAS takes 2147483647"):
+            product(cupy, a, b, "ieee")
+    assert too_large((1, 1), (1, 1), HUGE) is not None and too_large((1, 1), (1, 1), HUGE - 1) is None
+    assert not cupy.cuda.cublas.computed
+    # Where only the distance is too large, a copy is multiplied.
+    assert layout((2, 3), (4 * HUGE, 4), 4) is None and layout((3, 2), (4, 4 * HUGE), 4) is None
+    assert layout((2, 3), (4 * HUGE - 4, 4), 4) == (0, HUGE - 1)
+
+
+def test_more_rows_than_cublas_counts_are_a_batch(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = array(2, 3, 4), array(4, 5)
+    monkeypatch.setattr(products, "MOST_COUNTED", 5)
+    np.testing.assert_allclose(np.asarray(product(cupy, a, b, "ieee")), np.asarray(a) @ np.asarray(b), rtol=1e-5)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from ctrlgrad.dtypes import computed_dtype
 NAMES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16", 4: "complex64", 5: "complex128"}
 # cublasComputeType_t of the dtypes that factors and sum may have with it.
 COMPUTED = {
-    68: {"float16", "bfloat16", "float32", "complex64"},
+    **{compute: {"float16", "bfloat16", "float32", "complex64"} for compute in (68, 69)},
     **{compute: {"float32", "complex64"} for compute in (74, 75, 77)},
     70: {"float64", "complex128"},
 }
@@ -35,6 +35,8 @@ class Cublas:
         a_stride: int, b: int, b_type: int, ldb: int, b_stride: int, beta: int, c: int, c_type: int, ldc: int,
         c_stride: int, count: int, compute: int, algorithm: int,
     ) -> None:  # fmt: skip
+        # Integers of 32 bits, but for the distances of matrices.
+        assert all(0 <= x < 1 << 31 for x in (m, n, k, lda, ldb, ldc, count))
         assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m and count >= 1
         self.computed.append(compute)
         dtype = NAMES[a_type]

@@ -25,10 +25,14 @@ _TYPES = {
 }
 PRODUCT_DTYPES = frozenset(_TYPES)
 """The dtypes that cuBLAS multiplies, by NumPy's names."""
-# cublasComputeType_t. Those that round operands are for float32 and complex64 alone.
+# cublasComputeType_t. Those that round operands are for float32 and complex64 alone, and so is CUBLAS_COMPUTE_32F_PEDANTIC
+# here: the plain one leaves it to the handle's math mode, and to variables of the environment, whether operands are
+# rounded to TF32. Half floats have no such mode, and their plain one is the one with tensor cores.
 _COMPUTE_64F, _COMPUTE_32F = 70, 68
-_ROUNDING: dict[Precision, int] = {"ieee": _COMPUTE_32F, "tf32": 77, "bf16": 75}
+_ROUNDING: dict[Precision, int] = {"ieee": 69, "tf32": 77, "bf16": 75}
 _DEFAULT_ALGORITHM = -1
+# cuBLAS counts rows, columns, matrices, and elements from one row to the next, in integers of 32 bits.
+MOST_COUNTED = (1 << 31) - 1
 # What cuBLAS takes beside the pool for each stream of a handle: sizes in KiB and how many of each. By itself it would
 # take four times as much on a Hopper. CuPy tells the handle its stream at every product, which takes back any other
 # workspace that it was given, so it is said in cuBLAS's own variable of the environment.
@@ -80,7 +84,7 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
         return product(cupy, a.reshape(1, -1), b, precision).reshape(b.shape[:-2] + b.shape[-1:] if b.ndim > 1 else ())
     if b.ndim == 1:
         return product(cupy, a, b.reshape(-1, 1), precision).reshape(a.shape[:-1])
-    if a.ndim > 2 and b.ndim == 2:
+    if a.ndim > 2 and b.ndim == 2 and math.prod(a.shape[:-1]) <= MOST_COUNTED:
         # One product of all rows.
         found = product(cupy, a.reshape(-1, a.shape[-1]), b, precision)
         return found.reshape(*a.shape[:-1], b.shape[-1])
@@ -90,6 +94,8 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
     shape = (*batch, a.shape[-2], b.shape[-1])
     if not math.prod(shape) * a.shape[-1]:
         return cupy.zeros(shape, a.dtype) if total is None else total
+    if (reason := too_large(a.shape, b.shape, math.prod(batch))) is not None:
+        raise ValueError(reason)
     if total is not None and not total.flags.c_contiguous:
         total += product(cupy, a, b, precision)
         return total
@@ -107,10 +113,19 @@ def layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
     rows, columns = shape
     down, along = (step // itemsize for step in strides)
     down, along = (down if rows > 1 else columns), (along if columns > 1 else rows)
-    if (along == 1 or columns == 1) and down >= columns:
+    if (along == 1 or columns == 1) and columns <= down <= MOST_COUNTED:
         return 0, down
-    if (down == 1 or rows == 1) and along >= rows:
+    if (down == 1 or rows == 1) and rows <= along <= MOST_COUNTED:
         return 1, along
+    return None
+
+
+def too_large(a: tuple[int, ...], b: tuple[int, ...], count: int) -> str | None:
+    """Why cuBLAS cannot multiply matrices of these shapes, so many times; None where it can."""
+    counted = {"rows": a[-2], "columns": b[-1], "elements in a sum": a[-1], "matrices": count}
+    for what, number in counted.items():
+        if number > MOST_COUNTED:
+            return f"a product with {number} {what}, of which cuBLAS takes {MOST_COUNTED} at most"
     return None
 
 
@@ -175,6 +190,7 @@ def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precis
 
 
 __all__ = [
+    "MOST_COUNTED",
     "PRODUCT_DTYPES",
     "WORKSPACE",
     "WORKSPACE_VARIABLE",
@@ -182,5 +198,6 @@ __all__ = [
     "layout",
     "parameters",
     "product",
+    "too_large",
     "workspace_bytes",
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import View
 from ctrlgrad.engines.cuda.prepared.reading import Reading
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped, viewed
-from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, layout
+from ctrlgrad.engines.cuda.products import MOST_COUNTED, PRODUCT_DTYPES, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
 
 
@@ -22,6 +24,7 @@ def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     """A product that is added to the first operand, in place where nobody else reads that."""
     total, *factors = step.operands
     a, b = (_factor(reading, _numbers(reading, slot)) for slot in factors)
+    _check_sizes(a, b, ())
     out = reading.own(total, factors)
     reading.launches.product(a, b, out, True)
     return (out,)
@@ -43,11 +46,12 @@ def _product(reading: Reading, a: View, b: View) -> View:
     if len(b.shape) == 1:
         found = _product(reading, a, viewed(b, lambda x: x[:, None]))
         return viewed(found, lambda x: x[..., 0])
-    if len(a.shape) > 2 and len(b.shape) == 2:
+    if len(a.shape) > 2 and len(b.shape) == 2 and math.prod(a.shape[:-1]) <= MOST_COUNTED:
         # One product of all rows.
         found = _product(reading, reading.launches.reshaped(a, (-1, a.shape[-1])), b)
         return viewed(found, lambda x: x.reshape(*a.shape[:-1], b.shape[-1]))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    _check_sizes(a, b, batch)
     out = reading.launches.buffer((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     if not batch:
         reading.launches.product(_factor(reading, a), _factor(reading, b), out, False)
@@ -55,6 +59,12 @@ def _product(reading: Reading, a: View, b: View) -> View:
     a, b = (_factor(reading, _listed(reading, broadcast(x, batch + x.shape[-2:]))) for x in (a, b))
     reading.launches.product(a, b, viewed(out, lambda x: x.reshape(-1, *x.shape[-2:])), False)
     return out
+
+
+def _check_sizes(a: View, b: View, batch: tuple[int, ...]) -> None:
+    # Step by step there is an error.
+    if (reason := too_large(a.shape, b.shape, math.prod(batch))) is not None:
+        raise CannotPrepare(reason)
 
 
 def _listed(reading: Reading, view: View) -> View:
