@@ -6,6 +6,7 @@ import itertools
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -281,3 +282,40 @@ def test_the_callers_stream_goes_on_after_the_run(library: CupyLibrary) -> None:
     assert not event.done
     gate.set()
     event.synchronize()
+
+
+def test_a_forked_process_is_told_that_it_cannot_use_the_card(library: CupyLibrary) -> None:
+    """And the parent goes on."""
+    with library.running():
+        pass
+    ways = {
+        "running": lambda: library.running().__enter__(),
+        "a session": lambda: library.device(Budget(device=10_240)),
+        "copies": library.copier,
+    }
+    reads, writes = os.pipe()
+    with warnings.catch_warnings():
+        # The fake's streams are threads, of which the child needs none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        said = []
+        for name, way in ways.items():
+            try:
+                way()
+            except UserInputError as error:
+                said.append(f"{name}: {error}")
+            except BaseException as error:
+                said.append(f"{name}: {type(error)}")
+        os.write(writes, "\n\n".join(said).encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads, encoding="utf-8") as found:
+        said = found.read().split("\n\n")
+    os.waitpid(child, 0)
+    assert [text.partition(": ")[0] for text in said] == list(ways)
+    for text in said:
+        assert "a process that was forked cannot use cuda:0, which its parent has used" in text
+        assert f"forked from process {os.getpid()}" in text and "spawn" in text
+    with library.running():
+        pass

@@ -7,6 +7,7 @@ import gc
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -274,7 +275,9 @@ def test_a_launch_reads_its_arguments_when_it_is_captured() -> None:
 
 # By CUDA's own header.
 
-HEADER = Path("/usr/local/cuda/include/cuda.h")
+# Of the toolkit, or of the package `nvidia-cuda-runtime`.
+HEADERS = [Path("/usr/local/cuda/include/cuda.h"), *Path(sysconfig.get_path("purelib")).glob("nvidia/*/include/cuda.h")]
+HEADER = next((path for path in HEADERS if path.exists()), HEADERS[0])
 HAS_HEADER = pytest.mark.skipif(not HEADER.exists(), reason="there is no cuda.h")
 # What a parameter is for ctypes; all others are pointers, handles among them.
 TYPES = {

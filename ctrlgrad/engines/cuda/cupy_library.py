@@ -20,11 +20,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.cupy_devices import CopyDevice, SessionDevice
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.library import Launcher, Memory
@@ -37,16 +37,11 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
 from ctrlgrad.memory.devices.cuda_events import wait_for
-from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
 from ctrlgrad.memory.sizes import rounded_up
 
 # Results of fewer bytes are read through pinned memory, which is quicker for a number; larger ones are never pinned.
 _PINNED_READ = 64 << 10
-# The most pinned memory that is allocated at once, where the host budget does not ask for less.
-_SLAB_BYTES = 256 << 20
-# How much pinned memory is allocated at once for copies beside the computation.
-_COPY_SLAB_BYTES = 32 << 20
 
 
 class CupyLibrary:
@@ -59,8 +54,9 @@ class CupyLibrary:
         self.workspace_bytes = workspace_bytes(workspace)
         self._device, self._number = cupy.cuda.Device(number), number
         self.name = f"cuda:{number}"
+        self._process = os.getpid()
         self._launches = CupyLaunches(cupy, largest_piece(workspace))
-        self._copier: _CopyDevice | None = None
+        self._copier: CopyDevice | None = None
         self._lock = threading.Lock()
         # Arrays that other libraries have lent: of a thread those of the run under way, and those of runs whose work
         # may not be done, with the event behind it.
@@ -83,8 +79,19 @@ class CupyLibrary:
     def xp(self) -> Any:
         return self._cupy
 
+    def _check_process(self) -> None:
+        """CUDA itself would say of every call that it is not initialised, and name no reason."""
+        if os.getpid() != self._process:
+            raise UserInputError(
+                f"a process that was forked cannot use {self.name}, which its parent has used",
+                expected="a process that was started by itself, or forked before the card was first used",
+                got=f"process {os.getpid()}, forked from process {self._process}",
+                hint='multiprocessing.get_context("spawn"), or compute with engine="native" in such processes',
+            )
+
     @contextmanager
     def running(self, memory: Memory | None = None) -> Iterator[None]:
+        self._check_process()
         stream = self._stream if memory is None else memory.stream.raw
         with self._device, ExitStack() as leaving:
             before = self._cupy.cuda.get_current_stream()
@@ -188,12 +195,14 @@ class CupyLibrary:
 
     def device(self, limits: Budget) -> CudaDevice:
         """The device of a session's memory manager. Its events have times: the planner compares them."""
-        return _SessionDevice(self._cupy, self._pools, self._streams, self._number, limits)
+        self._check_process()
+        return SessionDevice(self._cupy, self._pools, self._streams, self._number, limits)
 
-    def copier(self) -> _CopyDevice:
+    def copier(self) -> CopyDevice:
+        self._check_process()
         with self._lock:
             if self._copier is None:
-                self._copier = _CopyDevice(self._number, self._streams)
+                self._copier = CopyDevice(self._number, self._streams)
             return self._copier
 
     def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
@@ -265,82 +274,6 @@ class CupyLibrary:
     def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
         self._count_workspace()
         product(self._cupy, a, b, precision, total)
-
-
-class _SessionDevice(CudaDevice):
-    """A device with a pool of its own, which never takes more from the card than the budget has.
-
-    Its own allocations do not go through a run's counting allocator.
-    """
-
-    def __init__(self, cupy: Any, pools: list[Any], streams: Sequence[Any], number: int, limits: Budget) -> None:
-        self._pools, self._using_allocator = pools, cupy.cuda.using_allocator
-        # What counts for the products' workspace, once there was a product.
-        self.workspace: Any = None
-        self._limits = limits
-        with cupy.cuda.Device(number):
-            self.pool = pools.pop() if pools else cupy.cuda.MemoryPool()
-            self._limit(limits.device)
-        super().__init__(
-            number,
-            directory=limits.disk,
-            slab_bytes=_SLAB_BYTES,
-            host_bytes=limits.host,
-            timing=True,
-            streams=streams,
-        )
-
-    def _limit(self, nbytes: int | None) -> None:
-        """The most that the pool takes from the card; None: all that there is, for which CuPy has zero."""
-        if nbytes is not None and self.pool.total_bytes() > nbytes:
-            self.pool.free_all_blocks()
-        self.pool.set_limit(size=nbytes or 0)
-
-    def has_workspace(self, counted: Any, nbytes: int) -> None:
-        """Products have taken so much beside the pool; it counts as long as the session lasts."""
-        self.workspace = counted
-        if self._limits.device is not None:
-            self._limit(self._limits.device - nbytes)
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        with super().current(), self._using_allocator(self.pool.malloc):
-            yield
-
-    def close(self) -> None:
-        super().close()
-        self.workspace = None
-        pool, self.pool = self.pool, None
-        if pool is not None:
-            self._pools.append(pool)
-
-
-@dataclass(frozen=True)
-class _Address:
-    """Where memory is, which somebody else holds."""
-
-    ptr: int
-
-
-@dataclass(frozen=True)
-class _ArrayMemory:
-    """The memory of an array, as a piece's handle."""
-
-    pointer: _Address
-
-
-class _CopyDevice(CudaDevice):
-    """A device that computes on the library's stream."""
-
-    def __init__(self, number: int, streams: Sequence[Any]) -> None:
-        super().__init__(number, slab_bytes=_COPY_SLAB_BYTES, streams=streams)
-        self.due: deque[Piece] = deque()
-
-    def piece_of(self, array: Any) -> Piece:
-        return Piece("device", int(array.nbytes), _ArrayMemory(_Address(int(array.data.ptr))))
-
-    def host_bytes(self, piece: Piece) -> np.ndarray:
-        return np.frombuffer(piece.handle.bytes(piece.nbytes), np.uint8)
 
 
 def _cupy() -> tuple[Any, int]:

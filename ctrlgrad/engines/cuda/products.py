@@ -25,9 +25,9 @@ _TYPES = {
 }
 PRODUCT_DTYPES = frozenset(_TYPES)
 """The dtypes that cuBLAS multiplies, by NumPy's names."""
-# cublasComputeType_t. Those that round operands are for float32 and complex64 alone, and so is CUBLAS_COMPUTE_32F_PEDANTIC
-# here: the plain one leaves it to the handle's math mode, and to variables of the environment, whether operands are
-# rounded to TF32. Half floats have no such mode, and their plain one is the one with tensor cores.
+# cublasComputeType_t. Those that round operands are for float32 and complex64 alone, and so is here the pedantic one,
+# CUBLAS_COMPUTE_32F_PEDANTIC: the plain one leaves it to the handle's math mode, and to variables of the environment,
+# whether operands are rounded to TF32. Half floats have no such mode; the plain one has tensor cores for them.
 _COMPUTE_64F, _COMPUTE_32F = 70, 68
 _ROUNDING: dict[Precision, int] = {"ieee": 69, "tf32": 77, "bf16": 75}
 _DEFAULT_ALGORITHM = -1
@@ -84,7 +84,7 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
         return product(cupy, a.reshape(1, -1), b, precision).reshape(b.shape[:-2] + b.shape[-1:] if b.ndim > 1 else ())
     if b.ndim == 1:
         return product(cupy, a, b.reshape(-1, 1), precision).reshape(a.shape[:-1])
-    if a.ndim > 2 and b.ndim == 2 and math.prod(a.shape[:-1]) <= MOST_COUNTED:
+    if is_one_product(a.shape, b.shape):
         # One product of all rows.
         found = product(cupy, a.reshape(-1, a.shape[-1]), b, precision)
         return found.reshape(*a.shape[:-1], b.shape[-1])
@@ -118,6 +118,11 @@ def layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
     if (down == 1 or rows == 1) and rows <= along <= MOST_COUNTED:
         return 1, along
     return None
+
+
+def is_one_product(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether matrices times one matrix are a product of all their rows; more rows than are counted stay apart."""
+    return len(a) > 2 and len(b) == 2 and math.prod(a[:-1]) <= MOST_COUNTED
 
 
 def too_large(a: tuple[int, ...], b: tuple[int, ...], count: int) -> str | None:
@@ -190,11 +195,11 @@ def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precis
 
 
 __all__ = [
-    "MOST_COUNTED",
     "PRODUCT_DTYPES",
     "WORKSPACE",
     "WORKSPACE_VARIABLE",
     "Factor",
+    "is_one_product",
     "layout",
     "parameters",
     "product",

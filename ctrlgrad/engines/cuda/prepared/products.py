@@ -10,7 +10,7 @@ from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.engines.cuda.prepared.operands import View
 from ctrlgrad.engines.cuda.prepared.reading import Reading
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped, viewed
-from ctrlgrad.engines.cuda.products import MOST_COUNTED, PRODUCT_DTYPES, layout, too_large
+from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, is_one_product, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
 
 
@@ -46,7 +46,7 @@ def _product(reading: Reading, a: View, b: View) -> View:
     if len(b.shape) == 1:
         found = _product(reading, a, viewed(b, lambda x: x[:, None]))
         return viewed(found, lambda x: x[..., 0])
-    if len(a.shape) > 2 and len(b.shape) == 2 and math.prod(a.shape[:-1]) <= MOST_COUNTED:
+    if is_one_product(a.shape, b.shape):
         # One product of all rows.
         found = _product(reading, reading.launches.reshaped(a, (-1, a.shape[-1])), b)
         return viewed(found, lambda x: x.reshape(*a.shape[:-1], b.shape[-1]))
