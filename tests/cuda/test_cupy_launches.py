@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.operands import contiguous
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.stages import elementwise
+from ctrlgrad.engines.native import ahead
 
 
 class Cupy:
@@ -30,6 +32,7 @@ class Cupy:
         self.loaded: list[bytes] = []
         self.launched: list[tuple[Any, ...]] = []
         self.told: list[tuple[int, int]] = []
+        self.current = Current()
         self.cuda = SimpleNamespace(
             get_current_stream=lambda: SimpleNamespace(ptr=5),
             get_cublas_handle=lambda: 7,
@@ -38,15 +41,34 @@ class Cupy:
             runtime=SimpleNamespace(runtimeGetVersion=lambda: 13010, driverGetVersion=lambda: 12040),
             nvrtc=SimpleNamespace(getVersion=lambda: (12, 4)),
             Stream=lambda non_blocking: SimpleNamespace(ptr=6 if non_blocking else 0),
-            Device=lambda: SimpleNamespace(compute_capability="90"),
+            Device=lambda: Device(self),
             Module=lambda: Module(self),
             compiler=SimpleNamespace(compile_using_nvrtc=self.compile),
         )
 
     def compile(self, source: str, options: tuple[str, ...] = (), cache_in_memory: bool = False) -> tuple[bytes, None]:
-        assert cache_in_memory
+        assert cache_in_memory and self.current.device is not None
         self.compiled.append((source, options))
         return f"code {len(self.compiled)}".encode(), None
+
+
+class Current(threading.local):
+    """Of a thread; None: the first device, whatever that is."""
+
+    device: Device | None = None
+
+
+class Device:
+    """The one that is current where it is made."""
+
+    def __init__(self, cupy: Cupy, capability: str = "90") -> None:
+        self.cupy, self.compute_capability = cupy, capability
+
+    def __enter__(self) -> None:
+        self.cupy.current.device = self
+
+    def __exit__(self, *_: object) -> None:
+        self.cupy.current.device = None
 
 
 class Module:
@@ -121,7 +143,7 @@ def test_the_next_process_has_the_code_from_disk(tmp_path: Path) -> None:
     for change in ("card", "compiler"):
         other = Cupy()
         if change == "card":
-            other.cuda.Device = lambda: SimpleNamespace(compute_capability="100")
+            other.cuda.Device = lambda other=other: Device(other, "100")
         else:
             other.cuda.nvrtc.getVersion = lambda: (13, 0)
         CupyLaunches(other, 512).function(spec, False)
@@ -131,6 +153,23 @@ def test_the_next_process_has_the_code_from_disk(tmp_path: Path) -> None:
     broken = Cupy()
     CupyLaunches(broken, 512).function(spec, False)
     assert len(broken.compiled) == 1
+
+
+def test_kernels_that_will_be_asked_for_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By this thread and another one, each for the device that is current here, and none twice."""
+    monkeypatch.setattr(ahead, "_most_threads", lambda: 1)
+    cupy, both = Cupy(), threading.Barrier(2, timeout=60)
+    compiled = cupy.compile
+    cupy.cuda.compiler.compile_using_nvrtc = lambda *given, **options: (both.wait(), compiled(*given, **options))[1]
+    launches, specs = CupyLaunches(cupy, 512), [setting(2), setting(4)]
+    launches.prepare(specs, False)
+    assert sorted(launches.function(spec, False) for spec in specs) == [101, 102]
+    assert sorted(text for text, _ in cupy.compiled) == sorted(map(source, specs))
+    # What is there, or on disk, is not compiled again.
+    for those in (launches, CupyLaunches(cupy, 512)):
+        those.prepare(specs, False)
+        assert sorted(those.function(spec, False) for spec in specs) == [101, 102]
+    assert len(cupy.compiled) == 2 and not ahead._jobs
 
 
 def test_a_launch_outside_of_lists() -> None:

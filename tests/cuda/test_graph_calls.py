@@ -273,6 +273,24 @@ def test_a_launch_reads_its_arguments_when_it_is_captured() -> None:
         assert_same(on_stand_in(graph, arguments, library=library).results, expected, 1e-9)
 
 
+def test_kernels_of_lists_and_graphs_are_announced_before_they_are_asked_for() -> None:
+    """All but those that write words, of which there are few; so they are compiled at once."""
+    library, (graph, arguments) = StandIn(), rnn(40)
+    asked: list[object] = []
+    function = library.function
+
+    def noted(spec: Any, contracts: bool) -> int:
+        if spec in library.announced:
+            asked.append(spec)
+        return function(spec, contracts)
+
+    library.function = noted  # type: ignore[method-assign]
+    assert on_stand_in(graph, arguments, library=library).counts.graphs
+    settings = {entries.setting(1 << k) for k in range(7)}
+    assert library.announced and set(asked) == library.announced
+    assert set(library.driver.specs) - library.announced <= settings
+
+
 # By CUDA's own header.
 
 # Of the toolkit, or of the package `nvidia-cuda-runtime`.

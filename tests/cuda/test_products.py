@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.comparing import assert_same
 from instruments.cublas import NAMES, Cublas
 from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 from ctrlgrad.dtypes import computed_dtype, finfo
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import cupy_library, products
 from ctrlgrad.engines.cuda.products import layout, product, too_large
+from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.precision import PRECISIONS
 from ctrlgrad.errors import UserInputError
 
@@ -105,6 +109,7 @@ def test_the_precision_is_said_to_every_product(cupy: Any, dtype: str, expected:
 
 
 HUGE = 1 << 31
+X, W = np.full((2, 6), 0.1), np.full((6, 6), 0.1)
 
 
 def test_what_cublas_cannot_count_is_refused_or_copied(cupy: Any) -> None:
@@ -128,6 +133,19 @@ def test_more_rows_than_cublas_counts_are_a_batch(cupy: Any, monkeypatch: pytest
     a, b = array(2, 3, 4), array(4, 5)
     monkeypatch.setattr(products, "MOST_COUNTED", 5)
     np.testing.assert_allclose(np.asarray(product(cupy, a, b, "ieee")), np.asarray(a) @ np.asarray(b), rtol=1e-5)
+
+
+def test_a_list_has_no_product_that_cublas_cannot_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers would lose their upper bits; step by step they are refused."""
+    graph = cg.function(lambda x, w: cg.fori_loop(0, 20, lambda i, h: np.tanh(h @ w), x)).graph(X, W)
+    for most, reason in ((6, ""), (5, "one by one (a product with 6 columns, of which cuBLAS takes 5 at most)")):
+        monkeypatch.setattr(products, "MOST_COUNTED", most)
+        library = StandIn()
+        found = on_stand_in(graph, [X, W], library=library)
+        assert_same(found.results, on_reference(graph, [X, W]), 1e-9)
+        assert bool(found.counts.graphs) == (not reason)
+        (loop,) = explain_on(library, optimised_graph(graph), [X, W]).all_loops()
+        assert loop.launching.startswith(reason or "from a list")
 
 
 @pytest.fixture

@@ -380,6 +380,8 @@ class OnDriver:
     def __init__(self) -> None:
         self.driver = Driver(self._ran)
         self.reductions: dict[ReductionSpec, None] = {}
+        # Kernels that it was told would be asked for.
+        self.announced: set[Spec] = set()
         # How much has been computed, for who must wait for all of it.
         self.work = 0
 
@@ -392,6 +394,9 @@ class OnDriver:
 
     def address(self, array: Any) -> int:
         return self.driver.address(array)
+
+    def prepare(self, specs: Sequence[Spec], contracts: bool) -> None:
+        self.announced.update(specs)
 
     def function(self, spec: Spec, contracts: bool) -> int:
         self.seen(spec)

@@ -3,7 +3,8 @@
 CuPy is asked for the stream, the handle and the compiler. It has loaded all these libraries. Its own kernels, and
 `RawKernel`, are compiled so that subnormal float32 numbers count as zero (`-ftz=true`, behind all other options), and
 with its headers. Here the compiler is called without that: kernels have the bits of the processor's, are compiled
-sooner, and are kept on disk with the objects of machine code.
+sooner, several at once (CuPy holds no lock of Python's meanwhile), and are kept on disk with the objects of machine
+code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
 from ctrlgrad.engines.cuda.reductions.tree import BLOCK
-from ctrlgrad.engines.native import objects
+from ctrlgrad.engines.native import ahead, objects
 
 
 @functools.cache
@@ -116,26 +117,44 @@ class CupyLaunches:
         threads = BLOCK if isinstance(launch, ReductionLaunch) else INDEX_BLOCK
         self._function(launch.spec, contracts)((launch.blocks,), (threads,), given)
 
+    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+        """Have kernels that will be asked for compiled meanwhile: the compiler needs no Python."""
+        for spec in specs:
+            if (spec, contracts) not in self._functions:
+                objects.prepare(*self._compiling(spec, contracts))
+
     def _function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> Any:
         if (spec, contracts) not in self._functions:
-            options = ("--std=c++17", f"--fmad={str(contracts).lower()}")
             module = self.cupy.cuda.Module()
-            module.load(self._code(source(spec), options))
+            module.load(self._code(spec, contracts))
             self._functions[spec, contracts] = module.get_function(NAME)
         return self._functions[spec, contracts]
 
-    def _code(self, text: str, options: tuple[str, ...]) -> bytes:
+    def _code(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> bytes:
         """The machine code of a kernel for the device that is current, from disk where it is there."""
-        cuda, disk = self.cupy.cuda, objects.open_cache()
-        card = (str(cuda.Device().compute_capability), *map(str, cuda.nvrtc.getVersion()))
-        key = objects.key_of(["kernel of a card", text, *options, *card], [])
+        disk, (key, make) = objects.open_cache(), self._compiling(spec, contracts)
         found = disk.read(key) if disk is not None and key is not None else None
         if found is None:
-            code, _ = cuda.compiler.compile_using_nvrtc(text, options, cache_in_memory=True)
-            found = objects.ObjectCode((NAME,), code)
+            found = make() if key is None else ahead.made(key, make)
             if disk is not None and key is not None:
                 disk.write(key, found)
         return found.code
+
+    def _compiling(
+        self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool
+    ) -> tuple[str | None, Callable[[], objects.ObjectCode]]:
+        """The key of a kernel's code for the device that is current, and what compiles it, in any thread."""
+        cuda, text = self.cupy.cuda, source(spec)
+        options, device = ("--std=c++17", f"--fmad={str(contracts).lower()}"), cuda.Device()
+        card = (str(device.compute_capability), *map(str, cuda.nvrtc.getVersion()))
+
+        def make() -> objects.ObjectCode:
+            # Compiled is for a thread's current device, which is the first one where nobody has said which.
+            with device:
+                code, _ = cuda.compiler.compile_using_nvrtc(text, options, cache_in_memory=True)
+            return objects.ObjectCode((NAME,), code)
+
+        return objects.key_of(["kernel of a card", text, *options, *card], []), make
 
     def launcher(self, multiplies: bool) -> CupyLauncher:
         """For the stream that is CuPy's current one; where there are products, the handle is told of it."""

@@ -211,6 +211,9 @@ class CupyLibrary:
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
+    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+        self._launches.prepare(specs, contracts)
+
     def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
         return self._launches.function(spec, contracts)
 

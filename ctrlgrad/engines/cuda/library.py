@@ -135,6 +135,9 @@ class ArrayLibrary(Protocol):
     def address(self, array: Any) -> int:
         """Where an array's first element is."""
 
+    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+        """`function` will be asked for these: they may be compiled meanwhile, several at once."""
+
     def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
         """The compiled form of a kernel that is launched by its parameters; it lives as long as the library."""
 

@@ -325,6 +325,7 @@ class Binding:
         driver = graphs.GraphDriver(addresses)
         capture = Capture(self._writer, self._walk, self._called, self._asked, stopped)
         # A capture may neither compile nor load them.
+        self.library.prepare(capture.kernels, self.precision != "ieee")
         functions = [self.library.function(spec, self.precision != "ieee") for spec in capture.kernels]
         place = self._have_workspace()
         try:

@@ -32,6 +32,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     PreparedBody,
     ProductLaunch,
     Repeating,
+    all_launches,
     lists_in,
     loops_in,
 )
@@ -87,6 +88,8 @@ class ListWriter:
             for loop in loops_in(body.items)
             if loop.trips is not None
         }
+        launches = (launch for launch in all_launches(body.items) if not isinstance(launch, ProductLaunch))
+        library.prepare(list(dict.fromkeys(launch.spec for launch in launches)), precision != "ieee")
         first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
         halves = [[*self._entries(body.items, side), *self._steps()] for side in range(2)]
         for half in halves if not body.is_known else ():
