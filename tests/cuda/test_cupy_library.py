@@ -295,8 +295,8 @@ def test_a_forked_process_is_told_that_it_cannot_use_the_card(library: CupyLibra
     }
     reads, writes = os.pipe()
     with warnings.catch_warnings():
-        # The fake's streams are threads, of which the child needs none.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Of threads, such as the fake's streams and JAX's, the child needs none.
+        warnings.simplefilter("ignore")
         child = os.fork()
     if not child:
         said = []

@@ -101,7 +101,19 @@ WRITING: dict[str, Callable[[Any, Any], Any]] = {
 # Views, questions, what hands memory over, and what is recorded where it happens (`instruments.driver`, copies).
 QUIET = {"reshape", "view", "root", "__init__", "__array__", "__bool__", "__int__", "__float__", "__index__", "__len__"}
 QUIET |= {"__iter__", "__getattr__", "__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "_part"}
-QUIET |= {"name", "running", "is_array", "empty", "borrowed", "lent", "copier", "address", "function", "launcher"}
+QUIET |= {
+    "name",
+    "running",
+    "is_array",
+    "empty",
+    "borrowed",
+    "lent",
+    "copier",
+    "address",
+    "prepare",
+    "function",
+    "launcher",
+}
 QUIET |= {"__getitem__", "take_flag", "give_back_flag", "mark", "wait", "stopped", "stop"}
 # What roads lead to beside methods.
 KINDS = {"gather", "gather by it", "scatter by it", "scatter and add", "a reduction", "an elementwise kernel"}
