@@ -1,4 +1,4 @@
-"""What a line of a random program can be: elements elsewhere, products of what was rearranged, convolutions, systems."""
+"""What a line of a random program can be: elements elsewhere, products of rearranged views, convolutions, systems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def arranging(w: Writer) -> bool:
         return False
     x, kind = found
     axis, name = w.number(0, kind.rank - 1), w.int_variable()
-    form = w.choose(("roll", "roll by data", "padded", "repeated", "tiled", "triangle", "diagonal", "last axis backwards"))
+    form = w.choose(
+        ("roll", "roll by data", "padded", "repeated", "tiled", "triangle", "diagonal", "last axis backwards")
+    )
     if form == "roll by data" and name is not None:
         w.line(kind, form, f"np.roll({x}, {name}, axis={axis})")
     elif form == "padded" and kind.rank == 1:

@@ -58,7 +58,7 @@ def _arguments(w: Writer, rng: np.random.Generator) -> list[Argument]:
         w.declare(Int(), w.fresh("k"))
         arguments.append(Argument(w.visible[-1], np.asarray(w.choose((2, 3, 1, 0)), np.int64)))
     if "dtypes" in w.features and w.chance(2):
-        arguments.append(_typed(w, rng))
+        arguments += [_typed(w, rng) for _ in range(w.number(1, 3))]
     return arguments
 
 

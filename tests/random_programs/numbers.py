@@ -86,7 +86,14 @@ _SAME = {
     ),
     "b": ("np.logical_and({0}, {1})", "np.logical_xor({0}, {1})", "np.logical_not({0})", "{0} | {1}"),
     "f": ("np.sin({0} + {1})", "({0} - {1}) * 0.5", "{0} * {1} * 0.5", "np.cos({0})", "np.tanh({0}) * {1}"),
-    "c": ("({0} + {1}) * 0.5", "{0} * {1} * 0.25", "np.conj({0})", "{0} * 0.6j", "({0} - np.conj({1})) * 0.5", "np.exp({0} * 0.3j)"),
+    "c": (
+        "({0} + {1}) * 0.5",
+        "{0} * {1} * 0.25",
+        "np.conj({0})",
+        "{0} * 0.6j",
+        "({0} - np.conj({1})) * 0.5",
+        "np.exp({0} * 0.3j)",
+    ),
 }
 _SAME["u"] = tuple(text for text in _SAME["i"] if not text.startswith("-"))
 
@@ -95,7 +102,12 @@ def same_kind(w: Writer, name: str, kind: Typed) -> str:
     """A line that gives the kind again."""
     other = w.typed(lambda k: k == kind)
     text = w.choose(_SAME[kind.family]).format(name, other[0] if other is not None else name)
-    return w.line(kind, f"{kind.dtype} arithmetic", text).name
+    return w.line(kind, f"{kind.dtype} arithmetic", text, _plain(kind, text)).name
+
+
+def _plain(kind: Typed, text: str) -> str:
+    """What the twin has for it: NumPy's own numbers of bfloat16 become others beside Python's."""
+    return f"cast({text}, {dtype_text(kind.dtype)})" if kind.dtype == "bfloat16" else text
 
 
 @operation(18)
@@ -123,7 +135,8 @@ def arithmetic(w: Writer) -> bool:
         assert other is not None
         if kind.family in "fc":
             size = max(kind.dims[0], 1)
-            w.line(Typed((), kind.dtype), f"matmul of {kind.dtype}", f"{x} @ {other[0]} * {0.25 / size}")
+            text = f"{x} @ {other[0]} * {0.25 / size}"
+            w.line(Typed((), kind.dtype), f"matmul of {kind.dtype}", text, _plain(kind, text))
         else:
             w.line(Typed((), kind.dtype), f"matmul of {kind.dtype}", f"{x} @ {other[0]}")
     elif form == "matmul" and len(kind.dims) == 2 and kind.family in "fc" and kind.dtype != "bfloat16":
@@ -156,7 +169,8 @@ def _reduction(w: Writer, x: str, kind: Typed) -> bool:
             w.line(Typed(rest, dtype), f"{form} of integers", f"np.{form}({x}, axis={axis})")
     else:
         size = max(kind.dims[axis], 1)
-        w.line(Typed(rest, kind.dtype), f"sum of {kind.dtype}", f"np.sum({x} * {1.0 / size}, axis={axis})")
+        text = f"np.sum({x} * {1.0 / size}, axis={axis})"
+        w.line(Typed(rest, kind.dtype), f"sum of {kind.dtype}", text, _plain(kind, text))
     return True
 
 

@@ -115,7 +115,7 @@ def directional(directions: Sequence[Any], function: Callable[..., Any], *argume
         return sum(np.sum(g * d) for g, d in zip(pullback(cotangent), directions, strict=True))
 
     with cg.options(engine="reference"):
-        return cg.grad(paired)(np.zeros_like(function(*arguments)), *arguments)
+        return cg.grad(paired)(np.zeros_like(cg.function(function)(*arguments)), *arguments)
 
 
 def written(array: list[Any], index: Any, value: Any) -> list[Any]:
