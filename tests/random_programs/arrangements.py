@@ -20,7 +20,8 @@ def arranging(w: Writer) -> bool:
     if form == "roll by data" and name is not None:
         w.line(kind, form, f"np.roll({x}, {name}, axis={axis})")
     elif form == "padded" and kind.rank == 1:
-        mode = w.choose(("constant", "edge", "wrap"))
+        # What wraps around depends on the size.
+        mode = w.choose(("constant", "edge", "wrap") if kind.is_static else ("constant", "edge"))
         w.line(kind, form, f'np.pad({x}, (1, 2), mode="{mode}")[{w.number(0, 3)}:][:{x}.shape[0]]')
     elif form == "repeated":
         w.line(kind, form, f"np.repeat({x}, 2, axis=0)[1::2]")
