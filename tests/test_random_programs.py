@@ -42,6 +42,8 @@ CALLS = {
     "call custom_vjp",
     "call vmap",
     "call grad",
+    "call jvp",
+    "call linearize",
 }
 BRANCHES = {"switch of one branch", "empty branch", "identical branches", "constant branch"}
 CARRIES = {
@@ -245,7 +247,7 @@ def test_programs_hold_every_construct() -> None:
 ADDED = {
     "bare": CARRIES - {"carry passed through"},
     "rules": {"call custom_jvp", "call custom_vjp"},
-    "gradients": {"call grad", "gradient inside"},
+    "gradients": {"call grad", "call jvp", "call linearize", "grad inside", "jvp inside", "linearize inside"},
     "vmap": {"call vmap"},
     "dtypes": DTYPES,
     "zero": {"axis without elements"},

@@ -102,11 +102,11 @@ def custom_rule(w: Writer) -> None:
     w.statements.append(Call(form, tuple(p for p, _ in parameters), structure(w), block, outs))
 
 
-@construct(1)
-def gradient(w: Writer) -> None:
-    """The gradient of a scalar of a block.
+@construct(2)
+def derivative(w: Writer) -> None:
+    """The gradient of a scalar of a block, or the derivative of a float of it along directions.
 
-    The twin differentiates it with concrete values, for which sizes are known: it sees no others.
+    The twin differentiates with concrete values, for which sizes are known: it sees no others.
     """
     parameters = _floats(w)
     if "gradients" not in w.features or w.cuts or not parameters:
@@ -116,19 +116,37 @@ def gradient(w: Writer) -> None:
     def is_usable(kind: Kind) -> bool:
         return not isinstance(kind, Array) and (not isinstance(kind, Float) or kind.is_static)
 
-    with w.hidden(is_usable), w.block(), w.fixed_sizes():
+    form: Literal["grad", "jvp", "linearize"] = w.choose(("grad", "grad", "jvp", "linearize"))  # type: ignore[assignment]
+    directions = [] if form == "grad" else [_direction(w, kind) for _, kind in parameters]
+    # Forward mode has no use of a function with a rule for reverse mode alone.
+    forward = nullcontext() if form == "grad" else w.forward_mode()
+    with w.hidden(is_usable), w.block(), w.fixed_sizes(), forward:
         for parameter, kind in parameters:
             w.declare(kind, parameter.inner)
         outside = tuple(v.name for v in w.visible[: -len(parameters)])
         write_statements(w, 2)
-        names = [w.any_float()[0] for _ in range(2)]
-        result = w.line(SCALAR, "sum", f"np.sum(np.sin({names[0]})) * 0.5 + np.cos(np.sum({names[1]})) * 0.3")
-        block = w.finished([result.name])
-    outs = tuple(w.fresh("g") for _ in parameters)
-    w.statements.append(Call("grad", tuple(p for p, _ in parameters), Structure("bare"), block, outs, (), outside))
-    for out, (_, kind) in zip(outs, parameters, strict=True):
-        # A gradient may be of any size: it is seen through a bounded function.
-        w.line(kind, "gradient inside", f"np.sin({out})")
+        if form == "grad":
+            names = [w.any_float()[0] for _ in range(2)]
+            result = w.line(SCALAR, "sum", f"np.sum(np.sin({names[0]})) * 0.5 + np.cos(np.sum({names[1]})) * 0.3").name
+            kinds: list[Float] = [kind for _, kind in parameters]
+        else:
+            found = w.floats(lambda k: k.is_static)
+            assert found is not None
+            result, kinds = found[0], [found[1]]
+        block = w.finished([result])
+    outs = tuple(w.fresh("g") for _ in kinds)
+    made = tuple(p for p, _ in parameters)
+    w.statements.append(Call(form, made, Structure("bare"), block, outs, (), outside, tuple(directions)))
+    for out, kind in zip(outs, kinds, strict=True):
+        # A derivative may be of any size: it is seen through a bounded function.
+        w.line(kind, f"{form} inside", f"np.sin({out})")
+
+
+def _direction(w: Writer, kind: Float) -> str:
+    """Any visible float of the kind."""
+    found = w.floats(lambda k: k == kind)
+    assert found is not None
+    return found[0]
 
 
 @construct(1)

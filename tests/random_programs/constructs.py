@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from random_programs import carries, chances, numbers, parts  # noqa: F401  (fill the table of operations)
+from random_programs import (  # noqa: F401  (fill the table of operations)
+    arrangements,
+    carries,
+    chances,
+    numbers,
+    parts,
+    selections,
+)
 from random_programs.arrays import push
 from random_programs.carries import bare_use
 from random_programs.kinds import SCALAR, Array, Bool, Float, Int, Kind, Typed, Unknown, fits

@@ -2,6 +2,9 @@
 
 The graphs are those of the program, of its gradient, and of the gradient of a scalar of that. A budget, where one is
 asked for, becomes less and less until it cannot be met: until then values stay what they are.
+
+By turns a program's second derivative is by forward mode over reverse, and its graphs run again for other sizes, for
+several arguments as rows of a vmap, and by several threads at the same time.
 """
 
 from __future__ import annotations
@@ -37,10 +40,21 @@ from random_programs.running import (
     signature,
     traced_function,
 )
+from random_programs.variants import (
+    ROWS,
+    at_the_same_time,
+    batch_of,
+    is_suitable,
+    of_other_sizes,
+    refuses_rows,
+    with_other_values,
+)
 
 TOLERANCE = 1e-10
 # One program in so many also runs outside of a function.
 AT_ONCE_EVERY = 4
+# What else comes in turn, of four programs.
+FORWARD, SIZES, IN_ROWS, THREADS = 0, 1, 2, 3
 ENGINES_BY_NAME = ("reference", "native", "dataflow")
 # "machine" computes the plans of the native engine with NumPy, every access checked.
 ENGINES = ("reference", "native", "machine", "dataflow", "cuda")
@@ -64,8 +78,8 @@ class Settings:
 Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
 
 
-def functions(program: Program) -> tuple[Callable[..., Any], ...]:
-    """The program, its gradient, and the gradient of a scalar of that."""
+def functions(program: Program, *, forward: bool = False) -> tuple[Callable[..., Any], ...]:
+    """The program, its gradient, and the gradient of a scalar of that, or `forward` its derivative by that mode."""
     function, wrt = traced_function(program), differentiated(program)
 
     def loss(*arguments: Any) -> Any:
@@ -74,13 +88,24 @@ def functions(program: Program) -> tuple[Callable[..., Any], ...]:
     def slope(*arguments: Any) -> Any:
         return sum(np.sum(np.sin(g)) for g in cg.grad(loss, argnums=wrt)(*arguments))
 
-    return function, cg.grad(loss, argnums=wrt), cg.grad(slope, argnums=wrt)
+    def along(*arguments: Any) -> Any:
+        def of_point(*point: Any) -> Any:
+            merged = list(arguments)
+            for i, x in zip(wrt, point, strict=True):
+                merged[i] = x
+            return cg.grad(loss, argnums=wrt)(*merged)
+
+        point = tuple(arguments[i] for i in wrt)
+        return cg.jvp(of_point, point, tuple(np.cos(3.0 * x) for x in point))[1]
+
+    by_forward = forward and not program.is_reverse_only
+    return function, cg.grad(loss, argnums=wrt), along if by_forward else cg.grad(slope, argnums=wrt)
 
 
-def graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
+def graphs(program: Program, orders: int = 3, *, forward: bool = False) -> Iterator[Graph]:
     """Their graphs, of so many orders."""
     arguments = [a.value for a in program.arguments]
-    for traced in functions(program)[:orders]:
+    for traced in functions(program, forward=forward)[:orders]:
         yield verify(cg.function(traced, signature=signature(program)).graph(*arguments), "random program")
 
 
@@ -106,7 +131,7 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
     orders = settings.orders if expected.results is not None else min(settings.orders, 2)
     order = -1
     try:
-        for order, graph in enumerate(graphs(program, orders)):
+        for order, graph in enumerate(graphs(program, orders, forward=seed % 4 == FORWARD)):
             if expected.results is None:
                 _refused(lambda graph=graph: run(settings, graph, arguments, draw))
                 compared["the limit of a loop"] += 1
@@ -114,6 +139,13 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
             reference = _Reference(program, graph, arguments, compared)
             reference.same(run(settings, graph, arguments, draw))
             compared[f"order {order}"] += 1
+            if seed % 4 == SIZES:
+                for other in of_other_sizes(program):
+                    given = [a.value for a in other.arguments]
+                    _Reference(other, graph, given, compared).same(run(settings, graph, given, draw))
+                    compared["other sizes"] += 1
+            if seed % 4 == THREADS and chosen is None and settings.engine in ENGINES_BY_NAME:
+                compared["runs at the same time"] += _at_the_same_time(settings, reference)
             if seed % AT_ONCE_EVERY == 0 and order < 2 and chosen is None and settings.engine in ENGINES_BY_NAME:
                 compared[_at_once(settings, order, reference)] += 1
             if settings.budget:
@@ -122,6 +154,8 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 compared["budgets"] += _within_less_and_less(reference, again, device)
                 if settings.engine == "cuda":
                     compared["recorded runs"] += _judged(reference, draw)
+        if seed % 4 == IN_ROWS and expected.results is not None:
+            in_rows(program, lambda graph, given: run(settings, graph, given, draw), orders, seed, compared)
     except Exception as error:
         raise ProgramMismatch(
             f"{settings.engine}, order {order}: {type(error).__name__}: {error}\n\n{describe(program)}"
@@ -189,6 +223,47 @@ def _at_once(settings: Settings, order: int, reference: _Reference) -> str:
         return "at once: not possible"
     reference.same(found)
     return f"at once, order {order}"
+
+
+def in_rows(
+    program: Program,
+    run: Callable[[Graph, Sequence[Any]], Sequence[Any]],
+    orders: int,
+    seed: int,
+    compared: Counter[str],
+) -> None:
+    """A vmap of the program and of its derivatives gives row by row what the reference engine gives for each row."""
+    batch = batch_of(program, seed // 4)
+    if batch is None:
+        return
+    for order, function in enumerate(functions(program, forward=seed % 3 == 0)[:orders]):
+        one = cg.function(function, signature=signature(program)).graph(*(a.value for a in program.arguments))
+        each = [_Reference(p, one, [a.value for a in p.arguments], compared) for p in batch.programs]
+        try:
+            found = run(batch.graph(function), batch.arguments)
+        except Exception as error:
+            if not refuses_rows(error, program):
+                raise
+            compared["rows: not possible"] += 1
+            return
+        for k, reference in enumerate(each):
+            reference.same([rows[k] for rows in found])
+        compared[f"rows, order {order}"] += 1
+
+
+def _at_the_same_time(settings: Settings, reference: _Reference) -> int:
+    """Calls by several threads, of which each has values of its own, do not see each other."""
+    program = reference.program
+    others = [p for p in (with_other_values(program, k) for k in range(1, ROWS)) if is_suitable(p)]
+    each = [_Reference(p, reference.graph, [a.value for a in p.arguments], reference.compared) for p in others]
+    each.append(reference)
+    for one in each:
+        one.results  # noqa: B018  (the reference engine's, before there are threads)
+    run = lambda given: run_on(settings.engine, reference.graph, given)
+    found = at_the_same_time(run, [one.arguments for one in each], 2)
+    for k, results in enumerate(found):
+        each[k // 2].same(results)
+    return len(found)
 
 
 def _within_less_and_less(

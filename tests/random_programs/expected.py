@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import CtrlgradError
+from random_programs.kinds import dtype_text
 from random_programs.program import Program
 from random_programs.running import LimitError, TooLongError, plain_run
 from random_programs.source import plain_source, traced_source
@@ -16,7 +17,7 @@ from random_programs.source import plain_source, traced_source
 MARGIN, COARSE_MARGIN = 1e-4, 0.03
 # Relative differences that rounding explains there, and in results of such dtypes.
 COARSE = 0.05
-ROUNDING = {"float16": 0.02, "float32": 1e-4, "complex64": 1e-4}
+ROUNDING = {"float16": 0.02, "bfloat16": 0.1, "float32": 1e-4, "complex64": 1e-4}
 # What a wrong program, graph or translation raises where it runs.
 ERRORS = (CtrlgradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
 
@@ -62,7 +63,7 @@ def expectation(program: Program) -> Expected:
 def describe(program: Program) -> str:
     """The program as source with its arguments."""
     arguments = "\n".join(
-        f"{a.variable.name} = np.array({a.value.tolist()}, np.{a.value.dtype}).reshape({a.value.shape})"
+        f"{a.variable.name} = np.array({a.value.tolist()}, {dtype_text(a.value.dtype.name)}).reshape({a.value.shape})"
         f"  # declared {a.spec[0]}"
         for a in program.arguments
     )

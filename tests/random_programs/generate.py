@@ -11,6 +11,7 @@ from random_programs.arrays import stack
 from random_programs.choices import Choices
 from random_programs.constructs import CONSTRUCTS, write_statements
 from random_programs.kinds import Array, Dim, Float, Int, Key, Kind, Typed, Unknown
+from random_programs.numbers import INTEGERS, NARROW
 from random_programs.program import Argument, Line, Program
 from random_programs.writer import FEATURES, MOST_STATEMENTS, Writer
 
@@ -18,7 +19,7 @@ _SHAPES: tuple[tuple[Dim | None, ...], ...] = ((), (3,), (2,), (2, 3), (None,), 
 # Several vectors, or one and a part of another; of rows that are short, and of many.
 _LONG: tuple[tuple[Dim | None, ...], ...] = ((9,), (17,), (2, 9), (3, 17), (None, 9), (9, 2), (18, 3), (2, 3, 9))
 _EMPTY: tuple[tuple[Dim | None, ...], ...] = ((0,), (0, 3), (2, 0), (3, 0), (0, 2, 3), (2, 3, 0))
-_DTYPES = ("int8", "int32", "uint8", "int64", "bool", "float16", "float32", "complex128", "complex64")
+_DTYPES = (*INTEGERS, "bool", *NARROW, "complex128", "complex64")
 
 
 def generate(seed: int, features: frozenset[str] = frozenset(FEATURES)) -> Program:
@@ -57,7 +58,7 @@ def _arguments(w: Writer, rng: np.random.Generator) -> list[Argument]:
         w.declare(Int(), w.fresh("k"))
         arguments.append(Argument(w.visible[-1], np.asarray(w.choose((2, 3, 1, 0)), np.int64)))
     if "dtypes" in w.features and w.chance(2):
-        arguments.append(_typed(w, rng))
+        arguments += [_typed(w, rng) for _ in range(w.number(1, 3))]
     return arguments
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -80,12 +82,12 @@ class Typed:
     @property
     def family(self) -> str:
         """NumPy's letter: b, i, u, f or c."""
-        return np.dtype(self.dtype).kind
+        return dtype_kind(np.dtype(self.dtype))
 
     @property
     def is_narrow(self) -> bool:
         """Whether it rounds more coarsely than float64."""
-        return self.dtype in ("float16", "float32", "complex64")
+        return self.dtype in ("float16", "bfloat16", "float32", "complex64")
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,11 @@ def is_grown(kind: Float) -> bool:
 def is_filled(dim: Dim) -> bool:
     """Whether a dimension is at least one."""
     return dim > 0 if isinstance(dim, int) else dim.filled
+
+
+def dtype_text(dtype: str) -> str:
+    """A dtype as text; NumPy has no name for bfloat16."""
+    return f'np.dtype("{dtype}")' if dtype == "bfloat16" else f"np.{dtype}"
 
 
 def shape_text(dims: tuple[Dim, ...]) -> str:

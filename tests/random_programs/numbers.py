@@ -6,12 +6,12 @@ what is narrow is only where the program is `coarse`, and is cut off otherwise.
 
 from __future__ import annotations
 
-from random_programs.kinds import Bool, Float, Int, Typed
+from random_programs.kinds import Bool, Float, Int, Typed, dtype_text
 from random_programs.operations import operation
 from random_programs.writer import Writer
 
-INTEGERS = ("int8", "int32", "int64", "uint8")
-NARROW = ("float16", "float32")
+INTEGERS = ("int8", "int32", "int64", "uint8", "int16", "uint16", "uint32", "uint64")
+NARROW = ("float16", "float32", "bfloat16")
 
 
 @operation(7)
@@ -33,17 +33,18 @@ def casting(w: Writer) -> bool:
         w.line(Typed(dims, "complex128"), "complex numbers", f"{x} + 1j * {other[0]}")
     elif form == "narrow":
         dtype = w.choose(NARROW)
+        name = dtype_text(dtype)
         cut = x if w.coarse else f"cg.stop_gradient({x})"
-        w.line(Typed(dims, dtype), f"to {dtype}", f"({cut} * 1.0).astype(np.{dtype})", f"cast({x}, np.{dtype})")
+        w.line(Typed(dims, dtype), f"to {dtype}", f"({cut} * 1.0).astype({name})", f"cast({x}, {name})")
     elif form == "bool":
         w.line(Typed(dims, "bool"), "to bool", f"np.less({x}, 0.13)", f"less({x}, 0.13)")
     else:
-        name = w.int_variable()
-        if name is None:
+        factor = w.int_variable()
+        if factor is None:
             return False
         dtype = w.choose(INTEGERS)
         size = dims[-1] if dims else 1
-        values = f"(np.arange({size}) * 37 + {name} * 29)"
+        values = f"(np.arange({size}) * 37 + {factor} * 29)"
         text = f"np.broadcast_to({values}, {(*dims[:-1], size)}).astype(np.{dtype})"
         w.line(Typed((*dims[:-1], size), dtype), f"to {dtype}", text)
     return True
@@ -64,10 +65,35 @@ def _between(w: Writer) -> bool:
 
 
 _SAME = {
-    "i": ("{0} + {1}", "{0} * {1}", "{0} - {1}", "np.maximum({0}, {1})", "{0} & {1}", "{0} ^ {1}", "-{0}", "{0} // 3"),
+    "i": (
+        "{0} + {1}",
+        "{0} * {1}",
+        "{0} - {1}",
+        "np.maximum({0}, {1})",
+        "{0} & {1}",
+        "{0} ^ {1}",
+        "-{0}",
+        "{0} // 3",
+        "{0} << 3",
+        "{0} >> 1",
+        "{0} << ({1} & 7)",
+        "{0} >> ({1} & 7)",
+        "~{0}",
+        "{0} % 7",
+        "np.abs({0})",
+        "{0} // ({1} | 1)",
+        "{0} % ({1} | 1)",
+    ),
     "b": ("np.logical_and({0}, {1})", "np.logical_xor({0}, {1})", "np.logical_not({0})", "{0} | {1}"),
     "f": ("np.sin({0} + {1})", "({0} - {1}) * 0.5", "{0} * {1} * 0.5", "np.cos({0})", "np.tanh({0}) * {1}"),
-    "c": ("({0} + {1}) * 0.5", "{0} * {1} * 0.25", "np.conj({0})", "{0} * 0.6j", "({0} - np.conj({1})) * 0.5"),
+    "c": (
+        "({0} + {1}) * 0.5",
+        "{0} * {1} * 0.25",
+        "np.conj({0})",
+        "{0} * 0.6j",
+        "({0} - np.conj({1})) * 0.5",
+        "np.exp({0} * 0.3j)",
+    ),
 }
 _SAME["u"] = tuple(text for text in _SAME["i"] if not text.startswith("-"))
 
@@ -76,7 +102,12 @@ def same_kind(w: Writer, name: str, kind: Typed) -> str:
     """A line that gives the kind again."""
     other = w.typed(lambda k: k == kind)
     text = w.choose(_SAME[kind.family]).format(name, other[0] if other is not None else name)
-    return w.line(kind, f"{kind.dtype} arithmetic", text).name
+    return w.line(kind, f"{kind.dtype} arithmetic", text, _plain(kind, text)).name
+
+
+def _plain(kind: Typed, text: str) -> str:
+    """What the twin has for it: NumPy's own numbers of bfloat16 become others beside Python's."""
+    return f"cast({text}, {dtype_text(kind.dtype)})" if kind.dtype == "bfloat16" else text
 
 
 @operation(18)
@@ -104,9 +135,14 @@ def arithmetic(w: Writer) -> bool:
         assert other is not None
         if kind.family in "fc":
             size = max(kind.dims[0], 1)
-            w.line(Typed((), kind.dtype), f"matmul of {kind.dtype}", f"{x} @ {other[0]} * {0.25 / size}")
+            text = f"{x} @ {other[0]} * {0.25 / size}"
+            w.line(Typed((), kind.dtype), f"matmul of {kind.dtype}", text, _plain(kind, text))
         else:
             w.line(Typed((), kind.dtype), f"matmul of {kind.dtype}", f"{x} @ {other[0]}")
+    elif form == "matmul" and len(kind.dims) == 2 and kind.family in "fc" and kind.dtype != "bfloat16":
+        rows, columns = kind.dims
+        result = Typed((rows, rows), kind.dtype)
+        w.line(result, f"matmul of {kind.dtype}", f"{x} @ {x}[::-1].T * {0.25 / max(columns, 1)}")
     elif form == "out":
         return _out(w, x, kind)
     else:
@@ -133,7 +169,8 @@ def _reduction(w: Writer, x: str, kind: Typed) -> bool:
             w.line(Typed(rest, dtype), f"{form} of integers", f"np.{form}({x}, axis={axis})")
     else:
         size = max(kind.dims[axis], 1)
-        w.line(Typed(rest, kind.dtype), f"sum of {kind.dtype}", f"np.sum({x} * {1.0 / size}, axis={axis})")
+        text = f"np.sum({x} * {1.0 / size}, axis={axis})"
+        w.line(Typed(rest, kind.dtype), f"sum of {kind.dtype}", text, _plain(kind, text))
     return True
 
 
@@ -156,7 +193,10 @@ def _out(w: Writer, x: str, kind: Typed) -> bool:
     """To a float, an integer or a bool of the base kinds."""
     if kind.family == "c":
         part = Typed(kind.dims, "float32") if kind.is_narrow else Float(kind.dims)
-        w.line(part, "part of complex numbers", f"np.{w.choose(('real', 'imag'))}({x})")
+        if w.chance(3):
+            w.line(part, "absolute values", f"np.abs({x} + 3.0) * 0.35")
+        else:
+            w.line(part, "part of complex numbers", f"np.{w.choose(('real', 'imag'))}({x})")
     elif kind.family == "f":
         if not w.coarse:
             w.line(Typed(kind.dims, "bool"), "compare narrow floats", f"np.less({x}, 5.0)")

@@ -125,17 +125,21 @@ class Branch:
 
 @dataclass(frozen=True)
 class Call:
-    """`grad`: its results are the gradients of the block's one result, one for each parameter."""
+    """`grad`: its results are the gradients of the block's one result, one for each parameter.
 
-    form: Literal["plain", "function", "checkpoint", "custom_jvp", "custom_vjp", "grad", "vmap"]
+    `jvp`, `linearize`: its one result is the derivative of the block's one result along `directions`.
+    """
+
+    form: Literal["plain", "function", "checkpoint", "custom_jvp", "custom_vjp", "grad", "jvp", "linearize", "vmap"]
     parameters: tuple[Parameter, ...]
     structure: Structure
     block: Block
     outs: tuple[str, ...]
     # Of a vmap: what a row of each result is, as text, for the case that there is none.
     rows: tuple[str, ...] = ()
-    # Of a grad: what it may use from outside.
+    # Of a derivative: what it may use from outside.
     visible: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
 
 
 Statement = Line | While | For | Scan | Branch | Call

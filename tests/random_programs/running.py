@@ -63,9 +63,24 @@ class Decisions:
             self.note(np.diff(ordered, axis=axis).take(-1, axis=axis))
         return np.take(ordered, -1, axis=axis)
 
-    def ordered(self, x: Any) -> Any:
-        self.note(np.diff(np.sort(x, axis=0), axis=0))
-        return np.sort(x, axis=0)
+    def ordered(self, x: Any, axis: int = 0) -> Any:
+        self.note(np.diff(np.sort(x, axis=axis), axis=axis))
+        return np.sort(x, axis=axis)
+
+    def by_size(self, x: Any) -> Any:
+        """The places of a tensor's elements along its last axis in their order."""
+        self.ordered(x, -1)
+        return np.argsort(x, axis=-1)
+
+    def at_places(self, x: Any, places: Any, values: Any, how: str) -> np.ndarray:
+        """An update whose places may be the same: one after the other; an extreme is as sure as all that meet there."""
+        result = np.array(x)
+        if how in ("max", "min"):
+            for place in set(map(int, places)):
+                self.ordered(np.concatenate([values[places == place], x[place : place + 1]]))
+        ufunc = {"add": np.add, "multiply": np.multiply, "max": np.maximum, "min": np.minimum}[how]
+        ufunc.at(result, places, values)
+        return result
 
 
 def stacked(rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -90,6 +105,19 @@ def gradients(count: int, function: Callable[..., Any], *arguments: Any) -> tupl
     return result
 
 
+def directional(directions: Sequence[Any], function: Callable[..., Any], *arguments: Any) -> Any:
+    """The derivative of a function of values that are known along directions of the first ones, by reverse mode."""
+
+    def paired(*given: Any) -> Any:
+        # The cotangent is an argument: the gradient with respect to it of <gradient, directions> is the derivative.
+        cotangent, *rest = given
+        _, pullback = cg.vjp(lambda *point: function(*point, *rest[len(directions) :]), *rest[: len(directions)])
+        return sum(np.sum(g * d) for g, d in zip(pullback(cotangent), directions, strict=True))
+
+    with cg.options(engine="reference"):
+        return cg.grad(paired)(np.zeros_like(cg.function(function)(*arguments)), *arguments)
+
+
 def written(array: list[Any], index: Any, value: Any) -> list[Any]:
     """A list with one item replaced, or added at its end."""
     return [*array[:index], np.asarray(value, np.float64), *array[index + 1 :]]
@@ -103,6 +131,25 @@ def updated(x: Any, key: Any, value: Any, how: str) -> np.ndarray:
     else:
         np.add.at(result, key, value)
     return result
+
+
+def accumulated(combine: Callable[..., Any], pair: tuple[Any, Any], axis: int, reverse: bool) -> np.ndarray:
+    """The second parts of what pairs combine to along an axis, one after the other."""
+    rows = [tuple(x[::-1] if reverse else x) for x in (np.moveaxis(x, axis, 0) for x in pair)]
+    results = [(rows[0][0], rows[1][0])]
+    for row in zip(rows[0][1:], rows[1][1:], strict=True):
+        results.append(combine(results[-1], row))
+    found = np.stack([second for _, second in results])
+    return np.moveaxis(found[::-1] if reverse else found, 0, axis)
+
+
+def correlated(x: Any, y: Any) -> np.ndarray:
+    """The correlation with a small matrix, of the size of x."""
+    sizes = [((n - 1) // 2, n // 2) for n in y.shape]
+    wide = np.pad(x, sizes)
+    return np.array(
+        [[np.sum(wide[i : i + y.shape[0], j : j + y.shape[1]] * y) for j in range(x.shape[1])] for i in range(len(x))]
+    )
 
 
 def looped(trips: int, body: Callable[[int, Any], Any], carry: Any) -> Any:
@@ -121,7 +168,7 @@ def _compiled(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     return function
 
 
-_TWINS = (stacked, written, updated, looped, limited, cast, gradients)
+_TWINS = (stacked, written, updated, looped, limited, cast, gradients, directional, accumulated, correlated)
 
 
 def traced_function(program: Program) -> Callable[..., Any]:
@@ -132,7 +179,7 @@ def traced_function(program: Program) -> Callable[..., Any]:
 def plain_run(program: Program) -> tuple[tuple[Any, ...], Decisions]:
     """The results of the plain twin, and its decisions. Raises `TooLongError` and `LimitError`."""
     decisions = Decisions()
-    methods = ("tick", "less", "floored", "maximum", "largest", "ordered")
+    methods = ("tick", "less", "floored", "maximum", "largest", "ordered", "by_size", "at_places")
     names: dict[str, Any] = {"np": np, "cnp": cnp, "cg": cg} | {f.__name__: f for f in _TWINS}
     function = _compiled(plain_source(program), names | {name: getattr(decisions, name) for name in methods})
     # Small integers wrap around in a graph without a word.

@@ -204,6 +204,13 @@ class _Traced(_Writer):
             called = self.rule(call.form, name)
         elif call.form == "grad":
             called = f"cg.grad({name}, argnums={tuple(range(len(parameters)))})"
+        elif call.form in ("jvp", "linearize"):
+            point = ", ".join(p.operand for p in call.parameters)
+            along = f"cg.jvp({name}, {_tuple([p.operand for p in call.parameters])}, {_tuple(call.directions)})[1]"
+            if call.form == "linearize":
+                along = f"cg.linearize({name}, {point})[1]({', '.join(call.directions)})"
+            self.assign(call.outs, [along])
+            return
         elif call.form == "vmap":
             called = f"cg.vmap({name}, in_axes={_tuple([('None', '0')[p.mapped] for p in call.parameters])})"
         else:
@@ -312,8 +319,8 @@ class _Plain(_Writer):
             return
         self.assign([p.inner for p in call.parameters], [p.operand for p in call.parameters])
         self.statements(call.block.statements)
-        if call.form == "grad":
-            self.gradient(call)
+        if call.form in ("grad", "jvp", "linearize"):
+            self.derivative(call)
         else:
             self.assign(call.outs, call.block.results)
 
@@ -334,7 +341,7 @@ class _Plain(_Writer):
         for name, out, shape in zip(lists, call.outs, call.rows, strict=True):
             self.emit(f"{out} = stacked({name}, {shape})")
 
-    def gradient(self, call: Call) -> None:
+    def derivative(self, call: Call) -> None:
         """Differentiated here and now, by the reference engine, of concrete values; decisions were noted before.
 
         What is used from outside is passed in: traced code cannot index NumPy's arrays by traced integers.
@@ -350,4 +357,7 @@ class _Plain(_Writer):
         self.lines += inner.lines
         self.labels = inner.labels
         operands = ", ".join([*(p.operand for p in call.parameters), *captures])
-        self.emit(f"{_tuple(call.outs)} = gradients({len(call.parameters)}, {name}, {operands})")
+        if call.form == "grad":
+            self.emit(f"{_tuple(call.outs)} = gradients({len(call.parameters)}, {name}, {operands})")
+        else:
+            self.emit(f"{call.outs[0]} = directional({_tuple(call.directions)}, {name}, {operands})")
