@@ -165,6 +165,16 @@ def budget(
 
 
 @contextmanager
+def no_budget() -> Iterator[None]:
+    """What runs inside is outside of all budgets: nothing of it is counted, swapped or recorded."""
+    token = _CURRENT.set(None)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
 def profile() -> Iterator[Profile]:
     """Record what the memory managers inside do: copies, stalls, bytes per tier.
 
@@ -193,4 +203,4 @@ def profile() -> Iterator[Profile]:
         _RECORDING.reset(token)
 
 
-__all__ = ["Factory", "Session", "budget", "current", "profile", "register_device"]
+__all__ = ["Factory", "Session", "budget", "current", "no_budget", "profile", "register_device"]

@@ -7,9 +7,11 @@ from typing import Any
 
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.host_parts import HostPart
 from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.placement import Places, results_of
 from ctrlgrad.engines.cuda.program import Program, Regions
+from ctrlgrad.engines.native.parts import PART
 from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.ir import Node, attributes
 
@@ -67,6 +69,7 @@ CONTROL: dict[str, Control] = {
     "call": Call,
     "callback": _callback,
     "pure_callback": _pure_callback,
+    PART.name: lambda node, given: HostPart(node, given, CONTROL),
 }
 
 __all__ = ["CONTROL", "Branches", "Call"]

@@ -13,6 +13,7 @@ from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.compile import compile_region
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.control import CONTROL
+from ctrlgrad.engines.cuda.host_parts import with_host_parts
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import Program, scalar, to_device
@@ -114,7 +115,8 @@ _PROGRAMS: Cache[tuple[str, Places], Program] = Cache(16)
 
 def program_of(library: ArrayLibrary, graph: Graph, places: Places) -> Program:
     """The program of a graph for a library, made once and kept with the graph."""
-    return _PROGRAMS.get(graph, (library.name, places), lambda: compile_region(graph, places, CONTROL))
+    make = lambda: compile_region(with_host_parts(graph, places), places, CONTROL)
+    return _PROGRAMS.get(graph, (library.name, places), make)
 
 
 def _place(library: ArrayLibrary, value: Value, x: Any) -> Place:

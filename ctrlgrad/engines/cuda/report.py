@@ -8,12 +8,14 @@ from typing import Any
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import places_of, program_of, run_with
 from ctrlgrad.engines.cuda.group_step import GroupStep
+from ctrlgrad.engines.cuda.host_parts import HostPart
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Report
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, view
+from ctrlgrad.ir import Loop as LoopView
 
 _WHERE = {
     "device": "on the device",
@@ -72,8 +74,22 @@ def _tell_node(report: LoopReport, step: NodeStep, listed: bool) -> None:
         report.inner.append(loop)
     elif isinstance(kernel, Regions):
         _tell(report, *kernel.programs, listed=listed)
+    elif isinstance(kernel, HostPart):
+        if kernel.is_planned:
+            report.inner += _native_loops(kernel.region)
+        else:
+            _tell(report, kernel.steps, listed=listed)
     else:
         report.ops.setdefault(_WHERE[step.where], []).append(step.node.op.name)
+
+
+def _native_loops(region: Graph) -> list[LoopReport]:
+    """The loops of a part in machine code, each with those inside."""
+    found: list[LoopReport] = []
+    for node in region.nodes:
+        inner = [loop for inside in node.regions for loop in _native_loops(inside)]
+        found += [LoopReport(loop_name(node), "native", inner=inner)] if isinstance(view(node), LoopView) else inner
+    return found
 
 
 __all__ = ["explain_on"]

@@ -39,14 +39,8 @@ class Part:
         return found[0] if len(found) == 1 else found
 
     def planned(self, values: list[Any]) -> list[Any] | None:
-        """The results by the plan; None where none fits these operands.
-
-        So it is where something fails: nothing has happened, and the reference kernels say what is wrong.
-        """
-        try:
-            return _planned(self.region, values)
-        except ExecutionError:
-            return None
+        """The results by the plan, or None (see `planned`)."""
+        return planned(self.region, values)
 
 
 class PlannedLoop:
@@ -61,13 +55,25 @@ class PlannedLoop:
     def __call__(self, values: list[Any], run: Run) -> Any:
         if run.is_watched:
             return self.interpreted(values, run)
-        found = _planned(self.graph, [values[place] for place in self.places])
+        found = _fitting(self.graph, [values[place] for place in self.places])
         if found is None:
             return self.interpreted(values, run)
         return found[0] if len(found) == 1 else found
 
 
-def _planned(graph: Graph, values: list[Any]) -> list[Any] | None:
+def planned(graph: Graph, values: list[Any]) -> list[Any] | None:
+    """The outputs of a graph by its plan; None where none fits these values, or where it fails.
+
+    Nothing has happened then, and who runs the graph step by step finds what is wrong. So it is for graphs without
+    effects.
+    """
+    try:
+        return _fitting(graph, values)
+    except ExecutionError:
+        return None
+
+
+def _fitting(graph: Graph, values: list[Any]) -> list[Any] | None:
     """The outputs of a graph by its plan; None where none fits these values."""
     try:
         return engine.run(graph, values)
@@ -113,4 +119,4 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
     return piece
 
 
-__all__ = ["PLANNED_LOOPS", "Part", "Piece", "PlannedLoop", "compile_piece", "with_parts"]
+__all__ = ["PLANNED_LOOPS", "Part", "Piece", "PlannedLoop", "compile_piece", "planned", "with_parts"]
