@@ -43,7 +43,7 @@ def _pinv(batcher: Batcher, node: Node) -> Sequence[Lane]:
     return [batcher.lane(batcher.emit("pinv", [batcher.batched(a), batcher.aligned(rtol, a.tensor.rank - 2)]))]
 
 
-@batches("solve")
+@batches("solve triangular_solve")
 def _solve(batcher: Batcher, node: Node) -> Sequence[Lane]:
     rank = max(v.tensor.rank for v in node.operands)
-    return [batcher.lane(batcher.emit("solve", [batcher.aligned(v, rank) for v in node.operands], node.attrs))]
+    return [batcher.lane(batcher.emit(node.op.name, [batcher.aligned(v, rank) for v in node.operands], node.attrs))]

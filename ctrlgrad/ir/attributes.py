@@ -220,6 +220,14 @@ class Search(Attributes):
 
 
 @record(kw_only=True)
+class Triangle(Attributes):
+    """Which triangle of a matrix is read, and whether its diagonal is ones, which are not."""
+
+    lower: bool
+    unit_diagonal: bool
+
+
+@record(kw_only=True)
 class Hook(Attributes):
     """A function of the user that sees values while a graph runs."""
 

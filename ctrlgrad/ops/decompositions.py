@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir.attributes import Attributes
+from ctrlgrad.ir.attributes import Attributes, Triangle
 from ctrlgrad.ir.op import TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
@@ -61,17 +61,23 @@ def _real(dtype: np.dtype) -> np.dtype:
     return np.zeros(0, dtype).real.dtype
 
 
-def _infer_solve(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    a, b = tensors("solve", operands)
-    _matrix("solve", a, square=True)
-    _matrix("solve", b, square=False)
-    batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
-    sizes = {d for d in (*a.shape[-2:], b.shape[-2]) if d is not None}
-    if a.dtype != b.dtype:
-        raise TypeMismatchError("solve: dtypes differ", got=f"{a} and {b}")
-    if batch is None or len(sizes) > 1:
-        raise ShapeError("solve: the shapes do not fit", expected="[..., n, n] and [..., n, k]", got=f"{a} and {b}")
-    return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
+def _system(name: str) -> TypeRule:
+    """From square matrices and right sides to the unknowns."""
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        a, b = tensors(name, operands)
+        _matrix(name, a, square=True)
+        _matrix(name, b, square=False)
+        batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
+        sizes = {d for d in (*a.shape[-2:], b.shape[-2]) if d is not None}
+        if a.dtype != b.dtype:
+            raise TypeMismatchError(f"{name}: dtypes differ", got=f"{a} and {b}")
+        if batch is None or len(sizes) > 1:
+            fitting = "[..., n, n] and [..., n, k]"
+            raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}")
+        return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
+
+    return infer
 
 
 def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -151,7 +157,9 @@ def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
 
 
 # x with a @ x = b.
-declare("solve", 2, _infer_solve)
+declare("solve", 2, _system("solve"))
+# The same by one triangle of a, the only one that is read.
+declare("triangular_solve", 2, _system("triangular_solve"), attributes=Triangle)
 # The lower triangular l with l @ l^H = a, of hermitian positive definite a.
 declare("cholesky", 1, _square("cholesky"))
 declare("det", 1, _scalar("det", real=False))

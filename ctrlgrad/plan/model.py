@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 from ctrlgrad.ir import Node
+from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.plan.expression import Expression
 from ctrlgrad.plan.kernels import Cascade as Cascade
 from ctrlgrad.plan.kernels import Check as Check
@@ -117,20 +118,22 @@ class Columns:
 
 @record(eq=False)
 class Factorise:
-    """Factors of small matrices along the last two axes, and what they are for; the axes before are equal batches.
+    """Factors of matrices along the last two axes, and what they are for; the axes before are equal batches.
 
-    "solve": x with a @ x = b. "cholesky": the lower factor. "pivots": the diagonal of U in LU, the first element times
-    the sign of the exchanges; zeros for a singular matrix. `done` is false, and the result means nothing, where a
-    matrix has no answer or more than `largest` rows.
+    "solve": x with a @ x = b. "triangular_solve": the same by a `triangle` of a. "cholesky": the lower factor.
+    "pivots": the diagonal of U in LU, the first element times the sign of the exchanges; zeros for a singular matrix.
+    `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` rows.
     """
 
-    how: Literal["solve", "cholesky", "pivots"]
+    how: Literal["solve", "triangular_solve", "cholesky", "pivots"]
     result: Array
     a: View
     b: View | None
     done: Register
-    largest: int
+    # None: matrices of any size.
+    largest: int | None
     node: Node
+    triangle: Triangle | None = None
 
 
 @record(eq=False)

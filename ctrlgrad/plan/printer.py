@@ -63,6 +63,14 @@ def format_plan(plan: Plan) -> str:
     return "\n".join(_Printer(plan).lines())
 
 
+def _triangle(step: Factorise) -> str:
+    """Which triangle a step reads, where it says so."""
+    if step.triangle is None:
+        return ""
+    unit = " and ones on the diagonal" if step.triangle.unit_diagonal else ""
+    return f", by the {'lower' if step.triangle.lower else 'upper'} triangle{unit}"
+
+
 class _Printer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -213,8 +221,8 @@ class _Printer:
             yield f"{self.defined(step.result)} = columns of {self.view(step.view)}{where}"
         elif isinstance(step, Factorise):
             given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
-            done = self.declared(step.done)
-            yield f"{self.defined(step.result)}; {done} = {step.how} of {given}, {step.largest} rows at most"
+            done, most = self.declared(step.done), "" if step.largest is None else f", {step.largest} rows at most"
+            yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{_triangle(step)}{most}"
         elif isinstance(step, Outside):
             results = ", ".join(self.defined(r) for r in step.results)
             sizes = "".join(f"; {r} = its size of result {k}, axis {axis}" for r, k, axis in step.sizes)

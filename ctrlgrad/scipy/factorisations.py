@@ -9,6 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.frontend.array.decompositions import solve_triangular
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
 from ctrlgrad.source import here
@@ -69,8 +70,10 @@ def _lu_rule(primals: tuple[Any], tangents: tuple[Any]) -> Any:
     left = cnp.pad(cnp.tril(both[..., :count], -1), [*[(0, 0)] * (a.ndim - 1), (0, rows - count)]) + unit
     right = cnp.pad(cnp.triu(both[..., :count, :]), [*[(0, 0)] * (a.ndim - 2), (0, columns - count), (0, 0)])
     right = right + np.diag((np.arange(columns) >= count).astype(a.dtype))
-    inner = cnp.linalg.solve(left, cnp.take_along_axis(da, order[..., None].astype(np.int64), -2))
-    inner = cnp.matrix_transpose(cnp.linalg.solve(cnp.matrix_transpose(right), cnp.matrix_transpose(inner)))
+    inner = cnp.take_along_axis(da, order[..., None].astype(np.int64), -2)
+    inner = solve_triangular(left, inner, lower=True, unit_diagonal=True)
+    inner = solve_triangular(cnp.matrix_transpose(right), cnp.matrix_transpose(inner), lower=True)
+    inner = cnp.matrix_transpose(inner)
     tangent = left @ cnp.tril(inner, -1) + cnp.triu(inner) @ right
     return found, (tangent, cnp.zeros_like(pivots), cnp.zeros_like(order))
 
@@ -158,15 +161,14 @@ def lu_solve(
     b = cnp.asarray(b)
     n = both.shape[-1]
     order = order_of(pivots, n).astype(np.int64)
-    lower = cnp.tril(both, -1) + cnp.eye(n, dtype=both.dtype)
-    upper = cnp.triu(both)
     is_vector = b.ndim == both.ndim - 1
     x = b[..., None] if is_vector else b
     if trans == 0:
-        x = cnp.linalg.solve(upper, cnp.linalg.solve(lower, cnp.take_along_axis(x, order[..., None], -2)))
+        x = cnp.take_along_axis(x, order[..., None], -2)
+        x = solve_triangular(both, solve_triangular(both, x, lower=True, unit_diagonal=True), lower=False)
     else:
-        lower, upper = (cnp.matrix_transpose(cnp.conj(m) if trans == 2 else m) for m in (lower, upper))
-        x = cnp.linalg.solve(lower, cnp.linalg.solve(upper, x))
+        turned = cnp.matrix_transpose(cnp.conj(both) if trans == 2 else both)
+        x = solve_triangular(turned, solve_triangular(turned, x, lower=True), lower=False, unit_diagonal=True)
         x = cnp.take_along_axis(x, cnp.argsort(order, axis=-1)[..., None], -2)
     return x[..., 0] if is_vector else x
 

@@ -16,10 +16,10 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import result_type
+from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
 from ctrlgrad.scipy.factorisations import expm, expm_frechet, lu, lu_factor, lu_solve, of_triangle, polar
 
 det, inv = cnp.linalg.det, cnp.linalg.inv
-_triangle = {False: cnp.triu, True: cnp.tril}
 
 
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
@@ -63,14 +63,11 @@ def solve_triangular(
     >>> solve_triangular(np.array([[2.0, 1.0], [7.0, 4.0]]), np.array([4.0, 8.0]))
     array([1., 2.])
     """
-    matrix = _triangle[lower](cnp.asarray(a))
-    if unit_diagonal:
-        unit = cnp.eye(matrix.shape[-1], dtype=matrix.dtype)
-        matrix = matrix * (1 - unit) + unit
-    if trans in (1, "T", 2, "C"):
+    matrix, is_turned = cnp.asarray(a), trans in (1, "T", 2, "C")
+    if is_turned:
         matrix = cnp.matrix_transpose(matrix)
         matrix = cnp.conj(matrix) if trans in (2, "C") else matrix
-    return cnp.linalg.solve(matrix, cnp.asarray(b))
+    return by_triangle(matrix, cnp.asarray(b), lower=lower != is_turned, unit_diagonal=unit_diagonal)
 
 
 def solve(

@@ -39,6 +39,13 @@ def _solve(a: Any, b: Any) -> Any:
     return jnp.linalg.solve(*(jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b)))
 
 
+def _triangular_solve(node: Node, sizes: Sizes | None, a: Any, b: Any) -> Any:
+    given = attributes.Triangle.of(node)
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    return lax.linalg.triangular_solve(a, b, left_side=True, lower=given.lower, unit_diagonal=given.unit_diagonal)
+
+
 def _singular_vectors(a: Any) -> Any:
     u, _, vh = jnp.linalg.svd(a, full_matrices=False)
     return jnp.concatenate([u, jnp.conj(jnp.swapaxes(vh, -1, -2))], axis=-2)
@@ -64,6 +71,7 @@ def _fft(node: Node, sizes: Sizes | None, x: Any) -> Any:
 
 _MATRICES: dict[str, Entry] = {
     "solve": _elementwise(_solve),
+    "triangular_solve": _triangular_solve,
     "cholesky": _elementwise(lambda a: jnp.linalg.cholesky(a, symmetrize_input=False)),
     "det": _elementwise(jnp.linalg.det),
     "adjugate": _elementwise(_adjugate),

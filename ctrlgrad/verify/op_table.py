@@ -53,6 +53,7 @@ _SAMPLES: dict[str, _Sample] = {
     "top_k": _Sample(attrs={"axis": 0, "count": 1}),
     "fft": _Sample(attrs={"axis": 0, "inverse": False}),
     **dict.fromkeys(("matmul", "solve", "adjugate_along"), _Sample((_X, _X))),
+    "triangular_solve": _Sample((_X, _X), {"lower": True, "unit_diagonal": False}),
     "concat": _Sample((_X, _X), {"axis": 0}),
     "common_size": _Sample(attrs={"what": "a size"}, shape=(2,)),
     "watch": _Sample(attrs={"fn": print, "label": "x"}),

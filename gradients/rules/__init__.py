@@ -14,6 +14,7 @@ from ctrlgrad.gradients.rules import (
     shape,
     sorting,
     stack,
+    systems,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "shape",
     "sorting",
     "stack",
+    "systems",
 ]

@@ -1,54 +1,30 @@
-"""Derivatives of linear systems, determinants and factorisations.
+"""Derivatives of determinants and factorisations; those of linear systems stand in `systems`.
 
 Sources: Giles, "Collected matrix derivative results for forward and reverse mode algorithmic differentiation"
 (2008), sections 2.2 (inverse, determinant) and 3; Seeger et al., "Auto-differentiating linear algebra"
 (arXiv 1710.08717) for Cholesky, QR, symmetric eigenvectors and singular vectors; Golub and Pereyra (1973) for
 the pseudo-inverse. Each is written out here for complex matrices in the pairing Re(sum(ct * t)), so that a
 linear map t -> P t Q has the transpose ct -> P^T ct Q^T. Rules are made of the ops themselves, of `matmul` and
-of `solve`, so they can be differentiated again.
+of `solve` and `triangular_solve`, so they can be differentiated again.
 
-Below, x^T is `swap_last(x)`, x^H is `_adjoint(x)`.
+Below, x^T is `swap_last(x)`, x^H is `adjoint(x)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.gradients.rules.complex import as_complex, conj
+from ctrlgrad.gradients.rules.systems import adjoint, keep, solve, solve_triangular, triangle
 from ctrlgrad.gradients.table import forward, reverse
-from ctrlgrad.ir import Builder
 from ctrlgrad.ir.attributes import DYNAMIC, Item
-from ctrlgrad.ops.term import Term, constant, emit, sum_to, swap_last, where, zeros
-
-
-def _adjoint(x: Term) -> Term:
-    return conj(swap_last(x))
-
-
-def _solve(a: Term, b: Term) -> Term:
-    return emit("solve", a, b)
-
-
-def numbers(size: int | Term, builder: Builder) -> Term:
-    return emit("iota", size, shape=(None,)) if isinstance(size, Term) else constant(builder, np.arange(size))
-
-
-def _triangle(x: Term, compare: str) -> Term:
-    """Where the row number compares with the column number, as booleans [m, n] for x [..., m, n]."""
-    rows, columns = (numbers(x.dim(axis), x.builder) for axis in (-2, -1))
-    return emit(compare, emit("expand_dims", rows, axes=(1,)), emit("expand_dims", columns, axes=(0,)))
-
-
-def _keep(x: Term, compare: str) -> Term:
-    return where(_triangle(x, compare), x, 0)
+from ctrlgrad.ops.term import Term, emit, swap_last, where, zeros
 
 
 def diagonal(x: Term) -> Term:
     """The diagonals of square matrices, as [..., n]."""
-    return emit("sum", _keep(x, "equal"), axes=(x.rank - 1,), keepdims=False)
+    return emit("sum", keep(x, "equal"), axes=(x.rank - 1,), keepdims=False)
 
 
 def _imaginary(x: Term) -> Term:
@@ -70,7 +46,7 @@ def _matrix(x: Term) -> Term:
 
 
 def _trace(x: Term) -> Term:
-    return emit("sum", _keep(x, "equal"), axes=(x.rank - 2, x.rank - 1), keepdims=False)
+    return emit("sum", keep(x, "equal"), axes=(x.rank - 2, x.rank - 1), keepdims=False)
 
 
 def _pairing(a: Term, b: Term) -> Term:
@@ -79,48 +55,24 @@ def _pairing(a: Term, b: Term) -> Term:
 
 
 def _identity_like(x: Term) -> Term:
-    return emit("cast", _triangle(x, "equal"), dtype=x.dtype)
-
-
-# a x = b:  dx = a^-1 (db - da x).
-
-
-def _push_solve(tangents: Sequence[Term | None], out: Term, a: Term, b: Term) -> Term:
-    da, db = tangents
-    if da is None:
-        assert db is not None
-        return _solve(a, db)
-    return _solve(a, -(da @ out) if db is None else db - da @ out)
-
-
-def _summed(ct: Term, x: Term) -> Term:
-    """Summed over batch dimensions in which x was broadcast."""
-    return sum_to(ct, x.dims)
-
-
-forward("solve", _push_solve)
-reverse(
-    "solve",
-    lambda ct, out, a, b: _summed(-(_solve(swap_last(a), ct) @ swap_last(out)), a),
-    lambda ct, out, a, b: _summed(_solve(swap_last(a), ct), b),
-)
+    return emit("cast", triangle(x, "equal"), dtype=x.dtype)
 
 
 # a = l l^H:  dl = l Phi(l^-1 da l^-H), where Phi keeps the lower triangle and halves the diagonal.
 
 
 def _phi(x: Term) -> Term:
-    return where(_triangle(x, "greater"), x, where(_triangle(x, "equal"), x * 0.5, 0))
+    return where(triangle(x, "greater"), x, where(triangle(x, "equal"), x * 0.5, 0))
 
 
 def _push_cholesky(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    inner = _solve(out, _adjoint(_solve(out, _adjoint(tangents[0]))))
+    inner = solve_triangular(out, adjoint(solve_triangular(out, adjoint(tangents[0]), lower=True)), lower=True)
     return out @ _phi(inner)
 
 
 def _pull_cholesky(ct: Term, out: Term, a: Term) -> Term:
-    middle = _solve(swap_last(out), _phi(swap_last(out) @ ct))
-    return swap_last(_solve(_adjoint(out), swap_last(middle)))
+    middle = solve_triangular(swap_last(out), _phi(swap_last(out) @ ct), lower=False)
+    return swap_last(solve_triangular(adjoint(out), swap_last(middle), lower=False))
 
 
 forward("cholesky", _push_cholesky)
@@ -153,14 +105,14 @@ def _push_along(tangents: Sequence[Term | None], out: Term, a: Term, e: Term) ->
     result = None if de is None else _along(a, de)
     if da is not None:
         p = _along(a, da)
-        bent = _solve(a, _matrix(_pairing(p, e)) * _identity_like(a) - e @ p - da @ out)
+        bent = solve(a, _matrix(_pairing(p, e)) * _identity_like(a) - e @ p - da @ out)
         result = bent if result is None else result + bent
     assert result is not None
     return result
 
 
 def _pull_along_matrix(ct: Term, out: Term, a: Term, e: Term) -> Term:
-    y, et = _solve(swap_last(a), ct), swap_last(e)
+    y, et = solve(swap_last(a), ct), swap_last(e)
     k = _matrix(_trace(y)) * et - et @ y
     return swap_last(_along(a, swap_last(k))) - y @ swap_last(out)
 
@@ -181,17 +133,17 @@ def _real(x: Term) -> Term:
 
 
 def _inverse_transposed(a: Term) -> Term:
-    return _solve(swap_last(a), _identity_like(a))
+    return solve(swap_last(a), _identity_like(a))
 
 
-forward("logabsdet", lambda tangents, out, a: _real(_trace(_solve(a, tangents[0]))))
+forward("logabsdet", lambda tangents, out, a: _real(_trace(solve(a, tangents[0]))))
 reverse("logabsdet", lambda ct, out, a: as_complex(_matrix(ct), a) * _inverse_transposed(a))
 
 
 def _push_sign(tangents: Sequence[Term], out: Term, a: Term) -> Term:
     if dtype_kind(a.dtype) != "c":
         return zeros(out.builder, out.dtype, out.dims)
-    return out * _imaginary(_trace(_solve(a, tangents[0])))
+    return out * _imaginary(_trace(solve(a, tangents[0])))
 
 
 def _pull_sign(ct: Term, out: Term, a: Term) -> Term:
@@ -209,31 +161,31 @@ reverse("det_sign", _pull_sign)
 
 
 def _skew(c: Term) -> Term:
-    lower = _keep(c, "greater")
-    skew = lower - _adjoint(lower)
-    return skew + where(_triangle(c, "equal"), _imaginary(c), 0) if dtype_kind(c.dtype) == "c" else skew
+    lower = keep(c, "greater")
+    skew = lower - adjoint(lower)
+    return skew + where(triangle(c, "equal"), _imaginary(c), 0) if dtype_kind(c.dtype) == "c" else skew
 
 
 def _skew_transposed(k: Term) -> Term:
-    lower = _keep(k - _adjoint(k), "greater")
-    return lower + where(_triangle(k, "equal"), _imaginary(k), 0) if dtype_kind(k.dtype) == "c" else lower
+    lower = keep(k - adjoint(k), "greater")
+    return lower + where(triangle(k, "equal"), _imaginary(k), 0) if dtype_kind(k.dtype) == "c" else lower
 
 
 def _upper(q: Term, a: Term) -> Term:
-    return _keep(_adjoint(q) @ a, "less_equal")
+    return keep(adjoint(q) @ a, "less_equal")
 
 
 def _push_orthonormal(tangents: Sequence[Term], out: Term, a: Term) -> Term:
     r = _upper(out, a)
-    x = swap_last(_solve(swap_last(r), swap_last(tangents[0])))
-    c = _adjoint(out) @ x
+    x = swap_last(solve_triangular(swap_last(r), swap_last(tangents[0]), lower=True))
+    c = adjoint(out) @ x
     return x + out @ (_skew(c) - c)
 
 
 def _pull_orthonormal(ct: Term, out: Term, a: Term) -> Term:
     k = swap_last(out) @ ct
     x = ct + conj(out) @ (_skew_transposed(k) - k)
-    return swap_last(_solve(_upper(out, a), swap_last(x)))
+    return swap_last(solve_triangular(_upper(out, a), swap_last(x), lower=False))
 
 
 forward("orthonormal", _push_orthonormal)
@@ -260,12 +212,12 @@ reverse("eigenvalues", _pull_eigenvalues)
 def reciprocal_gaps(values: Term, like: Term) -> Term:
     """1 / (x_j - x_i), and 0 on the diagonal."""
     difference = _row(values) - column(values)
-    same = _triangle(difference, "equal")
+    same = triangle(difference, "equal")
     return as_complex(where(same, 0, 1 / where(same, 1, difference)), like)
 
 
 def _push_eigenvectors(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    return out @ (reciprocal_gaps(emit("eigenvalues", a), a) * (_adjoint(out) @ tangents[0] @ out))
+    return out @ (reciprocal_gaps(emit("eigenvalues", a), a) * (adjoint(out) @ tangents[0] @ out))
 
 
 def _pull_eigenvectors(ct: Term, out: Term, a: Term) -> Term:
@@ -329,17 +281,17 @@ def _push_singular_vectors(tangents: Sequence[Term], out: Term, a: Term) -> Term
     f = _Singular(a, out)
     real_s = f.values(a)
     gaps, s = reciprocal_gaps(real_s * real_s, a), as_complex(real_s, a)
-    av, ahu = da @ f.v, _adjoint(da) @ f.u
-    p = _adjoint(f.u) @ av
-    left = gaps * (p * _row(s) + column(s) * _adjoint(p))
-    right = gaps * (column(s) * p + _adjoint(p) * _row(s))
+    av, ahu = da @ f.v, adjoint(da) @ f.u
+    p = adjoint(f.u) @ av
+    left = gaps * (p * _row(s) + column(s) * adjoint(p))
+    right = gaps * (column(s) * p + adjoint(p) * _row(s))
     if dtype_kind(a.dtype) == "c":
-        left = left + where(_triangle(p, "equal"), _imaginary(p) / _row(s), 0)
+        left = left + where(triangle(p, "equal"), _imaginary(p) / _row(s), 0)
     du, dv = f.u @ left, f.v @ right
     if not f.u_is_basis:
         du = du + (av - f.u @ p) / _row(s)
     if not f.v_is_basis:
-        dv = dv + (ahu - f.v @ (_adjoint(f.v) @ ahu)) / _row(s)
+        dv = dv + (ahu - f.v @ (adjoint(f.v) @ ahu)) / _row(s)
     return emit("concat", du, dv, axis=a.rank - 2)
 
 
@@ -350,14 +302,14 @@ def _pull_singular_vectors(ct: Term, out: Term, a: Term) -> Term:
     gaps, s = reciprocal_gaps(real_s * real_s, a), as_complex(real_s, a)
     ku, kv = swap_last(f.u) @ gu, swap_last(f.v) @ gv
     fu, fv = gaps * ku, gaps * kv
-    p = (fu + _adjoint(fu)) * _row(s) + column(s) * (fv + _adjoint(fv))
+    p = (fu + adjoint(fu)) * _row(s) + column(s) * (fv + adjoint(fv))
     if dtype_kind(a.dtype) == "c":
-        p = p + where(_triangle(p, "equal"), _imaginary(ku) / _row(s), 0)
+        p = p + where(triangle(p, "equal"), _imaginary(ku) / _row(s), 0)
     cotangent = conj(f.u) @ p @ swap_last(f.v)
     if not f.u_is_basis:
         cotangent = cotangent + ((gu - conj(f.u) @ ku) / _row(s)) @ swap_last(f.v)
     if not f.v_is_basis:
-        cotangent = cotangent + conj(f.u) @ _adjoint((gv - conj(f.v) @ kv) / _row(s))
+        cotangent = cotangent + conj(f.u) @ adjoint((gv - conj(f.v) @ kv) / _row(s))
     return cotangent
 
 
@@ -372,20 +324,20 @@ def _push_pinv(tangents: Sequence[Term | None], out: Term, a: Term, rtol: Term) 
     da, b = tangents[0], out
     if da is None:
         return zeros(b.builder, b.dtype, b.dims)
-    dah, bh = _adjoint(da), _adjoint(b)
+    dah, bh = adjoint(da), adjoint(b)
     outside, inside = b @ (bh @ dah), (dah @ bh) @ b
     return outside - (outside @ a) @ b + inside - b @ (a @ inside) - b @ da @ b
 
 
 def _pull_pinv(ct: Term, out: Term, a: Term, rtol: Term) -> Term:
     b, bt = out, swap_last(out)
-    left, right = swap_last(b @ _adjoint(b)), swap_last(_adjoint(b) @ b)
+    left, right = swap_last(b @ adjoint(b)), swap_last(adjoint(b) @ b)
     of_rows = left @ (ct - ct @ swap_last(a @ b))
     of_columns = (ct - swap_last(b @ a) @ ct) @ right
-    return _adjoint(of_rows + of_columns) - bt @ ct @ bt
+    return adjoint(of_rows + of_columns) - bt @ ct @ bt
 
 
 forward("pinv", _push_pinv)
 reverse("pinv", _pull_pinv, None)
 
-__all__ = ["column", "diagonal", "numbers", "reciprocal_gaps"]
+__all__ = ["column", "diagonal", "reciprocal_gaps"]

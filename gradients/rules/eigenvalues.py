@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.gradients.rules.complex import as_complex, conj
-from ctrlgrad.gradients.rules.decompositions import column, diagonal, numbers, reciprocal_gaps
+from ctrlgrad.gradients.rules.decompositions import column, diagonal, reciprocal_gaps
+from ctrlgrad.gradients.rules.systems import numbers
 from ctrlgrad.gradients.table import forward, reverse
 from ctrlgrad.ops.term import Term, emit, swap_last, where
 

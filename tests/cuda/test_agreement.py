@@ -43,6 +43,7 @@ THROUGH_HOST = {
     "singular_values",
     "singular_vectors",
     "solve",
+    "triangular_solve",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
@@ -148,6 +150,14 @@ def _solve(dtype: str) -> list[OpCase]:
     return [OpCase("solve", (matrices(dtype, *a), matrices(dtype, *b[:-1], b[-2])[..., : b[-1]])) for a, b in pairs]
 
 
+def _triangular_solve(dtype: str) -> list[OpCase]:
+    forms = itertools.product((True, False), (True, False))
+    return [
+        OpCase("triangular_solve", case.operands, {"lower": lower, "unit_diagonal": unit})
+        for case, (lower, unit) in zip(_solve(dtype), forms, strict=True)
+    ]
+
+
 def _adjugate_along(dtype: str) -> list[OpCase]:
     return [OpCase("adjugate_along", (matrices(dtype, *s), numbers(dtype, *s, seed=1))) for s in ((2, 2), (2, 3, 3))]
 
@@ -156,4 +166,4 @@ _SQUARE = "cholesky det adjugate logabsdet det_sign eigenvalues eigenvectors gen
 MAKERS |= {op: _of_matrices(op) for op in _SQUARE.split()}
 MAKERS |= {op: _of_tall(op) for op in ("orthonormal", "singular_values", "singular_vectors")}
 MAKERS |= {"pinv": _pinv}
-MAKERS |= {"matmul": _matmul, "solve": _solve, "adjugate_along": _adjugate_along}
+MAKERS |= {"matmul": _matmul, "solve": _solve, "triangular_solve": _triangular_solve, "adjugate_along": _adjugate_along}

@@ -126,8 +126,14 @@ def system(w: Writer) -> bool:
     elif form == "qr":
         w.line(square, form, f"np.linalg.qr({a})[0]")
     else:
-        traced = f"cg.scipy.linalg.solve_triangular({a}, {x}, lower=True)"
-        w.line(kind, form, traced, f"np.linalg.solve(np.tril({a}), {x})")
+        lower, unit, turned = (w.choose((True, False)) for _ in range(3))
+        settings = f"trans={int(turned)}, lower={lower}, unit_diagonal={unit}"
+        part, inner = ("tril", -1) if lower else ("triu", 1)
+        read = f"(np.{part}({a}, {inner}) + np.eye({size}))" if unit else f"np.{part}({a})"
+        # With ones on its diagonal the triangle is as small as they are, so that the solution is bounded.
+        scaled = f"({a} * 0.5)" if unit else a
+        traced = f"cg.scipy.linalg.solve_triangular({scaled}, {x}, {settings})"
+        w.line(kind, form, traced, f"np.linalg.solve({read.replace(a, scaled)}{'.T' if turned else ''}, {x})")
     # The matrix itself leaves the bounds: nobody else sees it.
     w.visible.remove(matrix)
     return True

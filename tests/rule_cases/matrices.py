@@ -6,11 +6,13 @@ import numpy as np
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.scipy.linalg import solve_triangular
 from rule_cases.case import DIFFERENCES, Case, normal
 from rule_cases.complex import number, of_complex, parts
 
 L = cnp.linalg
 M, ONE, TALL, WIDE = normal(20, 2, 3, 3), normal(21, 3, 3), normal(22, 4, 3), normal(23, 3, 4)
+SOLVABLE = M + 3 * np.eye(3)
 SPD = M @ np.swapaxes(M, -1, -2) + np.eye(3)
 C, CTALL, CWIDE = normal(24, 2, 3, 3), normal(25, 2, 4, 3), normal(26, 2, 3, 4)
 SINGULAR = np.outer(normal(27, 3), normal(28, 3))
@@ -38,6 +40,14 @@ CASES: dict[str, Case] = {
     "solve batched": Case(L.solve, (ONE, normal(29, 2, 3, 2))),
     "solve vector unknown": Case(L.solve, (ONE, normal(29, 3)), unknown=True),
     "solve complex": Case(lambda a, b: parts(L.solve(number(a), number(b))), (C, normal(30, 2, 3, 2))),
+    "triangular": Case(lambda a, b: solve_triangular(a, b, lower=True), (SOLVABLE, normal(29, 3, 2))),
+    "triangular upper, batched": Case(solve_triangular, (SOLVABLE[0], normal(29, 2, 3, 2))),
+    "triangular turned, of ones, unknown": Case(
+        lambda a, b: solve_triangular(a, b, trans=1, lower=True, unit_diagonal=True), (ONE, normal(29, 3)), unknown=True
+    ),
+    "triangular complex": Case(
+        lambda a, b: parts(solve_triangular(number(a) + 3 * np.eye(3), number(b), trans=2)), (C, normal(30, 2, 3, 2))
+    ),
     "lstsq tall": Case(lambda a, b: L.lstsq(a, b)[:2], (TALL, normal(31, 4, 2))),
     "lstsq wide, one side": Case(lambda a, b: L.lstsq(a, b)[0], (WIDE, normal(32, 3))),
     "lstsq unknown": Case(lambda a, b: L.lstsq(a, b)[:2], (TALL, normal(33, 4)), unknown=True),

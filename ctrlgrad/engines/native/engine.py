@@ -43,6 +43,7 @@ _ROUTINES = (
     "cg_pivots",
     "cg_tile",
     "cg_times",
+    "cg_triangular_solve",
 )
 
 _FUNCTIONS: Recent[str, objects.Loaded] = Recent(FUNCTIONS)

@@ -1,17 +1,20 @@
-"""Systems of equations, Cholesky factors and pivots of small matrices as calls of the machine's routines."""
+"""Systems of equations, Cholesky factors and pivots as calls of the machine's routines."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
+from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.product_calls import moved
+from ctrlgrad.engines.native.product_calls import known, moved
+from ctrlgrad.engines.native.products import blocks, kernels, real
+from ctrlgrad.engines.native.products.triangular import BLOCK
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Factorise, View
 from ctrlgrad.plan.sizes import ONE
 
-_ROUTINES = {"solve": "lu_solve", "cholesky": "cholesky", "pivots": "pivots"}
-_KINDS = {"f": "f32", "d": "f64"}
+_ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
+_KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128"}
 
 
 class FactorsWriter:
@@ -21,21 +24,28 @@ class FactorsWriter:
         self.plan, self.w, self.step = plan, plan.w, step
         self.kind = _KINDS[step.result.dtype.char]
         self.name = _ROUTINES[step.how]
+        if step.largest is None:
+            # Made of products, but for few rows.
+            n, columns = (known(size) for size in step.result.shape[-2:])
+            if n is not None and n <= BLOCK:
+                self.name += "_small"
+            else:
+                self.declare_kernels(columns)
         # Axes of the result that are no batch.
         self.rank = 1 if step.how == "pivots" else 2
 
     def write(self) -> None:
         step, plan, w = self.step, self.plan, self.w
-        target = plan.define(step.result)
+        result = plan.define(step.result)
         n = plan.size(step.a.shape[-1])
-        fits = w.op(f"icmp sle i64 {n}, {step.largest}")
+        fits = "true" if step.largest is None else w.op(f"icmp sle i64 {n}, {step.largest}")
         done = w.alloca("i1")
         w.line(f"store i1 {fits}, ptr {done}")
         views = [step.result.view, step.a, *([] if step.b is None else [step.b])]
         with plan.w.when(fits):
             sizes = [n] if step.b is None else [n, plan.size(step.b.shape[-1])]
             scratch = plan.scratch(f"cg_{self.name}_scratch_{self.kind}", sizes)
-            addresses = [target, *(plan.view_address(view) for view in views[1:])]
+            addresses = [result, *(plan.view_address(view) for view in views[1:])]
             with ExitStack() as loops:
                 for axis in range(len(step.result.shape) - self.rank):
                     if step.result.shape[axis] == ONE:
@@ -52,6 +62,13 @@ class FactorsWriter:
                     w.line(f"store i1 {w.op(f'and i1 {is_good}, {so_far}')}, ptr {done}")
         plan.registers[step.done.name] = w.op(f"load i1, ptr {done}")
 
+    def declare_kernels(self, columns: int | None) -> None:
+        """Those that the products of a blocked routine call; the module is linked with them."""
+        one = real.reals(target.host())[self.step.result.dtype.char in "dD"]
+        of_products = columns if self.step.how == "triangular_solve" else None
+        for name in blocks.needed(one, None, of_products, False):
+            self.w.declare(kernels.signature(name))
+
     def call(self, addresses: list[str], views: list[View], sizes: list[str], scratch: str) -> str:
         """Call the routine for one matrix; its status."""
         given: list[tuple[str, str]] = []
@@ -59,6 +76,8 @@ class FactorsWriter:
             strides = view.strides[-2:] if k else view.strides[-2:-1] if self.rank == 2 else ()
             given += [("ptr", address), *(("i64", self.plan.size(stride)) for stride in strides)]
         given += [*(("i64", size) for size in sizes), ("ptr", scratch)]
+        if (triangle := self.step.triangle) is not None:
+            given += [("i64", str(int(flag))) for flag in (triangle.lower, triangle.unit_diagonal)]
         name = f"cg_{self.name}_{self.kind}"
         self.w.declare(f"i64 @{name}({', '.join(kind for kind, _ in given)})")
         return self.w.op(f"call i64 @{name}({', '.join(' '.join(each) for each in given)})")

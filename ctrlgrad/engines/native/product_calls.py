@@ -87,7 +87,7 @@ class ProductWriter:
 
     def declare_kernels(self) -> None:
         """Those that a product of these sizes calls; the module is linked with them."""
-        m, n = map(_known, self.step.result.view.shape[-2:])
+        m, n = map(known, self.step.result.view.shape[-2:])
         rows_of_b = self.step.b.strides[-1] == ONE
         for name in blocks.needed(self.real, m, n, self.step.packed is not None, rows_of_b):
             self.w.declare(kernels.signature(name))
@@ -99,13 +99,13 @@ class ProductWriter:
         (m, n), k = step.result.view.shape[-2:], step.a.shape[-1]
         (ra, ca), (rb, cb), rc = step.a.strides[-2:], step.b.strides[-2:], row_major(step.result.shape)[-2]
         of_a, of_b = (c, rc, a, ra, ca, b, rb, m, k), (c, ONE, b, cb, rb, a, ca, n, k)
-        ways = [of_b] if _known(n) not in (1, None) else [of_a] if n == ONE else [of_a, of_b]
+        ways = [of_b] if known(n) not in (1, None) else [of_a] if n == ONE else [of_a, of_b]
         for way in ways:
             _, out, _, rows, columns, _, x, count, depth = way
-            found, is_sure = times.needed(self.real, *map(_known, (rows, columns, x, out)))
+            found, is_sure = times.needed(self.real, *map(known, (rows, columns, x, out)))
             for name in found:
                 self.w.declare(kernels.signature(name))
-            work = _known(count * depth)
+            work = known(count * depth)
             if len(ways) == 1 and is_sure and work and work < shared.WORK_TO_SHARE:
                 numbers = [self.plan.size(value) if isinstance(value, Size) else value for value in way]
                 numbers.append(str(step.base is not None).lower())
@@ -115,7 +115,7 @@ class ProductWriter:
         return False
 
 
-def _known(size: Size) -> int | None:
+def known(size: Size) -> int | None:
     """A size that is known; None of another."""
     return size.factor if size.is_known else None
 

@@ -70,7 +70,20 @@ def _fft(node: Node) -> Callable[..., Any]:
     return lambda x: np.fft.fft(x, axis=axis).astype(dtype, copy=False)
 
 
+def _triangular_solve(node: Node) -> Callable[..., Any]:
+    given = attributes.Triangle.of(node)
+    part, inner = (np.tril, -1) if given.lower else (np.triu, 1)
+
+    def kernel(a: Any, b: Any) -> Any:
+        if given.unit_diagonal:
+            return np.linalg.solve(part(a, inner) + np.eye(a.shape[-1], dtype=a.dtype), b)
+        return np.linalg.solve(part(a), b)
+
+    return kernel
+
+
 PURE["solve"] = same(np.linalg.solve)
+PURE["triangular_solve"] = _triangular_solve
 PURE["cholesky"] = same(np.linalg.cholesky)
 PURE["det"] = same(np.linalg.det)
 PURE["adjugate"] = same(_adjugate)

@@ -7,6 +7,7 @@ run time. Derivatives of eigenvectors and singular vectors exist where the value
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,14 +134,23 @@ def solve(x1: Any, x2: Any, /) -> Any:
     >>> cnp.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
     array([1., 1.])
     """
-    a, b = matrices("solve", x1, square=True), inexact("solve", x2)
+    return _solved("solve", x1, x2, lambda a, b: apply("solve", [a, b]))
+
+
+@array_function()
+def solve_triangular(x1: Any, x2: Any, /, *, lower: bool, unit_diagonal: bool = False) -> Any:
+    """As `solve`, by one triangle of x1, the only one that is read; a `unit_diagonal` is ones, and not read either."""
+    attrs = {"lower": bool(lower), "unit_diagonal": bool(unit_diagonal)}
+    return _solved("solve_triangular", x1, x2, lambda a, b: apply("triangular_solve", [a, b], attrs))
+
+
+def _solved(operation: str, x1: Any, x2: Any, solver: Callable[[Any, Any], Any]) -> Any:
+    a, b = matrices(operation, x1, square=True), inexact(operation, x2)
     if rank_of(b) == 0:
-        raise ShapeError("solve: the right side is a scalar", source=here(), expected="[n] or [..., n, k]")
+        raise ShapeError(f"{operation}: the right side is a scalar", source=here(), expected="[n] or [..., n, k]")
     dtype = result_type(dtype_of(a), dtype_of(b))
     a, b = cast(a, dtype), cast(b, dtype)
-    if rank_of(b) > 1:
-        return apply("solve", [a, b])
-    return squeezed(apply("solve", [a, expanded(b, [1])]), [rank_of(a) - 1])
+    return solver(a, b) if rank_of(b) > 1 else squeezed(solver(a, expanded(b, [1])), [rank_of(a) - 1])
 
 
 @array_function()

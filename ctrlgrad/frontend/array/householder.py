@@ -136,4 +136,5 @@ def _followed(basis: Any, whole: Any) -> Any:
     beside = stop_gradient(whole[..., basis.shape[-1] :])
     beside = beside - basis @ (adjoint(basis) @ beside)
     factor = apply("cholesky", [adjoint(beside) @ beside])
-    return concatenate([basis, adjoint(apply("solve", [factor, adjoint(beside)]))], -1)
+    triangle = {"lower": True, "unit_diagonal": False}
+    return concatenate([basis, adjoint(apply("triangular_solve", [factor, adjoint(beside)], triangle))], -1)

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ctrlgrad.ir.attributes import Triangle
+from ctrlgrad.plan.model import Factorise
 
-def factorised(how: str, largest: int, operands: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The result for matrices and, for "solve", right sides; None where there is none."""
+
+def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The result for matrices and, of systems, right sides; None where there is none."""
     a = operands[0]
-    if a.shape[-1] > largest:
+    if step.largest is not None and a.shape[-1] > step.largest:
         return None
-    if how == "pivots":
+    if step.how == "pivots":
         # Any numbers whose product is the determinant will do for what is computed from them.
         sign, size = np.linalg.slogdet(a)
         n = a.shape[-1]
@@ -20,10 +23,18 @@ def factorised(how: str, largest: int, operands: Sequence[np.ndarray]) -> np.nda
         found[..., :1] *= sign[..., None]
         return np.where(np.isnan(a).any((-2, -1))[..., None], a.dtype.type(np.nan), found)
     try:
-        found = np.linalg.solve(*operands) if how == "solve" else np.linalg.cholesky(a)
+        if step.triangle is not None:
+            a = _read(a, step.triangle)
+        found = np.linalg.cholesky(a) if step.how == "cholesky" else np.linalg.solve(a, operands[1])
     except np.linalg.LinAlgError:
         return None
     return np.asarray(found)
+
+
+def _read(a: np.ndarray, triangle: Triangle) -> np.ndarray:
+    """The triangle of matrices that is read, zeros beside it."""
+    part, inner = (np.tril, -1) if triangle.lower else (np.triu, 1)
+    return part(a, inner) + np.eye(a.shape[-1], dtype=a.dtype) if triangle.unit_diagonal else part(a)
 
 
 __all__ = ["factorised"]

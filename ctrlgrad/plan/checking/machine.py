@@ -182,7 +182,7 @@ class _Machine(Data):
         operands = [
             self.gathered(view, cell) for view, cell in zip((step.a, step.b), reads, strict=False) if view is not None
         ]
-        found = factorised(step.how, step.largest, operands)
+        found = factorised(step, operands)
         self.values[step.done.name] = np.bool_(found is not None)
         if found is not None:
             elements = self.elements(target, step.result)

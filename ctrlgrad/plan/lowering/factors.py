@@ -1,7 +1,8 @@
-"""Linear systems, Cholesky factors, determinants and adjugates of small real matrices.
+"""Linear systems, Cholesky factors, determinants and adjugates.
 
-Where a matrix has no answer, or sizes that only run time knows turn out to be large, the reference kernel is called: it
-says what is wrong, or computes it.
+Triangular systems and Cholesky factors are of matrices of any size, real or complex; what goes by LU is of small real
+ones. Where a matrix has no answer, or sizes that only run time knows turn out to be large, the reference kernel is
+called: it says what is wrong, or computes it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
+from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.ops.term import Term, constant, emit
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
@@ -21,8 +23,8 @@ from ctrlgrad.plan.lowering.state import INDEX, State
 from ctrlgrad.plan.model import Array, Factorise, Kernel, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
-Factors = Literal["solve", "cholesky", "pivots"]
-# Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
+Factors = Literal["solve", "triangular_solve", "cholesky", "pivots"]
+# Rows of a matrix up to which LU in the loop is faster than a call of LAPACK from Python.
 LARGEST = 64
 
 
@@ -37,8 +39,15 @@ def _may_be_small(state: State, node: Node) -> bool:
 
 
 def solve(state: State, node: Node) -> None:
-    if not _may_be_small(state, node):
-        return
+    if _may_be_small(state, node):
+        _system(state, node, "solve", None, LARGEST)
+
+
+def triangular_solve(state: State, node: Node) -> None:
+    _system(state, node, "triangular_solve", Triangle.of(node), None)
+
+
+def _system(state: State, node: Node, how: Factors, triangle: Triangle | None, largest: int | None) -> None:
     a, b = (state.tensor(v) for v in node.operands)
     batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], node.result.tensor.shape[:-2])
     n = _side(state, a.shape)
@@ -47,18 +56,16 @@ def solve(state: State, node: Node) -> None:
     left = state.in_memory(spread(state, a, (*batch, n, n)))
     right = state.in_memory(spread(state, b, (*batch, n, columns)))
     result = state.array(node.result.tensor.dtype, (*batch, n, columns))
-    done = _emit(state, node, "solve", result, left, right)
+    done = _emit(state, node, how, result, left, right, triangle, largest)
     state.items[node.result] = result.view
     or_outside(state, node, done, lambda: None, result.shape)
 
 
 def cholesky(state: State, node: Node) -> None:
-    if not _may_be_small(state, node):
-        return
     a = state.in_memory(state.tensor(node.operands[0]))
     n = _side(state, a.shape)
     result = state.array(node.result.tensor.dtype, (*a.shape[:-2], n, n))
-    done = _emit(state, node, "cholesky", result, a)
+    done = _emit(state, node, "cholesky", result, a, largest=None)
     state.items[node.result] = result.view
     or_outside(state, node, done, lambda: None, result.shape)
 
@@ -153,9 +160,18 @@ def _side(state: State, shape: Sizes) -> Size:
     return rows if rows.is_known else columns
 
 
-def _emit(state: State, node: Node, how: Factors, result: Array, a: View, b: View | None = None) -> Register:
+def _emit(
+    state: State,
+    node: Node,
+    how: Factors,
+    result: Array,
+    a: View,
+    b: View | None = None,
+    triangle: Triangle | None = None,
+    largest: int | None = LARGEST,
+) -> Register:
     done = state.register(BOOL)
-    state.emit(Factorise(how, result, a, b, done, LARGEST, node))
+    state.emit(Factorise(how, result, a, b, done, largest, node, triangle))
     return done
 
 
@@ -179,4 +195,4 @@ def _of_pivots(node: Node, dtype: np.dtype) -> Graph:
     return builder.finish([builder.emit("multiply", (sign, builder.emit("exp", (size,))))])
 
 
-__all__ = ["LARGEST", "adjugate", "cholesky", "determinant", "solve"]
+__all__ = ["LARGEST", "adjugate", "cholesky", "determinant", "solve", "triangular_solve"]

@@ -59,6 +59,7 @@ RULES: dict[str, Rule] = {
     "argmin": scans.extreme_index,
     "matmul": products.matmul,
     "solve": factors.solve,
+    "triangular_solve": factors.triangular_solve,
     "cholesky": factors.cholesky,
     "stack_new": stacks.stack_new,
     "stack_push": stacks.stack_push,

@@ -25,6 +25,7 @@ from ctrlgrad.errors import UserInputError
 
 _KINDS = {"f": "f32", "d": "f64", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
 _KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
+_KINDS |= {"F": "c64", "D": "c128"}
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
 
 
@@ -95,9 +96,12 @@ class Products:
         """x with a x = b, and the status: 0, or one more than the number of the pivot that is 0."""
         return self._solve("lu_solve", a, b)
 
-    def triangular_solve(self, a: np.ndarray, b: np.ndarray, lower: bool) -> tuple[np.ndarray, int]:
-        """x with a x = b, where only one triangle of a counts, and the status."""
-        return self._solve("triangular_solve", a, b, int(lower))
+    def triangular_solve(
+        self, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, small: bool = False
+    ) -> tuple[np.ndarray, int]:
+        """x with a x = b, where only one triangle of a counts, and the status; `small`: of few rows, no products."""
+        self._need_for(a, small)
+        return self._solve("triangular_solve_small" if small else "triangular_solve", a, b, int(lower), int(unit))
 
     def _solve(self, name: str, a: np.ndarray, b: np.ndarray, *more: int) -> tuple[np.ndarray, int]:
         kind, x, (n, r) = _KINDS[a.dtype.char], np.empty(b.shape, b.dtype), b.shape
@@ -106,12 +110,19 @@ class Products:
         operands = (a.ctypes.data, *_strides(a), b.ctypes.data, *_strides(b))
         return x, routine(x.ctypes.data, _strides(x)[0], *operands, n, r, scratch.ctypes.data, *more)
 
-    def cholesky(self, a: np.ndarray) -> tuple[np.ndarray, int]:
+    def cholesky(self, a: np.ndarray, small: bool = False) -> tuple[np.ndarray, int]:
         """The lower factor of a, of which the lower triangle is read, and the status."""
+        self._need_for(a, small)
+        name = "cholesky_small" if small else "cholesky"
         kind, x, n = _KINDS[a.dtype.char], np.empty(a.shape, a.dtype), len(a)
-        scratch = np.empty(self._bytes("cholesky", a.dtype, n), np.uint8)
-        routine = _prototype("pnpnnnp", ctypes.c_int64)(self.symbols[f"cg_cholesky_{kind}"])
+        scratch = np.empty(self._bytes(name, a.dtype, n), np.uint8)
+        routine = _prototype("pnpnnnp", ctypes.c_int64)(self.symbols[f"cg_{name}_{kind}"])
         return x, routine(x.ctypes.data, _strides(x)[0], a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
+
+    def _need_for(self, a: np.ndarray, small: bool) -> None:
+        """Have the kernels for the products of triangular systems and Cholesky factors."""
+        for name in () if small else blocks.needed(self.reals[a.real.dtype.char], None, None, False):
+            self.address(name)
 
     def pivots(self, a: np.ndarray) -> tuple[np.ndarray, int]:
         """Numbers whose product is the determinant of a, and the status."""

@@ -7,13 +7,15 @@ others, each product for the kernels of its sizes, and a program without systems
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ctrlgrad import forks
 from ctrlgrad.engines.native import loops, objects, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import (
     blocks,
+    cholesky,
+    fields,
     function,
     kernels,
     pack,
@@ -22,18 +24,23 @@ from ctrlgrad.engines.native.products import (
     real,
     shared,
     solves,
+    substitution,
     tiles,
     times,
+    triangular,
     vector,
     waiting,
     whole,
 )
+from ctrlgrad.engines.native.products.fields import Field
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
 from ctrlgrad.records import record
 
 _MODULES = (
     blocks,
+    cholesky,
+    fields,
     function,
     kernels,
     loops,
@@ -43,15 +50,25 @@ _MODULES = (
     real,
     shared,
     solves,
+    substitution,
     text,
     tiles,
     times,
+    triangular,
     vector,
     waiting,
     whole,
 )
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
+# Triangular systems and Cholesky factors: of real numbers or complex ones; of few rows, without products, or of any.
+_SMALL = "small"
+_TRIANGLES = {
+    "triangles": slice(0, 1),
+    "complex triangles": slice(1, 2),
+    "small triangles": slice(0, 1),
+    "small complex triangles": slice(1, 2),
+}
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare i64 @llvm.smin.i64(i64, i64)",
@@ -77,7 +94,18 @@ def parts(machine: Target) -> list[Part]:
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
     systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
-    return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, Part("plain", simple, kinds)]
+    triangles = [
+        Part(name, tuple(symbol for field in fields.fields(kind)[of] for symbol in _of_triangles(field, name)), (kind,))
+        for kind in kinds
+        for name, of in _TRIANGLES.items()
+    ]
+    simple_part = Part("plain", simple, kinds)
+    return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, *triangles, simple_part]
+
+
+def _of_triangles(field: Field, name: str) -> list[str]:
+    small = name.startswith(_SMALL)
+    return [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
 
 
 def source(machine: Target, part: Part) -> str:
@@ -99,6 +127,13 @@ def source(machine: Target, part: Part) -> str:
     elif part.name == "solves":
         (kind,) = part.kinds
         lines += solves.solves(kind)
+    elif part.name in _TRIANGLES:
+        (kind,) = part.kinds
+        small = part.name.startswith(_SMALL)
+        lines += [] if small else fields.declarations(kind)
+        for field in fields.fields(kind)[_TRIANGLES[part.name]]:
+            lines += [*triangular.parts(field, small), *triangular.triangular(field, small)]
+            lines += cholesky.cholesky(field, small)
     else:
         (kind,) = part.kinds
         lines.append(kernels.source(kind, part.name))
@@ -119,6 +154,15 @@ def compiled(machine: Target, part: Part) -> bytes:
     return target.compiled(source(machine, part), passes, target.QUICK if is_quick else target.GOOD)
 
 
+def _uses(part: Part) -> Sequence[str]:
+    """The symbols of other parts that one calls."""
+    if part.name in ("vectors", "products"):
+        return pool.SYMBOLS
+    if part.name in _TRIANGLES and not part.name.startswith(_SMALL):
+        return [name.format(part.kinds[0].name) for name in ("cg_gemm_{}", "cg_gemm_scratch_{}")]
+    return ()
+
+
 class Routines(Mapping[str, int]):
     """The addresses of all routines by name; a part is linked, from disk or compiled, when one of its names is read."""
 
@@ -132,7 +176,7 @@ class Routines(Mapping[str, int]):
     def __getitem__(self, name: str) -> int:
         if name not in self._found:
             part = self._part_of[name]
-            uses = {symbol: self[symbol] for symbol in pool.SYMBOLS} if part.name in ("vectors", "products") else {}
+            uses = {symbol: self[symbol] for symbol in _uses(part)}
             with self._lock:
                 if name not in self._found:
                     self._found.update(self._linked(part, uses))

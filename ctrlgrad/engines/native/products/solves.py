@@ -1,20 +1,16 @@
-"""Small linear systems: LU with partial pivoting, Cholesky factors and triangular systems, of some tens of rows.
+"""Small linear systems: LU with partial pivoting, of some tens of rows.
 
     cg_lu_solve_TYPE(X, row stride, A, row stride, column stride, B, row stride, column stride, n, r, scratch)
-    cg_triangular_solve_TYPE(the same, lower)
-    cg_cholesky_TYPE(L, row stride, A, row stride, column stride, n, scratch)
     cg_pivots_TYPE(P, A, row stride, column stride, n, scratch)
     cg_lu_solve_scratch_TYPE(n, r), ...                                   bytes
 
-Each gives 0, or k + 1 where it stopped at pivot k: it is 0 (LU, triangular), or not greater than 0 (Cholesky; NaN goes
-on, as in OpenBLAS). Then the result is undefined, but for the pivots, which are all 0. A and B are not written; A is n
-by n, B and X are n by r. `lower` says which triangle of A there is (1 or 0); the Cholesky factor is lower, and reads
-the lower triangle of A. The pivots are the diagonal of U, the first times the sign of the permutation: their product is
-the determinant.
+Each gives 0, or k + 1 where it stopped at pivot k, which is 0. Then the result is undefined, but for the pivots, which
+are all 0. A and B are not written; A is n by n, B and X are n by r. The pivots are the diagonal of U, the first times
+the sign of the permutation: their product is the determinant.
 
 All work is done on rows in `scratch`, filled up to whole vectors, so that no loop has a tail: [A | B] side by side, and
 what lies beyond a row's last element, or before its first that still counts, is computed and never looked at.
-Source: Golub and Van Loan, "Matrix Computations", algorithms 3.4.1 (outer product form) and 4.2.1.
+Source: Golub and Van Loan, "Matrix Computations", algorithm 3.4.1 (outer product form).
 """
 
 from __future__ import annotations
@@ -36,28 +32,24 @@ SOLVE = [
     ("i64", "r"),
     ("ptr", "scratch"),
 ]
-TRIANGULAR = [*SOLVE, ("i64", "lower")]
-CHOLESKY = [("ptr", "x"), ("i64", "rx"), *_OPERANDS, ("i64", "n"), ("ptr", "scratch")]
 PIVOTS = [("ptr", "x"), *_OPERANDS, ("i64", "n"), ("ptr", "scratch")]
 
 
 def solves(real: Real) -> list[str]:
-    return [_lu_solve(real), _triangular(real), _cholesky(real), _pivots(real), *_scratches(real)]
+    return [_lu_solve(real), _pivots(real), *_scratches(real)]
 
 
 def symbols(real: Real) -> list[str]:
-    names = ("lu_solve", "triangular_solve", "cholesky", "pivots")
+    names = ("lu_solve", "pivots")
     return [f"cg_{name}_{part}{real.name}" for name in names for part in ("", "scratch_")]
 
 
 def _scratches(real: Real) -> list[str]:
     texts = []
-    for name, has_a, has_b in (("lu_solve", 1, 1), ("triangular_solve", 0, 1), ("cholesky", 1, 0), ("pivots", 1, 0)):
+    for name, has_b in (("lu_solve", 1), ("pivots", 0)):
         sizes = [("i64", "n"), ("i64", "r")][: 1 + has_b]
         f = Function(f"cg_{name}_scratch_{real.name}", sizes, "i64")
-        width: Number = 0
-        if has_a:
-            width = f.rounded_up("%n", real.lanes)
+        width = f.rounded_up("%n", real.lanes)
         if has_b:
             width = f.add(f.rounded_up("%r", real.lanes), width)
         f.leave(f"i64 {f.mul(f.mul('%n', width), real.bytes)}")
@@ -193,51 +185,3 @@ def _eliminate(
     with f.loop(*rows) as i:
         factor = real.element(f, real.at(f, matrix[0], f.add(f.mul(i, matrix[1]), f.mul(k, matrix[2]))))
         _subtract(f, real, real.at(f, right[0], f.mul(i, right[1])), factor, solved, 0, width)
-
-
-def _triangular(real: Real) -> str:
-    f = Function(f"cg_triangular_solve_{real.name}", TRIANGULAR, "i64")
-    width = f.rounded_up("%r", real.lanes)
-    _fill(f, real, "%scratch", width, "%n")
-    _copy(f, real, ("%scratch", width), ("%b", "%rb", "%cb"), "%n", "%r")
-    lower = f.test("ne", "%lower", 0)
-    with f.loop(0, "%n") as count:
-        k = f.select(lower, "i64", count, f.sub(f.sub("%n", 1), count))
-        pivot = real.element(f, real.at(f, "%a", f.mul(k, f.add("%ra", "%ca"))))
-        with f.leaving_when(f.op(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
-            f.leave(f"i64 {f.add(k, 1)}")
-        _divide(f, real, real.at(f, "%scratch", f.mul(k, width)), pivot, width)
-        first, end = f.select(lower, "i64", f.add(k, 1), 0), f.select(lower, "i64", "%n", k)
-        _eliminate(f, real, k, ("%a", "%ra", "%ca"), ("%scratch", width), (first, end), width)
-    _copy(f, real, ("%x", "%rx"), ("%scratch", width, 1), "%n", "%r")
-    f.leave("i64 0")
-    return f.text()
-
-
-def _cholesky(real: Real) -> str:
-    """The upper factor row by row: its rows are the lower one's columns."""
-    f = Function(f"cg_cholesky_{real.name}", CHOLESKY, "i64")
-    width = f.rounded_up("%n", real.lanes)
-    _fill(f, real, "%scratch", width, "%n")
-    _copy(f, real, ("%scratch", width), ("%a", "%ca", "%ra"), "%n", "%n")
-    with f.loop(0, "%n") as k:
-        here = real.at(f, "%scratch", f.mul(k, width))
-        square = _diagonal(f, real, k, width)
-        with f.leaving_when(f.op(f"fcmp ole {real.scalar} {square}, 0.0")):
-            f.leave(f"i64 {f.add(k, 1)}")
-        root = f.op(f"call {real.scalar} @llvm.sqrt.{real.name}({real.scalar} {square})")
-        start = f.sub(k, f.rest(k, real.lanes))
-        _divide(f, real, real.at(f, here, start), root, f.sub(width, start))
-        real.put(f, root, real.at(f, here, k))
-        with f.loop(f.add(k, 1), "%n") as i:
-            factor = real.element(f, real.at(f, here, i))
-            first = f.sub(i, f.rest(i, real.lanes))
-            _subtract(f, real, real.at(f, "%scratch", f.mul(i, width)), factor, here, first, width)
-    with f.loop(0, "%n") as i:
-        row = real.at(f, "%x", f.mul(i, "%rx"))
-        with f.loop(0, f.add(i, 1)) as j:
-            real.put(f, real.element(f, real.at(f, "%scratch", f.add(f.mul(j, width), i))), real.at(f, row, j))
-        with f.loop(f.add(i, 1), "%n") as j:
-            real.put(f, "0.0", real.at(f, row, j))
-    f.leave("i64 0")
-    return f.text()
