@@ -35,6 +35,7 @@ from ctrlgrad.transforms.tracing import (
     chosen_paths,
     float_positions,
     leaf_names,
+    not_linear,
     trace_function,
     with_float0,
     without_aux,
@@ -175,15 +176,22 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     >>> [float(g) for g in pullback(1.0)]
     [3.0, 2.0]
     """
+    return pulled("vjp", fn, primals, has_aux)
+
+
+def pulled(
+    operation: str, fn: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool = False, *, linear: bool = False
+) -> Any:
+    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter."""
     source = here()
     leaves, treedef = tree.flatten(primals)
-    check_leaves("vjp: a primal", leaves)
+    check_leaves(f"{operation}: a primal", leaves)
     floats = float_positions(leaves)
     hints = leaf_names(fn, primals, range(len(primals)))
 
     def call(tensors: list[Any]) -> Any:
         result = fn(*tree.unflatten(treedef, tensors))
-        return without_aux("vjp", result, source) if has_aux else (result, None)
+        return without_aux(operation, result, source) if has_aux else (result, None)
 
     traced = trace_function(fn, leaves, hints, call)
     result, _ = tree.unflatten(traced.treedef, range(len(traced.leaves)))
@@ -191,6 +199,8 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     count = result_treedef.num_leaves
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs[:count]) if v.type.is_differentiable)
     halves = reverse(traced.graph, [traced.wrt[i] for i in floats], seeded, batch_whole)
+    if linear and not halves.is_of_linear_map:
+        raise not_linear(operation, source)
     residuals: list[Any]
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
@@ -209,21 +219,21 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         size = iter(sizes)
         given, given_treedef = tree.flatten(cotangents)
         labels = ("the outputs", "the cotangents")
-        same_structure("vjp", here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
+        same_structure(operation, here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
         seeds = []
         for i in seeded:
             t = traced.graph.outputs[i].type
             seed = cast(given[i], t.dtype) if isinstance(t, TensorType) and is_weak(given[i]) else given[i]
             if not t.accepts(type_of(seed)):
                 raise TypeMismatchError(
-                    "vjp: a cotangent does not fit its output",
+                    f"{operation}: a cotangent does not fit its output",
                     source=here(),
                     expected=str(t),
                     got=str(type_of(seed)),
                     hint=_LIKE_THE_OUTPUT,
                 )
             required = {axis: next(size) for axis in unknown[i]}
-            seeds.append(ensured(seed, required, "vjp: a cotangent does not fit its output", _LIKE_THE_OUTPUT))
+            seeds.append(ensured(seed, required, f"{operation}: a cotangent does not fit its output", _LIKE_THE_OUTPUT))
         if trace.current() is None:
             found: Any = hand_out(halves.backward, evaluate(halves.backward, [*residuals, *seeds]), seeds)
         else:

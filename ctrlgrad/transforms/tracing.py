@@ -110,6 +110,17 @@ def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic:
             )
 
 
+def not_linear(operation: str, source: Source | None) -> DifferentiationError:
+    """The error of a function whose derivative is not the same everywhere."""
+    return DifferentiationError(
+        f"{operation}: the function is not linear",
+        source=source,
+        expected="sums of arguments, and products of arguments with values that do not depend on them",
+        got="a function whose derivative depends on where it is taken",
+        hint="ctrlgrad.vjp(fn, x) gives the transpose of its derivative at x",
+    )
+
+
 def renamed(wrapper: Callable[..., Any], fn: Callable[..., Any], prefix: str) -> Callable[..., Any]:
     """The wrapper under a name that says what it makes of `fn`."""
     name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
