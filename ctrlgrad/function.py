@@ -15,11 +15,12 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report
 from ctrlgrad.engines.device_array import lies_on_card, type_on_card
-from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import expect, explain_on, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
@@ -279,6 +280,7 @@ def _endless(name: str) -> TracingError:
     )
 
 
+@explains_calls
 def function(
     fn: Callable[..., Any] | None = None,
     *,
@@ -329,14 +331,6 @@ def function(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
-        )
-    if not callable(fn):
-        raise UserInputError(
-            "function: the argument is not callable",
-            source=here(),
-            expected="a Python function",
-            got=type(fn).__name__,
-            hint="write @ctrlgrad.function above a def, or ctrlgrad.function(fn)",
         )
     fixed = StaticArguments("function", fn, static_argnums, static_argnames)
     if autograph:

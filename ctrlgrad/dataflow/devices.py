@@ -72,6 +72,7 @@ def parse_device(name: object, source: Source | None = None) -> DeviceName:
             source=source or here(),
             expected=f"cpu:N, sim:N or cuda:N with N below {MOST}, and /rank:R/ in front of it on another machine",
             got=repr(name),
+            hint="'cuda:0' is the first card, 'cpu:0' the first device of the processor",
         )
     return DeviceName(None if found[1] is None else int(found[1]), found[2], int(found[3]))
 

@@ -14,6 +14,8 @@ import numpy as np
 from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
@@ -31,6 +33,7 @@ from ctrlgrad.source import here
 SIGNATURES = 256
 
 
+@explains_calls
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     """A function of this library as one of JAX: `jit`, `grad`, `vmap`, `jvp`, `hessian` and `lax.scan` take it.
 
@@ -70,6 +73,7 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     >>> root.explain(4.0).form
     'one primitive'
     """
+    check_function("to_jax", fn)
     return JaxFunction(fn)
 
 

@@ -17,7 +17,8 @@ from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function
@@ -45,6 +46,7 @@ from ctrlgrad.transforms.transformed import Transformed, all_but
 _LIKE_THE_OUTPUT = "a cotangent has the dtype and shape of its output: numpy.ones_like(output)"
 
 
+@explains_calls
 def value_and_grad(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -109,6 +111,7 @@ def value_and_grad(
     return Transformed(value_and_gradient, fn, "value_and_grad", all_but(argnums), static)
 
 
+@explains_calls
 def grad(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -128,13 +131,13 @@ def grad(
     >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
     (12.0, 12.0)
     """
+    static = StaticArguments("grad", fn, static_argnums, static_argnames)
     both = value_and_grad(fn, argnums, has_aux, holomorphic, allow_int)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both.fn(*args, **kwargs)
         return (result, value[1]) if has_aux else result
 
-    static = StaticArguments("grad", fn, static_argnums, static_argnames)
     return Transformed(gradient, fn, "grad", all_but(argnums), static)
 
 
@@ -151,11 +154,17 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
             source=source,
             expected="one value of type f32[] or f64[]",
             got=", ".join(str(type_of(x)) for x in leaves) or "nothing",
-            hint="reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent"
-            if leaves
-            else "return the loss: a function without `return` gives None",
+            hint=_hint_of_a_loss(loss, leaves),
         )
     return result
+
+
+def _hint_of_a_loss(result: Any, leaves: Sequence[Any]) -> str:
+    if not leaves:
+        return "return the loss: a function without `return` gives None"
+    if isinstance(result, tuple | list) and len(result) == 2 and isinstance(type_of(leaves[0]), TensorType):
+        return "where the loss comes first and the rest is only handed on, say has_aux=True; or use ctrlgrad.vjp"
+    return "reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent"
 
 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -184,6 +193,7 @@ def pulled(
 ) -> Any:
     """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter."""
     source = here()
+    check_function(operation, fn)
     leaves, treedef = tree.flatten(primals)
     check_leaves(f"{operation}: a primal", leaves)
     floats = float_positions(leaves)
@@ -214,7 +224,16 @@ def pulled(
     unknown = {i: unknown_axes(traced.graph.outputs[i].type) for i in seeded}
     sizes = [outputs[i].shape[axis] for i, axes in unknown.items() for axis in axes]
 
-    def pull(saved: tuple[list[Any], list[Any]], cotangents: Any) -> tuple[Any, ...]:
+    def pull(saved: tuple[list[Any], list[Any]], *given_cotangents: Any) -> tuple[Any, ...]:
+        if len(given_cotangents) != 1:
+            raise TypeMismatchError(
+                f"{operation}: the pullback takes one pytree of cotangents",
+                source=here(),
+                expected=f"the structure of the outputs, {structure(result_treedef)}",
+                got=f"{len(given_cotangents)} arguments",
+                hint="the cotangents of several outputs are passed as the outputs are returned: pullback((a, b))",
+            )
+        (cotangents,) = given_cotangents
         residuals, sizes = saved
         size = iter(sizes)
         given, given_treedef = tree.flatten(cotangents)
@@ -267,6 +286,14 @@ def stop_gradient(x: Any) -> Any:
     >>> float(cg.grad(lambda x: x * cg.stop_gradient(x))(3.0))
     3.0
     """
+    if callable(x) and tree.flatten(x)[0] == [x]:
+        raise TypeMismatchError(
+            "stop_gradient: a function has no derivative to stop",
+            source=here(),
+            expected="pytrees of arrays",
+            got=getattr(x, "__name__", type(x).__name__),
+            hint="stop that of its result: lambda x: ctrlgrad.stop_gradient(fn(x))",
+        )
     return tree.map(_stop_leaf, x)
 
 

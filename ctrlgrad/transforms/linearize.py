@@ -16,7 +16,7 @@ from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
-from ctrlgrad.transforms.grad import pulled, vjp
+from ctrlgrad.transforms.grad import pulled
 from ctrlgrad.transforms.tracing import float_positions
 
 
@@ -41,7 +41,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     >>> float(y), float(push(1.0)), float(push(2.0))
     (9.0, 6.0, 12.0)
     """
-    outputs, pullback, *aux = vjp(fn, *primals, has_aux=has_aux)
+    outputs, pullback, *aux = pulled("linearize", fn, primals, has_aux)
     inputs, inputs_treedef = tree.flatten(primals)
     results, results_treedef = tree.flatten(outputs)
     moving, moved = float_positions(inputs), float_positions(results)

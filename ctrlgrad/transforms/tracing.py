@@ -55,7 +55,16 @@ def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[in
                 got=repr(argnums),
                 hint="argnums counts from 0; pass what is to be differentiated by position, not by name",
             )
-    return tuple(n % len(args) for n in numbers)
+    found = tuple(n % len(args) for n in numbers)
+    if len(set(found)) < len(found):
+        raise UserInputError(
+            f"{operation}: argnums names an argument twice",
+            source=here(),
+            expected="each position once",
+            got=repr(argnums),
+            hint="the derivative with respect to an argument is one: use it twice",
+        )
+    return found
 
 
 def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[str], source: Source | None) -> None:

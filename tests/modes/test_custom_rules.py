@@ -277,6 +277,41 @@ def test_derivatives_that_do_not_exist(wrong):
     assert "test_custom_rules.py" in str(caught.value) and "expected" in str(caught.value)
 
 
+def _with_rule_of(forward: Any, backward: Any, **options: Any) -> Any:
+    f = cg.custom_vjp(lambda n, x: x * n, **options)
+    f.defvjp(forward, backward)
+    return cg.grad(f, 1)(3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "make, parts",
+    [
+        (
+            lambda: _with_rule_of(lambda r, ct, y: (ct, ct), lambda n, x: (x * n, None)),
+            ("the forward rule does not take", "a function of n, x", "<lambda>(r, ct, y)"),
+        ),
+        (
+            lambda: _with_rule_of(lambda n, x: (x * n, n), lambda r: (r, r)),
+            ("the backward rule does not take", "a function of residuals, cotangent"),
+        ),
+        (
+            lambda: _with_rule_of(lambda n, x: (x * n, n), lambda r, ct: (ct,), nondiff_argnums=0),
+            ("the backward rule does not take", "a function of n, residuals, cotangent"),
+        ),
+        (
+            lambda: _with_rule_of(lambda n, x: (x * n, n), lambda r, ct: (ct * r,)),
+            ("one cotangent per argument", "return ct_n, ct_x", "nondiff_argnums"),
+        ),
+        (lambda: cg.grad(push_of(lambda x, t: t))(1.0), ("the rule does not return a pair", "return result, tangent")),
+    ],
+)
+def test_a_rule_that_is_written_otherwise_is_told_how(make: Any, parts: tuple[str, ...]) -> None:
+    with pytest.raises(TypeMismatchError) as caught:
+        make()
+    for part in ("test_custom_rules.py", "try: ", *parts):
+        assert part in str(caught.value)
+
+
 def conjugate_gradients(matvec: Any, b: Any) -> Any:
     def body(c: Any) -> Any:
         x, r, p, k = c
@@ -332,12 +367,12 @@ def test_a_linear_tangent_may_be_computed_in_any_way(push: Any) -> None:
 def test_a_solver_that_ends_when_the_tangent_says_so_needs_a_transposed_one() -> None:
     """At zero tangents its loop ends at once: the gradient was zero."""
     dense = implicit(lambda g, y: cnp.linalg.solve(cg.jacfwd(g)(y), y))
-    with pytest.raises(DifferentiationError, match="custom_root.* not linear in the tangents"):
+    with pytest.raises(DifferentiationError, match=r"custom_root.* not linear in the tangents"):
         cg.grad(implicit(conjugate_gradients))(X)
     by_rule = implicit(lambda g, y: cg.custom_linear_solve(g, y, conjugate_gradients, symmetric=True))
     np.testing.assert_allclose(cg.grad(by_rule)(X), cg.grad(dense)(X), rtol=1e-10)
     solved = lambda b: cnp.sum(cg.custom_linear_solve(lambda v: v * (2.0 + X**2), b, conjugate_gradients))
-    with pytest.raises(DifferentiationError, match="custom_linear_sol.* not linear in the tangents"):
+    with pytest.raises(DifferentiationError, match=r"custom_linear_sol.* not linear in the tangents"):
         cg.grad(solved)(X)
 
 
