@@ -120,7 +120,7 @@ class Function:
         concrete, arrays = self._specialize(args, kwargs)
         checks, donated = current_options().check_nans, donated_positions(args, self.donated, arrays)
         results = run_on(engine, concrete.simplified, arrays, checks, stays_on_card=True, donated=donated)
-        if found is not None:
+        if found is not None and not any(map(_is_swapped, leaves)):
             self._known.note(key, concrete.simplified, concrete.unflatten, arrays)
         return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))
 
@@ -268,6 +268,11 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<ctrlgrad function {self.name}>"
+
+
+def _is_swapped(x: Any) -> bool:
+    """Whether the bytes of an array's numbers are in another order than the machine's: code takes a copy of it."""
+    return isinstance(x, np.ndarray) and not x.dtype.isnative
 
 
 def _endless(name: str) -> TracingError:

@@ -49,7 +49,7 @@ class TensorSpec:
 
     @property
     def type(self) -> TensorType:
-        return TensorType(np.dtype(self.dtype), tuple(self.shape))
+        return TensorType(as_dtype("TensorSpec", self.dtype), tuple(self.shape))
 
     @property
     def ndim(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import NAMES, dtype_kind, result_type
+from ctrlgrad.dtypes import NAMES, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
@@ -92,6 +92,8 @@ def as_array(x: Any) -> np.ndarray:
     """
     try:
         array: np.ndarray = np.asarray(x)
+        if not array.dtype.isnative:
+            array = array.astype(native(array.dtype))
     except (RuntimeError, TypeError) as error:
         if hasattr(x, "aval"):
             raise TracingError(
@@ -239,7 +241,7 @@ def result_dtype(*operands: Any) -> np.dtype:
 def as_dtype(operation: str, dtype: Any) -> np.dtype:
     """The dtype that a user names, by what NumPy takes for one."""
     try:
-        return np.dtype(dtype)
+        return native(np.dtype(dtype))
     except TypeError as error:
         raise TypeMismatchError(
             f"{operation}: there is no such dtype",

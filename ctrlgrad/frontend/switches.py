@@ -34,7 +34,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     operands = operands if operand is MISSING else (*operands, operand)
     if not isinstance(branches, Sequence) or not branches:
         raise UserInputError(
-            "switch: the branches are no list" if branches else "switch: there are no branches",
+            "switch: there are no branches" if isinstance(branches, Sequence) else "switch: the branches are no list",
             source=source,
             expected="a list of at least one function",
             got=f"{type(branches).__name__}" + (f" of {len(branches)}" if isinstance(branches, Sized) else ""),

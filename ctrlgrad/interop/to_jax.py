@@ -142,12 +142,15 @@ class JaxFunction:
 
         try:
             program = JaxProgram.traced(self.name, fn, types, current_options().engine)
-        except jax.errors.JAXTypeError as error:
+        except (jax.errors.JAXTypeError, TracingError) as error:
+            cause = error if isinstance(error, jax.errors.JAXTypeError) else error.__cause__
+            if not isinstance(cause, jax.errors.JAXTypeError):
+                raise
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
                 source=here(),
                 expected="arrays, or values that are passed as arguments",
-                got=str(error).splitlines()[0],
+                got=str(cause).splitlines()[0],
                 hint="give the function one more argument, and pass the value; jax.numpy takes no tensor of this"
                 " library: read functions that are written with it by ctrlgrad.from_jax",
             ) from error
