@@ -99,7 +99,7 @@ def require_hash(x: Any, complaint: str, expected: str, hint: Callable[[], str])
     """Refuse an object that cannot be part of a signature."""
     try:
         hash(x)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeMismatchError(
             complaint, source=here(), expected=expected, got=type(x).__name__, hint=hint()
         ) from error

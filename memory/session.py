@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from ctrlgrad.blocks import block
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.budget import Budget
@@ -141,7 +141,7 @@ def current() -> Session | None:
     return _CURRENT.get()
 
 
-@contextmanager
+@block("ctrlgrad.memory.budget")
 def budget(
     device: str | int | None = None,
     host: str | int | None = None,
@@ -174,7 +174,7 @@ def budget(
         session.close()
 
 
-@contextmanager
+@block("ctrlgrad.memory.profile")
 def profile() -> Iterator[Profile]:
     """Record what the memory managers inside do: copies, stalls, bytes per tier.
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
+from ctrlgrad.blocks import block
 from ctrlgrad.engines.reference import Kernels, Run
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.errors import UserInputError
@@ -77,7 +78,7 @@ def parse_device(name: object, source: Source | None = None) -> DeviceName:
     return DeviceName(None if found[1] is None else int(found[1]), found[2], int(found[3]))
 
 
-@contextmanager
+@block("ctrlgrad.device")
 def device(name: str | None) -> Iterator[None]:
     """Put what is traced in a block of code on a device; the engine "dataflow" runs it there, others ignore it.
 
