@@ -46,6 +46,11 @@ def dtype_kind(dtype: np.dtype) -> str:
     return "f" if kind == "V" and dtype == BFLOAT16 else kind
 
 
+def native(dtype: np.dtype) -> np.dtype:
+    """The dtype with its bytes in the machine's order: files and networks have others, graphs have not."""
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
+
+
 def finfo(dtype: Any) -> Any:
     """The limits of a floating-point dtype; of a complex one, of its parts. As `numpy.finfo`."""
     dtype = np.dtype(dtype)

@@ -15,11 +15,12 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report
 from ctrlgrad.engines.device_array import lies_on_card, type_on_card
-from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import expect, explain_on, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
@@ -119,7 +120,7 @@ class Function:
         concrete, arrays = self._specialize(args, kwargs)
         checks, donated = current_options().check_nans, donated_positions(args, self.donated, arrays)
         results = run_on(engine, concrete.simplified, arrays, checks, stays_on_card=True, donated=donated)
-        if found is not None:
+        if found is not None and not any(map(_is_swapped, leaves)):
             self._known.note(key, concrete.simplified, concrete.unflatten, arrays)
         return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))
 
@@ -269,6 +270,11 @@ class Function:
         return f"<ctrlgrad function {self.name}>"
 
 
+def _is_swapped(x: Any) -> bool:
+    """Whether the bytes of an array's numbers are in another order than the machine's: code takes a copy of it."""
+    return isinstance(x, np.ndarray) and not x.dtype.isnative
+
+
 def _endless(name: str) -> TracingError:
     return TracingError(
         f"{name}: tracing it never came to an end",
@@ -279,6 +285,7 @@ def _endless(name: str) -> TracingError:
     )
 
 
+@explains_calls
 def function(
     fn: Callable[..., Any] | None = None,
     *,
@@ -329,14 +336,6 @@ def function(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
             donate_argnums=donate_argnums,
-        )
-    if not callable(fn):
-        raise UserInputError(
-            "function: the argument is not callable",
-            source=here(),
-            expected="a Python function",
-            got=type(fn).__name__,
-            hint="write @ctrlgrad.function above a def, or ctrlgrad.function(fn)",
         )
     fixed = StaticArguments("function", fn, static_argnums, static_argnames)
     if autograph:

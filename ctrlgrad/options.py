@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
@@ -67,7 +67,7 @@ def check_engine(engine: str) -> None:
         )
 
 
-@contextmanager
+@block("ctrlgrad.options")
 def options(**changes: Any) -> Iterator[Options]:
     """Set options for a block; the former ones come back at its end, whatever happens.
 

@@ -159,7 +159,9 @@ def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
     given = [*(f"s{n}" for n in numbers), *(f"f{n}" for n in numbers if makes[n] == "f")]
     names: dict[str, Any] = {"MADE": _MADE}
     inner = f"def __init__({', '.join(parameters)}): {'; '.join(body) or 'pass'}"
-    exec(f"def pattern({', '.join(given)}):\n    {inner}\n    return __init__", names)
+    # In this file's name, which is the library's: whose line an error is at is asked of the code around.
+    text = f"def pattern({', '.join(given)}):\n    {inner}\n    return __init__"
+    exec(compile(text, __file__, "exec"), names)
     return names["pattern"]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.checks import how_to_pass
+from ctrlgrad.frontend.apply import as_dtype
+from ctrlgrad.frontend.checks import check_function, how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
@@ -34,9 +35,21 @@ class TensorSpec:
     shape: Sequence[int | None]
     dtype: Any = field(default_factory=default_float)
 
+    def __post_init__(self) -> None:
+        is_shape = isinstance(self.shape, Sequence) and not isinstance(self.shape, str)
+        if not is_shape or any(not isinstance(n, int | np.integer | None) for n in self.shape):
+            raise UserInputError(
+                "TensorSpec: not a shape",
+                source=here(),
+                expected="a tuple of ints, None for an unknown dimension",
+                got=repr(self.shape),
+                hint="the shape comes first: TensorSpec((None, 3), 'float32')",
+            )
+        as_dtype("TensorSpec", self.dtype)
+
     @property
     def type(self) -> TensorType:
-        return TensorType(np.dtype(self.dtype), tuple(self.shape))
+        return TensorType(as_dtype("TensorSpec", self.dtype), tuple(self.shape))
 
     @property
     def ndim(self) -> int:
@@ -86,7 +99,7 @@ def require_hash(x: Any, complaint: str, expected: str, hint: Callable[[], str])
     """Refuse an object that cannot be part of a signature."""
     try:
         hash(x)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TypeMismatchError(
             complaint, source=here(), expected=expected, got=type(x).__name__, hint=hint()
         ) from error
@@ -127,20 +140,46 @@ class StaticArguments:
     """
 
     def __init__(self, operation: str, fn: Callable[..., Any], argnums: Any, argnames: Any) -> None:
+        check_function(operation, fn)
         self.operation = operation
         self.numbers = _several(operation, "static_argnums", argnums, int)
         self.names = _several(operation, "static_argnames", argnames, str)
         try:
             parameters = [*inspect.signature(fn).parameters.values()]
         except (TypeError, ValueError):
-            parameters = []
+            return
+        self._check_names(parameters)
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             return
         positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        numbers = {n % len(positional) for n in self.numbers if -len(positional) <= n < len(positional)}
+        self._check_numbers(positional)
+        numbers = {n % len(positional) for n in self.numbers}
         named = {positional.index(name) for name in self.names if name in positional}
         self.names = (*self.names, *(positional[n] for n in sorted(numbers)))
         self.numbers = (*self.numbers, *sorted(named - numbers))
+
+    def _check_names(self, parameters: Sequence[inspect.Parameter]) -> None:
+        known = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        wrong = [name for name in self.names if name not in known]
+        if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise UserInputError(
+                f"{self.operation}: static_argnames names a parameter that the function does not have",
+                source=here(),
+                expected="of " + (", ".join(map(repr, known)) or "none: it has no parameters"),
+                got=", ".join(map(repr, wrong)),
+                hint="name parameters of the function that is passed",
+            )
+
+    def _check_numbers(self, positional: Sequence[str]) -> None:
+        wrong = [n for n in self.numbers if not -len(positional) <= n < len(positional)]
+        if wrong:
+            raise UserInputError(
+                f"{self.operation}: static_argnums is out of range",
+                source=here(),
+                expected=f"positions among the {len(positional)} parameters: {', '.join(positional) or 'none'}",
+                got=", ".join(map(str, wrong)),
+                hint="static_argnums counts from 0",
+            )
 
     def __bool__(self) -> bool:
         return bool(self.numbers or self.names)

@@ -33,7 +33,10 @@ _AS_USER = os.path.join(_PACKAGE, "train", "")
 _LIBRARIES = ("numpy", "scipy")
 _PUBLIC = ("fft", "linalg", "special", "stats", "signal", "optimize", "integrate", "interpolate")
 _MACHINERY = (
-    *(os.sep + name + os.sep for name in ("optree", *_LIBRARIES)),
+    *(
+        os.sep + name + os.sep
+        for name in ("optree", *_LIBRARIES, os.path.join("jax", "_src"), os.path.join("site-packages", "torch"))
+    ),
     *("<frozen ", "functools.py", "contextlib.py"),
 )
 

@@ -17,6 +17,7 @@ from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.table import REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
+from ctrlgrad.ir.dependence import dependent_outputs
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record
 from ctrlgrad.stacks.saving import Scope
@@ -62,6 +63,13 @@ class Pullback:
     residuals: int
     seeded: tuple[int, ...]
     wrt: tuple[int, ...]
+
+    @property
+    def is_of_linear_map(self) -> bool:
+        """Whether the cotangents are the same wherever the function is differentiated."""
+        saved = range(len(self.forward.outputs) - self.residuals, len(self.forward.outputs))
+        moving = [i - saved.start for i in dependent_outputs(self.forward, self.wrt) if i in saved]
+        return not dependent_outputs(self.backward, moving)
 
 
 @record

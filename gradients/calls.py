@@ -220,6 +220,8 @@ def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[in
     places = [place for place, i in enumerate(push.found) if i in taken]
     count = len(call.operands)
     halves = adjoint.recursion.reverse(push.graph, range(count, len(push.graph.inputs)), places, linear=True)
+    if not halves.is_of_linear_map:
+        raise _not_linear(call)
     # Linear in the tangents: any tangents do, so the primals' own zeros.
     tangents = [adjoint.zeros_like(call.arguments[i]).value for i in push.given]
     results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
@@ -227,3 +229,15 @@ def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[in
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for i, cotangent in zip(push.given, cotangents, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
+
+
+def _not_linear(call: Call) -> DifferentiationError:
+    return DifferentiationError(
+        f"{call.rule.label}: the tangent that the rule returns is not linear in the tangents that it takes",
+        source=call.source,
+        expected="sums of tangents, and products of tangents with values that do not depend on tangents",
+        got="a rule whose own derivative with respect to the tangents depends on them",
+        hint="reverse mode transposes the rule, so tangents are not multiplied, compared or asked when a loop ends;\n"
+        "iterate for a tangent in ctrlgrad.custom_linear_solve(..., transpose_solve=...), or give a reverse rule by\n"
+        "ctrlgrad.custom_vjp",
+    )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from ctrlgrad.blocks import block
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.budget import Budget
@@ -23,6 +24,7 @@ from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.profile import Profile
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import parse_size
+from ctrlgrad.source import here
 
 Factory = Callable[[Budget], Device]
 
@@ -67,7 +69,13 @@ class Session:
         """The manager of a device, created when it is first asked for."""
         with self._lock:
             if self._is_closed:
-                raise UserInputError("memory: the budget's `with` has ended")
+                raise UserInputError(
+                    "memory: the budget's `with` has ended",
+                    source=here(),
+                    expected="a call inside of the block",
+                    got="a session that is closed",
+                    hint="put the call into the block, or open another budget around it",
+                )
             if device_name not in self._managers:
                 device = self._given.get(device_name) or self._make(device_name)
                 self._check_host(device)
@@ -78,6 +86,7 @@ class Session:
         if self.budget.host is not None and all(tier.name != "host" for tier in device.tiers):
             raise UserInputError(
                 f"memory: device {device.name!r} has no host memory of its own to limit",
+                source=here(),
                 expected="a device and a disk budget: what does not fit goes to disk at once",
                 got=f"host={self.budget.host}",
                 hint="leave out host",
@@ -87,7 +96,9 @@ class Session:
         factory = _FACTORIES.get(name)
         if factory is None:
             raise UserInputError(
-                f"memory: no device is called {name!r}", expected=f"one of {', '.join(sorted(_FACTORIES)) or 'none'}"
+                f"memory: no device is called {name!r}",
+                source=here(),
+                expected=f"one of {', '.join(sorted(_FACTORIES)) or 'none'}",
             )
         return factory(self.budget)
 
@@ -131,7 +142,7 @@ def current() -> Session | None:
     return _CURRENT.get()
 
 
-@contextmanager
+@block("ctrlgrad.memory.budget")
 def budget(
     device: str | int | None = None,
     host: str | int | None = None,
@@ -174,7 +185,7 @@ def no_budget() -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-@contextmanager
+@block("ctrlgrad.memory.profile")
 def profile() -> Iterator[Profile]:
     """Record what the memory managers inside do: copies, stalls, bytes per tier.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.source import here
 
 UNITS = {
     "": 1,
@@ -51,8 +52,10 @@ def parse_size(size: str | int | None) -> int | None:
     if nbytes > MOST:
         raise UserInputError(
             "memory: a size that no memory has",
+            source=here(),
             expected=f"less than {(MOST + 1) >> 60} EiB, or None for no limit",
             got=_shortened(size),
+            hint="None, or leaving it out, is no limit",
         )
     return nbytes
 
@@ -71,6 +74,8 @@ def _no_size(size: object) -> UserInputError:
         "memory: not a size",
         expected='a number of bytes, or a text such as "64 MiB", "2GiB", "500 MB"',
         got=_shortened(size),
+        source=here(),
+        hint="int(n) makes bytes of a float; None, or leaving it out, is no limit",
     )
 
 

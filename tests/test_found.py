@@ -86,3 +86,27 @@ def test_a_trip_count_that_follows_from_two_computed_bounds_is_saved() -> None:
     starts, ends = np.array([1, 2, 0]), np.array([2, 1, 3])
     with cg.options(engine="reference"):
         assert cg.check_grads(f, (0.7, starts, ends), order=2).ok
+
+
+@pytest.mark.parametrize("engine", ["reference", "native", "dataflow"])
+def test_numbers_whose_bytes_are_in_another_order_are_numbers(engine: str) -> None:
+    """As files and networks have them: machine code took them for the machine's own, and other calls for no dtype."""
+    swapped = np.linspace(-1.0, 1.0, 12).astype(">f8").reshape(3, 4)
+
+    def f(x: Any, i: Any) -> Any:
+        return cg.fori_loop(0, 2, lambda k, c: cnp.at(c)[k].add(c[k + 1] * i), x).sum()
+
+    plain, index = swapped.astype(np.float64), np.arange(4)
+    with cg.options(engine=engine):
+        run = cg.value_and_grad(f)
+        for _ in range(2):  # the second call is known
+            value, gradient = run(swapped, index.astype(">i8"))
+            expected = run(plain, index)
+            np.testing.assert_array_equal(value, expected[0])
+            np.testing.assert_array_equal(gradient, expected[1])
+            assert gradient.dtype == np.float64 and gradient.dtype.isnative
+        constant = cg.function(lambda x: f(cnp.asarray(swapped) * x, index))(1.0)
+        np.testing.assert_array_equal(constant, expected[0])
+        scalar = np.array(2.0, ">f8")
+        assert float(cg.grad(lambda x: cg.cond(x > 1.0, lambda: x * x, lambda: x))(scalar)) == 4.0
+    assert cnp.asarray(swapped).dtype.isnative and cnp.zeros(2, ">i4").dtype == np.int32

@@ -176,8 +176,9 @@ def test_errors_of_numpy_that_hide_nothing_are_left_alone() -> None:
         (lambda: cg.cond(X > 1, lambda: 1.0, lambda: 2.0), TypeMismatchError, ("cond: the predicate", "bool[3]")),
         (lambda: cg.cond(True, 1.0, lambda: 2.0), TypeMismatchError, ("cond: true_fun is not a function", "float")),
         (lambda: cg.switch(None, [lambda: 1.0]), TypeMismatchError, ("switch: the index", "NoneType")),
-        (lambda: cg.switch(0, lambda: 1.0), UserInputError, ("switch: there are no branches", "a list")),
-        (lambda: cg.switch(0, X), UserInputError, ("switch: there are no branches", "a list")),
+        (lambda: cg.switch(0, lambda: 1.0), UserInputError, ("switch: the branches are no list", "a list")),
+        (lambda: cg.switch(0, X), UserInputError, ("switch: the branches are no list", "a list")),
+        (lambda: cg.switch(0, []), UserInputError, ("switch: there are no branches", "a list")),
         (lambda: cg.switch(0, [1.0]), TypeMismatchError, ("switch: branch 0 is not a function",)),
         (lambda: cg.case([lambda: 1.0]), TypeMismatchError, ("case: entry 0 is not a pair", "(condition, function)")),
         (

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the package -> its layer. A part is what follows `ctrlgrad.` up to the next dot.
 LAYERS = {
+    "blocks": 0,
     "collector": 0,
     "dtypes": 0,
     "errors": 0,
@@ -110,7 +111,7 @@ TABLES = {
     "numpy": {"array_function", "FUNCTIONS"},
 }
 # Decorators that change nothing but what they are given.
-PURE = {"record", "custom_jvp", "custom_vjp"}
+PURE = {"record", "explains_calls", "custom_jvp", "custom_vjp"}
 
 
 @dataclass(frozen=True)

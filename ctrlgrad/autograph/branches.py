@@ -28,7 +28,7 @@ from ctrlgrad.autograph.undefined import (
     where_decided,
 )
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import CtrlgradError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
@@ -46,9 +46,18 @@ GetState = Callable[[], tuple[Any, ...]]
 SetState = Callable[[tuple[Any, ...]], None]
 
 
-def record(name: str, fn: Callable[[], Sequence[Any]]) -> Traced:
+def record(name: str, fn: Callable[[], Sequence[Any]], construct: str, source: Source | None) -> Traced:
     """A branch, traced: its result is what its variables hold at its end."""
-    return Traced(name, lambda _: fn())
+    try:
+        return Traced(name, lambda _: fn())
+    except Exception as error:
+        if not isinstance(error, CtrlgradError):
+            error.add_note(
+                f"raised when the {construct} on a traced tensor was traced, at: {source}\n"
+                "Both branches are traced, whatever the condition will be: a `raise` in one is met in any case.\n"
+                "Return the condition and raise outside, or raise in a function called by ctrlgrad.debug.callback."
+            )
+        raise
 
 
 def if_stmt(
@@ -87,7 +96,10 @@ def if_stmt(
 
     try:
         with unchanged("an `if`", source, body, orelse):
-            regions = record("true_fun", branch(body, True)), record("false_fun", branch(orelse, False))
+            regions = (
+                record("true_fun", branch(body, True), "`if`", source),
+                record("false_fun", branch(orelse, False), "`if`", source),
+            )
             set_state(before)
         after = join_regions(predicate, *regions, names, "`if`", source, nouts)
     except BaseException:
@@ -104,8 +116,8 @@ def if_exp(test: Any, when_true: Callable[[], Any], when_false: Callable[[], Any
     predicate = truth(test, f"`... if {text} else ...`", source)
     with unchanged("a conditional expression", source, when_true, when_false):
         regions = (
-            record("true_fun", lambda: (when_true(),)),
-            record("false_fun", lambda: (when_false(),)),
+            record("true_fun", lambda: (when_true(),), "conditional expression", source),
+            record("false_fun", lambda: (when_false(),), "conditional expression", source),
         )
     name = " the result of the conditional expression"
     (result,) = join_regions(predicate, *regions, (name,), f"`... if {text} else ...`", source)

@@ -44,14 +44,14 @@ def or_(left: Thunk, right: Thunk) -> Any:
 def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
     source = here()
     predicate = truth(x, f"`{word}`", source)
-    region = record("right", lambda: (right(),))
+    region = record("right", lambda: (right(),), f"`{word}`", source)
     (y,) = region.result
     if x.type == BOOL and isinstance(y, bool):
         # `x and True` is x; `x and False` is False whatever x is.
         return x if y == (word == "and") else y
     if x.type == BOOL and isinstance(y, Tensor) and y.type == BOOL and all(map(is_total, region.builder.nodes)):
         return FUNCTIONS["logical_" + word](predicate, _inlined(region, y))
-    other = record("left", lambda: (x,))
+    other = record("left", lambda: (x,), f"`{word}`", source)
     true, false = (region, other) if word == "and" else (other, region)
     (result,) = join_regions(predicate, true, false, (f" the result of `{word}`",), f"`{word}`", source)
     return result

@@ -34,7 +34,10 @@ _NOT_A_TENSOR = """None is not a tensor: start with a number that stands for it 
 zeros of the final shape, and keep a bool beside it that says whether there is a value"""
 _ONLY_ARRAYS = """only tensors, arrays and numbers can change in such a loop: collect rows with ctrlgrad.TensorArray
 or ctrlgrad.scan, or let the loop's condition be a Python value"""
-_AGREE = "cast with .astype, or give it before the loop the dtype and shape that the body gives it"
+_AGREE = (
+    "cast with .astype, or give it before the loop the dtype and shape that the body gives it;\n"
+    "where a size changes from iteration to iteration, start from ctrlgrad.unknown_dims(x, axis)"
+)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
+from ctrlgrad.blocks import block
 from ctrlgrad.engines.reference import Kernels, Run
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.errors import UserInputError
@@ -72,11 +73,12 @@ def parse_device(name: object, source: Source | None = None) -> DeviceName:
             source=source or here(),
             expected=f"cpu:N, sim:N or cuda:N with N below {MOST}, and /rank:R/ in front of it on another machine",
             got=repr(name),
+            hint="'cuda:0' is the first card, 'cpu:0' the first device of the processor",
         )
     return DeviceName(None if found[1] is None else int(found[1]), found[2], int(found[3]))
 
 
-@contextmanager
+@block("ctrlgrad.device")
 def device(name: str | None) -> Iterator[None]:
     """Put what is traced in a block of code on a device; the engine "dataflow" runs it there, others ignore it.
 

@@ -13,7 +13,6 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import memory
+from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
@@ -119,7 +119,7 @@ def current_settings() -> Settings:
     return _SETTINGS.get()
 
 
-@contextmanager
+@block("ctrlgrad.dataflow.settings")
 def settings(**changes: Any) -> Iterator[Settings]:
     """Choose how the dataflow engine runs, for a block of code; the fields of `Settings`.
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import NAMES, dtype_kind, result_type
-from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
+from ctrlgrad.dtypes import NAMES, dtype_kind, native, result_type
+from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.concrete import concrete
@@ -92,7 +92,18 @@ def as_array(x: Any) -> np.ndarray:
     """
     try:
         array: np.ndarray = np.asarray(x)
+        if not array.dtype.isnative:
+            array = array.astype(native(array.dtype))
     except (RuntimeError, TypeError) as error:
+        if hasattr(x, "aval"):
+            raise TracingError(
+                "a traced array of JAX reached a function of this library",
+                source=here(),
+                expected="arrays, numbers and traced tensors of this library",
+                got=type(x).__name__,
+                hint="ctrlgrad.to_jax(fn) is a function that jax.jit, jax.grad and jax.vmap take;\n"
+                "ctrlgrad.grad and ctrlgrad.vmap take a function of this library as it is",
+            ) from error
         if not hasattr(x, "requires_grad"):
             raise
         raise TypeMismatchError(
@@ -227,9 +238,23 @@ def result_dtype(*operands: Any) -> np.dtype:
     )
 
 
+def as_dtype(operation: str, dtype: Any) -> np.dtype:
+    """The dtype that a user names, by what NumPy takes for one."""
+    try:
+        return native(np.dtype(dtype))
+    except TypeError as error:
+        raise TypeMismatchError(
+            f"{operation}: there is no such dtype",
+            source=here(),
+            expected="a dtype or the name of one, such as 'float32' or numpy.float32",
+            got=repr(dtype),
+            hint="where it stands in the place of another argument, name the arguments: dtype=...",
+        ) from error
+
+
 def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     """x with another dtype; x itself where it has it already. An error for a Python number that it cannot hold."""
-    dtype = np.dtype(dtype)
+    dtype = as_dtype(operation, dtype)
     if isinstance(x, Tensor):
         if x.dtype == dtype:
             return Tensor(x.builder, x.value) if x.weak else x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -32,12 +33,15 @@ def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
 
 def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
     parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
+    name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
     return TypeMismatchError(
-        f"{fn.__name__}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
+        f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
         source=here(),
-        expected=f"{fn.__name__}({', '.join(parameters)})",
+        expected=f"{name}({', '.join(parameters)})",
         got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
-        hint="name the parameters as above, which are JAX's",
+        hint=f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
+        if hasattr(sys.modules["ctrlgrad"], name)
+        else "name the parameters as above",
     )
 
 

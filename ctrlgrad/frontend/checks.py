@@ -8,11 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import NumberOverflowError, TypeMismatchError
+from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
 from ctrlgrad.source import Source, here
+
+
+def check_function(operation: str, fn: Any) -> None:
+    """Refuse what is no function before it is asked for its parameters, or called."""
+    if not callable(fn):
+        raise UserInputError(
+            f"{operation}: the argument is not callable",
+            source=here(),
+            expected="a Python function",
+            got=type(fn).__name__,
+            hint=f"pass the function itself, ctrlgrad.{operation}(fn), and not what it returns, fn(x)",
+        )
 
 
 def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str], source: Source | None) -> None:
@@ -131,8 +143,8 @@ def same_structure(
     raise TypeMismatchError(
         f"{operation}: {labels[0]} and {labels[1]} are different pytrees",
         source=source,
-        expected=f"the structure of {labels[0]}, {_structure(a[1])}",
-        got="\n".join([_structure(b[1]), *kinds, *lines]),
+        expected=f"the structure of {labels[0]}, {structure(a[1])}",
+        got="\n".join([structure(b[1]), *kinds, *lines]),
         hint=hint,
     )
 
@@ -163,5 +175,15 @@ def _kind(treedef: tree.TreeDef) -> str:
     return name if name == "None" else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _structure(treedef: tree.TreeDef) -> str:
-    return str(treedef).removeprefix("PyTreeSpec(").removesuffix(", namespace='ctrlgrad')").removesuffix(")")
+def structure(treedef: tree.TreeDef) -> str:
+    """How errors show a pytree's containers, a * for each leaf."""
+    if treedef.is_leaf():
+        return "*"
+    children = [structure(child) for child in treedef.children()]
+    if treedef.type in (type(None), None, tuple):
+        return "None" if treedef.type is not tuple else f"({', '.join(children)}{',' * (len(children) == 1)})"
+    if treedef.type is list:
+        return f"[{', '.join(children)}]"
+    if treedef.type is dict:
+        return f"{{{', '.join(f'{key!r}: {x}' for key, x in zip(treedef.entries(), children, strict=True))}}}"
+    return f"{treedef.type.__name__}({', '.join(children)})"

@@ -11,7 +11,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply_all, value_in
-from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.checks import check_leaves, structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
@@ -75,16 +75,25 @@ def pure_callback(
 
     def call(*arrays: Any) -> Any:
         given, named = tree.unflatten(treedef, arrays)
-        found, structure = tree.flatten(callback(*given, **named))
+        found, given_back = tree.flatten(callback(*given, **named))
         if len(found) != len(stated):
             raise TypeMismatchError(
                 f"{label}: the function returned a pytree of another size than was stated",
-                expected=str(out),
-                got=str(structure),
+                expected=structure(out),
+                got=structure(given_back),
                 hint="return a pytree like the one of the shapes and dtypes that are stated",
             )
         return found
 
+    for x in stated:
+        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+            raise UserInputError(
+                f"{label}: what the function returns is not stated by shapes and dtypes",
+                source=here(),
+                expected="a pytree of ctrlgrad.TensorSpec, of arrays, or of other objects with a shape and a dtype",
+                got=repr(x),
+                hint="ctrlgrad.TensorSpec((3,), 'float64')",
+            )
     types = [TensorType(np.dtype(x.dtype), tuple(x.shape)) for x in stated]
     return tree.unflatten(out, host_call(call, leaves, types, label, vmap_method))
 

@@ -272,6 +272,14 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
             got=", ".join(str(t) for t in types),
             hint="what is the same for all iterations belongs in the carry, or is used by f from outside",
         )
+    if length is not None and not (isinstance(length, Tensor) or _is_length(length)):
+        raise ShapeError(
+            f"{operation}: length is no number of iterations",
+            source=source,
+            expected="an int of 0 or more, or a traced integer",
+            got=repr(length),
+            hint="leave it out where xs says how many there are",
+        )
     known = {t.shape[0] for t in types if isinstance(t, TensorType) and t.shape[0] is not None}
     if length is not None and not isinstance(length, Tensor):
         known.add(int(length))
@@ -297,6 +305,11 @@ def _length(operation: str, rows: list[Any], length: Any, source: Source | None)
             hint="pass length=..., or use ctrlgrad.while_loop where the number of iterations is not known",
         )
     return None, None
+
+
+def _is_length(length: Any) -> bool:
+    is_integer = isinstance(length, int | np.integer) or (isinstance(length, np.ndarray) and length.dtype.kind in "iu")
+    return is_integer and np.ndim(length) == 0 and length >= 0
 
 
 def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) -> tuple[list[Any], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,10 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     operands = operands if operand is MISSING else (*operands, operand)
     if not isinstance(branches, Sequence) or not branches:
         raise UserInputError(
-            "switch: there are no branches",
+            "switch: there are no branches" if isinstance(branches, Sequence) else "switch: the branches are no list",
             source=source,
             expected="a list of at least one function",
-            got=repr(branches),
+            got=f"{type(branches).__name__}" + (f" of {len(branches)}" if isinstance(branches, Sized) else ""),
             hint="pass a list of functions, one per index",
         )
     t = type_of(index) if is_array(index) else None

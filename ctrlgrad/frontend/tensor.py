@@ -29,7 +29,7 @@ def leaked(x: Tensor) -> LeakedValueError:
         source=here(),
         expected="a value that the function or region returned",
         got=f"{x!r} from {builder.name}" + (f", made at {origin}" if origin else ""),
-        hint="return the value from the function, or carry it through the loop (as part of the carry)",
+        hint="return the value, or carry it through the loop; ctrlgrad.scan or a TensorArray collects one an iteration",
     )
 
 
@@ -247,7 +247,7 @@ class Tensor:
             *what_the_user_does(
                 "converting it to a NumPy array (numpy.array, numpy.asarray, numpy.arange)",
                 "use ctrlgrad.numpy functions: ctrlgrad.numpy.stack([a, b]) for numpy.array([a, b]),"
-                "\nctrlgrad.numpy.asarray, ctrlgrad.numpy.arange; or functions of NumPy that take the tensor itself",
+                "\nctrlgrad.numpy.asarray, ctrlgrad.numpy.arange; ctrlgrad.random with a key for numpy.random",
             )
         )
 

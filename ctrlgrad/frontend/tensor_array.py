@@ -11,7 +11,9 @@ import optree
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
+from ctrlgrad.frontend.apply import apply, as_dtype, cast, check_dtype, evaluate, require_numbers, type_of
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import is_array
 from ctrlgrad.frontend.elements import Elements
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import map as map_rows
@@ -45,6 +47,7 @@ class TensorArray(Elements):
     array([0., 1., 4., 9.])
     """
 
+    @explains_calls
     def __init__(
         self,
         dtype: Any,
@@ -53,9 +56,9 @@ class TensorArray(Elements):
         *,
         rewritable: bool = False,
     ) -> None:
-        self.dtype = np.dtype(dtype)
+        self.dtype = as_dtype("TensorArray", dtype)
         check_dtype(self.dtype)
-        self.requested_size = size
+        self.requested_size = None if size is None else _checked_size(size)
         self.grows = size is None
         self.rewritable = rewritable
         self.element = None if element_shape is None else TensorType(self.dtype, tuple(element_shape))
@@ -72,6 +75,15 @@ class TensorArray(Elements):
             return evaluate(graph, size)[0]
         operands = [n.value if isinstance(n, Tensor) else builder.constant(n) for n in size]
         return Tensor(builder, builder.emit("stack_new", operands, attrs, source=here(), hint="array"))
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeMismatchError(
+            "TensorArray: it is not indexed",
+            source=here(),
+            expected="array.read(index), or array.stack()[index]",
+            got=f"array[{index!r}]",
+            hint="array = array.write(index, value) gives the array with a slot written; size() is their number",
+        )
 
     def with_element(self, element: TensorType) -> TensorArray:
         """The same empty array with its element known."""
@@ -259,6 +271,21 @@ class TensorArray(Elements):
 
     def __repr__(self) -> str:
         return f"TensorArray({self.dtype.name!r}, element={self.element})"
+
+
+def _checked_size(size: Any) -> Any:
+    """A number of slots: an int, or an integer that only the run knows."""
+    t = type_of(size) if is_array(size) else None
+    is_integer = isinstance(t, TensorType) and t.rank == 0 and dtype_kind(t.dtype) in "iu"
+    if is_integer and (isinstance(size, Tensor) or size >= 0):
+        return size
+    raise TypeMismatchError(
+        "TensorArray: the size is no number of slots",
+        source=here(),
+        expected="an integer of 0 or more, or None for an array that grows",
+        got=repr(size),
+        hint="TensorArray(dtype, size, element_shape): n elements of shape (3,) are size=n, element_shape=(3,)",
+    )
 
 
 _register: Any = optree.register_pytree_node

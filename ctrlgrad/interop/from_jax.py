@@ -14,6 +14,8 @@ import numpy as np
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, value_in
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
@@ -30,6 +32,7 @@ from ctrlgrad.source import here
 SIGNATURES = 256
 
 
+@explains_calls
 def from_jax(fn: Callable[..., Any], *, x64: bool | None = None) -> Callable[..., Any]:
     """A function written for JAX as a function of this library, loops and library calls included.
 
@@ -61,6 +64,7 @@ def from_jax(fn: Callable[..., Any], *, x64: bool | None = None) -> Callable[...
     >>> cg.grad(lambda x: halvings(x).sum())(np.array([3.0, 4.0], np.float32))
     array([0.125, 0.125], dtype=float32)
     """
+    check_function("from_jax", fn)
     return _FromJax(fn, x64)
 
 

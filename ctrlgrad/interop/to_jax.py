@@ -14,6 +14,8 @@ import numpy as np
 from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
@@ -31,6 +33,7 @@ from ctrlgrad.source import here
 SIGNATURES = 256
 
 
+@explains_calls
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     """A function of this library as one of JAX: `jit`, `grad`, `vmap`, `jvp`, `hessian` and `lax.scan` take it.
 
@@ -70,6 +73,7 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     >>> root.explain(4.0).form
     'one primitive'
     """
+    check_function("to_jax", fn)
     return JaxFunction(fn)
 
 
@@ -138,12 +142,15 @@ class JaxFunction:
 
         try:
             program = JaxProgram.traced(self.name, fn, types, current_options().engine)
-        except jax.errors.JAXTypeError as error:
+        except (jax.errors.JAXTypeError, TracingError) as error:
+            cause = error if isinstance(error, jax.errors.JAXTypeError) else error.__cause__
+            if not isinstance(cause, jax.errors.JAXTypeError):
+                raise
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
                 source=here(),
                 expected="arrays, or values that are passed as arguments",
-                got=str(error).splitlines()[0],
+                got=str(cause).splitlines()[0],
                 hint="give the function one more argument, and pass the value; jax.numpy takes no tensor of this"
                 " library: read functions that are written with it by ctrlgrad.from_jax",
             ) from error

@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.frontend.checks import check_function
+
 if TYPE_CHECKING:
     from ctrlgrad.interop.torch.function import TorchFunction
 
@@ -43,6 +45,7 @@ def to_torch(fn: Callable[..., Any]) -> TorchFunction:
     >>> torch.func.grad(torch.func.grad(root))(a.detach())
     tensor(-0.0312, dtype=torch.float64)
     """
+    check_function("to_torch", fn)
     if importlib.util.find_spec("torch") is None:
         raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install 'ctrlgrad[torch]'")
     from ctrlgrad.interop.torch.function import TorchFunction

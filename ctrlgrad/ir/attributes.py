@@ -129,10 +129,11 @@ def _quiet(value: Any) -> Any:
 
 @record(kw_only=True)
 class Constant(Attributes):
+    # Its elements lie by rows: engines count their places by the shape alone.
     value: np.ndarray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", np.asarray(self.value))
+        object.__setattr__(self, "value", np.asarray(self.value, order="C"))
 
 
 @record(kw_only=True)

@@ -32,6 +32,9 @@ class Forward(Protocol):
     same for all: they take zeros.
     """
 
+    # How errors name the rule.
+    label: str
+
     @property
     def symbolic_zeros(self) -> bool: ...
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.options import default_float
 from ctrlgrad.source import here
@@ -29,9 +30,24 @@ def key(seed: Any) -> Any:
     """
     if isinstance(seed, int):
         if not -(2**63) <= seed < 2**64:
-            raise UserInputError("random.key: the seed has more than 64 bits", source=here(), got=str(seed))
+            raise UserInputError(
+                "random.key: the seed has more than 64 bits",
+                source=here(),
+                expected="an integer from -2**63 to 2**64 - 1",
+                got=str(seed),
+                hint="seed % 2**64 is one of 64 bits",
+            )
         return np.array([(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF], _U32)
-    wide = cnp.asarray(seed).astype(np.uint64)
+    wide = cnp.asarray(seed)
+    if dtype_kind(wide.dtype) not in "iu" or wide.ndim:
+        raise TypeMismatchError(
+            "random.key: the seed is no integer",
+            source=here(),
+            expected="an integer, traced or not",
+            got=f"{wide.dtype}{list(wide.shape)}",
+            hint="int(seed), or seed.astype(int) of a traced one; ctrlgrad.vmap(ctrlgrad.random.key) takes several",
+        )
+    wide = wide.astype(np.uint64)
     return cnp.stack([(wide >> np.uint64(32)).astype(_U32), wide.astype(_U32)])
 
 
@@ -169,6 +185,8 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
             source=here(),
             expected="a tuple of ints",
             got=repr(shape),
+            hint="sizes are known when the function is traced: those of an array, x.shape, or an argument by\n"
+            "static_argnums; else draw as many numbers as there may be, and mask them",
         )
     return tuple(int(n) for n in sizes)
 

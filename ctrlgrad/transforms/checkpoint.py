@@ -9,6 +9,7 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
@@ -101,6 +102,7 @@ def _savings(policy: Any) -> tuple[Saving, ...]:
     return found.savings
 
 
+@explains_calls
 def checkpoint(
     fn: Callable[..., Any] | None = None,
     *,

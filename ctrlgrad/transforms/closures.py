@@ -10,7 +10,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace, leaves_of
@@ -93,6 +93,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
     >>> float(cg.grad(safe_log)(0.0)), float(cg.grad(safe_log)(2.0))
     (1000.0, 0.5)
     """
+    check_function("custom_gradient", fun)
 
     def both(*args: Any) -> tuple[Any, Callable[..., Any]]:
         found = fun(*args)

@@ -12,7 +12,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.checks import check_callable, check_leaves, same_structure
 from ctrlgrad.frontend.rules import Results
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import TensorType, Type
@@ -108,6 +108,17 @@ def nondiff_positions(
     return (*numbers, *map(parameters.index, names))
 
 
+def without_a_rule(kind: str, fn: Callable[..., Any], setter: str) -> UserInputError:
+    """The error of a call of a function that was given no rule."""
+    return UserInputError(
+        f"{kind} {name_of(fn)}: the function has no rule yet",
+        source=here(),
+        expected=f"a rule, given by .{setter}",
+        got="a call before that",
+        hint=f"call {name_of(fn)}.{setter} first, or leave {kind} out",
+    )
+
+
 def without_rule(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The result of a call that nothing differentiates; like every engine it says nothing of infinities and NaN."""
     with np.errstate(all="ignore"):
@@ -141,6 +152,7 @@ class CustomCall:
         self.source = source
         self.args = args
         self.nondiff = sorted({n % len(args) for n in nondiff if -len(args) <= n < len(args)})
+        self.parameters = _parameters(fn, len(args))
         self.diff = [n for n in range(len(args)) if n not in self.nondiff]
         self.flat, self.treedef = tree.flatten(tuple(args[n] for n in self.diff))
         self.traced = [i for i, x in enumerate(self.flat) if not is_python(x)]
@@ -182,9 +194,16 @@ class CustomCall:
                 f"{self.label(rule)}: {what} does not return a pair",
                 source=self.source,
                 expected=expected,
-                got=type(found).__name__,
+                got=f"a tuple of {len(found)}" if isinstance(found, tuple | list) else type(found).__name__,
+                hint=f"return both as a tuple: return {expected.strip('()')}",
             )
         return found
+
+    def check_rule(self, rule: Callable[..., Any], name: str, *arguments: str) -> None:
+        """Refuse a rule that does not take these arguments, and those at `nondiff` before them."""
+        check_callable(
+            self.label(rule), name, rule, (*(self.parameters[n] for n in self.nondiff), *arguments), self.source
+        )
 
     def like(
         self,
@@ -214,6 +233,15 @@ class CustomCall:
                 )
             fitted.append(x)
         return fitted
+
+
+def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
+    """What the arguments of a call by position are called."""
+    try:
+        known = [p.name for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        known = []
+    return [known[n] if n < len(known) else f"argument {n}" for n in range(count)]
 
 
 def is_same(wanted: Type, given: Type) -> bool:

@@ -13,6 +13,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
+from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.float0 import float0, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterPush, Results, record_call, trace_rule
@@ -30,6 +31,7 @@ from ctrlgrad.transforms.custom_calls import (
     may_be_tangent,
     nondiff_positions,
     symbolic_zero,
+    without_a_rule,
     without_rule,
 )
 
@@ -58,6 +60,7 @@ class custom_jvp(RuleSetters):
         nondiff_argnums: int | Sequence[int] = (),
         nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
+        check_function("custom_jvp", fn)
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
@@ -105,9 +108,7 @@ class custom_jvp(RuleSetters):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.rule is None:
-            raise UserInputError(
-                "custom_jvp: the function has no rule yet", source=here(), hint="call .defjvp(rule) first"
-            )
+            raise without_a_rule("custom_jvp", self.fn, "defjvp(rule)")
         args = by_position(self.fn, args, kwargs, "custom_jvp")
         if trace.current() is None:
             return without_rule(self.fn, args)
@@ -141,6 +142,7 @@ class ForwardRule(CustomCall):
         def push(values: list[Any]) -> Any:
             primals, tangents = values[: len(self.inputs)], values[len(self.inputs) :]
             given = dict(zip(perturbed, tangents, strict=True))
+            self.check_rule(self.rule, "the rule", "primals", "tangents")
             returned = self.rule(*self.static, self.differentiable(primals), self._tangents(given))
             result, tangent = self.pair(returned, self.rule, "the rule", "(result, tangent)")
             self.like(self.rule, result, results, ("the function's result", "the rule's result"), may_be_same)

@@ -11,11 +11,12 @@ from typing import Any
 import optree
 
 from ctrlgrad import tree
-from ctrlgrad.errors import TypeMismatchError, UserInputError
+from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_callable, check_function, check_leaves, same_structure
 from ctrlgrad.frontend.float0 import is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterReverse, Results, record_call, trace_rule
@@ -35,10 +36,16 @@ from ctrlgrad.transforms.custom_calls import (
     may_be_same,
     nondiff_positions,
     symbolic_zero,
+    without_a_rule,
     without_rule,
 )
 from ctrlgrad.transforms.custom_jvp import ForwardRule
 from ctrlgrad.tree_classes import NAMESPACE
+
+_LIKE_THE_ARGUMENT = (
+    "a cotangent has the dtype and the shape of its argument: sum it over what was broadcast, and cast it by\n"
+    ".astype; None stands for a cotangent of zero"
+)
 
 
 class custom_vjp(RuleSetters):
@@ -66,6 +73,7 @@ class custom_vjp(RuleSetters):
         nondiff_argnums: int | Sequence[int] = (),
         nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
+        check_function("custom_vjp", fn)
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
@@ -77,6 +85,7 @@ class custom_vjp(RuleSetters):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    @explains_calls
     def defvjp(
         self,
         fwd: Callable[..., Any],
@@ -102,9 +111,7 @@ class custom_vjp(RuleSetters):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.forward is None or self.backward is None:
-            raise UserInputError(
-                "custom_vjp: the function has no rule yet", source=here(), hint="call .defvjp(forward, backward) first"
-            )
+            raise without_a_rule("custom_vjp", self.fn, "defvjp(forward, backward)")
         args = by_position(self.fn, args, kwargs, "custom_vjp")
         if trace.current() is None:
             return without_rule(self.fn, args)
@@ -156,6 +163,7 @@ class _ReverseRule(CustomCall):
             cotangents: list[Any] = [symbolic_zero(x.type) if self.symbolic_zeros else None for x in results.leaves]
             for i, ct in zip(seeded, given, strict=True):
                 cotangents[i] = ct
+            self.check_rule(self.rules[1], "the backward rule", "residuals", "cotangent")
             found = self.rules[1](*self.static, saved, tree.unflatten(results.treedef, cotangents))
             cotangents = self._cotangents(found, known)
             return [cotangents[i] for i in perturbed]
@@ -181,6 +189,8 @@ class _ReverseRule(CustomCall):
                 source=self.source,
                 expected=f"a tuple of {len(args)}",
                 got=f"{type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else ""),
+                hint=f"return {', '.join(f'ct_{self.parameters[n]}' for n in self.diff)}{',' * (len(self.diff) == 1)} "
+                "with None for an argument that needs none; nondiff_argnums names arguments that have no cotangent",
             )
         result: list[Any] = []
         for position, (argument, returned) in enumerate(zip(args, found, strict=True)):
@@ -200,10 +210,7 @@ class _ReverseRule(CustomCall):
                     ct = cast(ct, t.dtype) if isinstance(t, TensorType) and is_weak(ct) else ct
                     given = type_of(ct)
                     fits = t.accepts(given)
-                problem, hint = (
-                    f"{label}: the cotangent of argument {position} does not fit",
-                    "None stands for a cotangent of zero",
-                )
+                problem, hint = f"{label}: the cotangent of argument {position} does not fit", _LIKE_THE_ARGUMENT
                 if not fits:
                     raise TypeMismatchError(problem, source=self.source, expected=str(t), got=str(given), hint=hint)
                 if isinstance(ct, SymbolicZero):
@@ -260,6 +267,7 @@ class _Kept:
         rule, _ = call.rules
 
         def forward(inputs: list[Any]) -> Any:
+            check_callable(call.label(rule), "the forward rule", rule, call.parameters, call.source)
             found = rule(*call.primals(inputs, perturbed))
             result, residuals = call.pair(found, rule, "the forward rule", "(result, residuals)")
             labels = ("the function's result", "the forward rule's result")

@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import TypeMismatchError, UserInputError
+from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure
 from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.rules import LaterRows, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.source import Source, here
-from ctrlgrad.transforms.custom_calls import CustomCall, RuleSetters, by_position, name_of, without_rule
+from ctrlgrad.transforms.custom_calls import CustomCall, RuleSetters, by_position, without_a_rule, without_rule
 
 
 class custom_vmap(RuleSetters):
@@ -43,6 +43,7 @@ class custom_vmap(RuleSetters):
     """
 
     def __init__(self, fun: Callable[..., Any]) -> None:
+        check_function("custom_vmap", fun)
         functools.update_wrapper(self, fun)
         self.fn = fun
         self.rule: Callable[..., Any] | None = None
@@ -57,11 +58,7 @@ class custom_vmap(RuleSetters):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.rule is None:
-            raise UserInputError(
-                f"custom_vmap {name_of(self.fn)}: the function has no rule yet",
-                source=here(),
-                hint="call .def_vmap(rule) first",
-            )
+            raise without_a_rule("custom_vmap", self.fn, "def_vmap(rule)")
         args = by_position(self.fn, args, kwargs, "custom_vmap")
         if trace.current() is None:
             return without_rule(self.fn, args)

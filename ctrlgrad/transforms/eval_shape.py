@@ -9,6 +9,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, TensorSpec, static
@@ -30,6 +31,7 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     >>> cg.eval_shape(lambda a, b: a @ b, cg.TensorSpec((2, 3)), np.ones((3, 5)))
     TensorSpec(shape=(2, 5), dtype=dtype('float64'))
     """
+    check_function("eval_shape", fn)
     leaves, treedef = tree.flatten((args, kwargs))
     known = [_leaf(x) for x in leaves]
     inputs = [

@@ -17,7 +17,8 @@ from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function
@@ -35,6 +36,7 @@ from ctrlgrad.transforms.tracing import (
     chosen_paths,
     float_positions,
     leaf_names,
+    not_linear,
     trace_function,
     with_float0,
     without_aux,
@@ -44,6 +46,7 @@ from ctrlgrad.transforms.transformed import Transformed, all_but
 _LIKE_THE_OUTPUT = "a cotangent has the dtype and shape of its output: numpy.ones_like(output)"
 
 
+@explains_calls
 def value_and_grad(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -108,6 +111,7 @@ def value_and_grad(
     return Transformed(value_and_gradient, fn, "value_and_grad", all_but(argnums), static)
 
 
+@explains_calls
 def grad(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -127,13 +131,13 @@ def grad(
     >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
     (12.0, 12.0)
     """
+    static = StaticArguments("grad", fn, static_argnums, static_argnames)
     both = value_and_grad(fn, argnums, has_aux, holomorphic, allow_int)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both.fn(*args, **kwargs)
         return (result, value[1]) if has_aux else result
 
-    static = StaticArguments("grad", fn, static_argnums, static_argnames)
     return Transformed(gradient, fn, "grad", all_but(argnums), static)
 
 
@@ -150,11 +154,17 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
             source=source,
             expected="one value of type f32[] or f64[]",
             got=", ".join(str(type_of(x)) for x in leaves) or "nothing",
-            hint="reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent"
-            if leaves
-            else "return the loss: a function without `return` gives None",
+            hint=_hint_of_a_loss(loss, leaves),
         )
     return result
+
+
+def _hint_of_a_loss(result: Any, leaves: Sequence[Any]) -> str:
+    if not leaves:
+        return "return the loss: a function without `return` gives None"
+    if isinstance(result, tuple | list) and len(result) == 2 and isinstance(type_of(leaves[0]), TensorType):
+        return "where the loss comes first and the rest is only handed on, say has_aux=True; or use ctrlgrad.vjp"
+    return "reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent"
 
 
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
@@ -175,15 +185,23 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     >>> [float(g) for g in pullback(1.0)]
     [3.0, 2.0]
     """
+    return pulled("vjp", fn, primals, has_aux)
+
+
+def pulled(
+    operation: str, fn: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool = False, *, linear: bool = False
+) -> Any:
+    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter."""
     source = here()
+    check_function(operation, fn)
     leaves, treedef = tree.flatten(primals)
-    check_leaves("vjp: a primal", leaves)
+    check_leaves(f"{operation}: a primal", leaves)
     floats = float_positions(leaves)
     hints = leaf_names(fn, primals, range(len(primals)))
 
     def call(tensors: list[Any]) -> Any:
         result = fn(*tree.unflatten(treedef, tensors))
-        return without_aux("vjp", result, source) if has_aux else (result, None)
+        return without_aux(operation, result, source) if has_aux else (result, None)
 
     traced = trace_function(fn, leaves, hints, call)
     result, _ = tree.unflatten(traced.treedef, range(len(traced.leaves)))
@@ -191,6 +209,8 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     count = result_treedef.num_leaves
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs[:count]) if v.type.is_differentiable)
     halves = reverse(traced.graph, [traced.wrt[i] for i in floats], seeded, batch_whole)
+    if linear and not halves.is_of_linear_map:
+        raise not_linear(operation, source)
     residuals: list[Any]
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
@@ -204,26 +224,35 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     unknown = {i: unknown_axes(traced.graph.outputs[i].type) for i in seeded}
     sizes = [outputs[i].shape[axis] for i, axes in unknown.items() for axis in axes]
 
-    def pull(saved: tuple[list[Any], list[Any]], cotangents: Any) -> tuple[Any, ...]:
+    def pull(saved: tuple[list[Any], list[Any]], *given_cotangents: Any) -> tuple[Any, ...]:
+        if len(given_cotangents) != 1:
+            raise TypeMismatchError(
+                f"{operation}: the pullback takes one pytree of cotangents",
+                source=here(),
+                expected=f"the structure of the outputs, {structure(result_treedef)}",
+                got=f"{len(given_cotangents)} arguments",
+                hint="the cotangents of several outputs are passed as the outputs are returned: pullback((a, b))",
+            )
+        (cotangents,) = given_cotangents
         residuals, sizes = saved
         size = iter(sizes)
         given, given_treedef = tree.flatten(cotangents)
         labels = ("the outputs", "the cotangents")
-        same_structure("vjp", here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
+        same_structure(operation, here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
         seeds = []
         for i in seeded:
             t = traced.graph.outputs[i].type
             seed = cast(given[i], t.dtype) if isinstance(t, TensorType) and is_weak(given[i]) else given[i]
             if not t.accepts(type_of(seed)):
                 raise TypeMismatchError(
-                    "vjp: a cotangent does not fit its output",
+                    f"{operation}: a cotangent does not fit its output",
                     source=here(),
                     expected=str(t),
                     got=str(type_of(seed)),
                     hint=_LIKE_THE_OUTPUT,
                 )
             required = {axis: next(size) for axis in unknown[i]}
-            seeds.append(ensured(seed, required, "vjp: a cotangent does not fit its output", _LIKE_THE_OUTPUT))
+            seeds.append(ensured(seed, required, f"{operation}: a cotangent does not fit its output", _LIKE_THE_OUTPUT))
         if trace.current() is None:
             found: Any = hand_out(halves.backward, evaluate(halves.backward, [*residuals, *seeds]), seeds)
         else:
@@ -257,6 +286,14 @@ def stop_gradient(x: Any) -> Any:
     >>> float(cg.grad(lambda x: x * cg.stop_gradient(x))(3.0))
     3.0
     """
+    if callable(x) and tree.flatten(x)[0] == [x]:
+        raise TypeMismatchError(
+            "stop_gradient: a function has no derivative to stop",
+            source=here(),
+            expected="pytrees of arrays",
+            got=getattr(x, "__name__", type(x).__name__),
+            hint="stop that of its result: lambda x: ctrlgrad.stop_gradient(fn(x))",
+        )
     return tree.map(_stop_leaf, x)
 
 

@@ -86,7 +86,8 @@ def custom_root(
         f: a function of x to something of the same dtypes and shapes. What it closes over may be differentiated.
         initial_guess: a pytree of float arrays.
         solve: `solve(f, initial_guess)` returns the root, with `has_aux` a pair of it and a pytree to hand on.
-        tangent_solve: `tangent_solve(g, y)` solves the linear equation g(x) = y.
+        tangent_solve: `tangent_solve(g, y)` solves the linear equation g(x) = y. Reverse mode transposes it: a loop in
+            it that ends when y says so stands in `custom_linear_solve`.
 
     >>> import ctrlgrad as cg
     >>> def root(a):
@@ -106,13 +107,13 @@ def custom_root(
         closed = _Closed("custom_root: f", f, _strong(initial_guess), source)
 
         @custom_jvp
-        def root(parameters: Any, guess: Any) -> Any:
+        def custom_root_solution(parameters: Any, guess: Any) -> Any:
             return solve(lambda x: closed(parameters, x), guess)
 
-        @root.defjvp
-        def rule(primals: Any, tangents: Any) -> Any:
+        @custom_root_solution.defjvp
+        def tangent_solution(primals: Any, tangents: Any) -> Any:
             parameters, guess = primals
-            result = root(parameters, guess)
+            result = custom_root_solution(parameters, guess)
             x = result[0] if has_aux else result
             right = _zeros(x)
             if parameters:
@@ -120,7 +121,7 @@ def custom_root(
                 right = tangent_solve(lambda v: jvp(lambda y: closed(parameters, y), (x,), (v,))[1], _negative(change))
             return result, ((right, _zeros(result[1])) if has_aux else right)
 
-        return root(closed.parameters, _strong(initial_guess))
+        return custom_root_solution(closed.parameters, _strong(initial_guess))
 
     return in_trace(recorded)
 
@@ -141,7 +142,7 @@ def custom_linear_solve(
         b: a pytree of float arrays.
         solve: `solve(matvec, b)` returns x, with `has_aux` a pair of it and a pytree to hand on.
         transpose_solve: `transpose_solve(vecmat, y)` solves the transposed equation, for reverse mode. Without it
-            reverse mode goes through `solve`.
+            reverse mode transposes `solve`, which must be linear in b then: no loop in it that ends when b says so.
         symmetric: the function is its own transpose, so that `solve` serves for both.
 
     >>> import numpy as np, ctrlgrad as cg
@@ -165,20 +166,20 @@ def custom_linear_solve(
             forward = lambda x: closed(parameters, x)
             return (lambda y: vjp(forward, _zeros(right))[1](y)[0]) if transposed else forward
 
-        def found(transposed: bool, parameters: Any, y: Any) -> Any:
+        def custom_linear_solution(transposed: bool, parameters: Any, y: Any) -> Any:
             solver = transposed_solve if transposed else solve
             assert solver is not None
             result = solver(operator(transposed, parameters), y)
             return result if has_aux else (result, None)
 
-        def push(transposed: bool, primals: Any, tangents: Any) -> Any:
+        def tangent_solution(transposed: bool, primals: Any, tangents: Any) -> Any:
             (parameters, y), (moving, change) = primals, tangents
             result = solution(transposed, parameters, y)
             if parameters:
                 _, of_matrix = jvp(lambda p: operator(transposed, p)(result[0]), (parameters,), (moving,))
                 change = tree.map(FUNCTIONS["subtract"], change, of_matrix)
             # With a rule for its transpose the derivative is solved for by rule once more, else by the solver itself.
-            again = found if transposed_solve is None else solution
+            again = custom_linear_solution if transposed_solve is None else solution
             return result, (again(transposed, parameters, change)[0], _zeros(result[1]))
 
         def keep(transposed: bool, parameters: Any, y: Any) -> Any:
@@ -196,11 +197,11 @@ def custom_linear_solve(
 
         solution: Any
         if transposed_solve is None:
-            solution = custom_jvp(found, nondiff_argnums=(0,))
+            solution = custom_jvp(custom_linear_solution, nondiff_argnums=(0,))
         else:
-            solution = custom_vjp(found, nondiff_argnums=(0,))
+            solution = custom_vjp(custom_linear_solution, nondiff_argnums=(0,))
             solution.defvjp(keep, pull)
-        solution.defjvp(push)
+        solution.defjvp(tangent_solution)
         result = solution(False, closed.parameters, right)
         return result if has_aux else result[0]
 

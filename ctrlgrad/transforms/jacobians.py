@@ -190,6 +190,6 @@ def hessian(
     array([[ 6.,  0.],
            [ 0., 12.]])
     """
-    back = jacrev(fn, argnums, has_aux, holomorphic)
     static = StaticArguments("hessian", fn, static_argnums, static_argnames)
+    back = jacrev(fn, argnums, has_aux, holomorphic)
     return Transformed(jacfwd(back.fn, argnums, has_aux, holomorphic).fn, fn, "hessian", all_but(argnums), static)

@@ -10,7 +10,8 @@ from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
 from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure
 from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
@@ -24,6 +25,7 @@ from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_name
 _LIKE_THE_PRIMAL = "a tangent has the dtype and shape of its primal: numpy.ones_like(primal)"
 
 
+@explains_calls
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """The result of `fn(*primals)` and its derivative along `tangents`, by forward mode; as `jax.jvp`.
 
@@ -44,6 +46,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     (9.0, 6.0)
     """
     source = here()
+    check_function("jvp", fn)
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, tuple | list):
             raise TypeMismatchError(

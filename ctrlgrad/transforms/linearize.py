@@ -16,7 +16,7 @@ from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
-from ctrlgrad.transforms.grad import vjp
+from ctrlgrad.transforms.grad import pulled
 from ctrlgrad.transforms.tracing import float_positions
 
 
@@ -41,7 +41,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     >>> float(y), float(push(1.0)), float(push(2.0))
     (9.0, 6.0, 12.0)
     """
-    outputs, pullback, *aux = vjp(fn, *primals, has_aux=has_aux)
+    outputs, pullback, *aux = pulled("linearize", fn, primals, has_aux)
     inputs, inputs_treedef = tree.flatten(primals)
     results, results_treedef = tree.flatten(outputs)
     moving, moved = float_positions(inputs), float_positions(results)
@@ -52,7 +52,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         return [found[i] for i in moving]
 
     # Linear: where it is differentiated does not matter.
-    _, transpose = vjp(pull, *(FUNCTIONS["zeros_like"](results[i]) for i in moved))
+    _, transpose = pulled("linearize", pull, tuple(FUNCTIONS["zeros_like"](results[i]) for i in moved), linear=True)
 
     def push(transpose: Any, *tangents: Any) -> Any:
         given, given_treedef = tree.flatten(tangents)
@@ -111,4 +111,4 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
                 hint="close over it, or pass x.astype(float)",
             )
         points.append(FUNCTIONS["zeros"](shape, dtype))
-    return vjp(fn, *tree.unflatten(treedef, points))[1]  # type: ignore[no-any-return]
+    return pulled("linear_transpose", fn, tree.unflatten(treedef, points), linear=True)[1]  # type: ignore[no-any-return]

@@ -55,7 +55,16 @@ def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[in
                 got=repr(argnums),
                 hint="argnums counts from 0; pass what is to be differentiated by position, not by name",
             )
-    return tuple(n % len(args) for n in numbers)
+    found = tuple(n % len(args) for n in numbers)
+    if len(set(found)) < len(found):
+        raise UserInputError(
+            f"{operation}: argnums names an argument twice",
+            source=here(),
+            expected="each position once",
+            got=repr(argnums),
+            hint="the derivative with respect to an argument is one: use it twice",
+        )
+    return found
 
 
 def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[str], source: Source | None) -> None:
@@ -108,6 +117,17 @@ def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic:
                 hint="holomorphic=True is for holomorphic functions of complex arguments alone;\n"
                 "differentiate the real and imaginary parts of others, or use ctrlgrad.vjp or ctrlgrad.jvp",
             )
+
+
+def not_linear(operation: str, source: Source | None) -> DifferentiationError:
+    """The error of a function whose derivative is not the same everywhere."""
+    return DifferentiationError(
+        f"{operation}: the function is not linear",
+        source=source,
+        expected="sums of arguments, and products of arguments with values that do not depend on them",
+        got="a function whose derivative depends on where it is taken",
+        hint="ctrlgrad.vjp(fn, x) gives the transpose of its derivative at x",
+    )
 
 
 def renamed(wrapper: Callable[..., Any], fn: Callable[..., Any], prefix: str) -> Callable[..., Any]:

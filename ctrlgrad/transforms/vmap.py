@@ -13,6 +13,7 @@ from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
+from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_leaves, is_array
 from ctrlgrad.frontend.named_axes import around, bound_to, within
 from ctrlgrad.frontend.tensor import Tensor
@@ -34,6 +35,7 @@ _SIZES_DIFFER = "vmap: the mapped axes have different sizes"
 _ONE_SIZE = "in_axes=None for an argument that is the same for all rows: in_axes=(0, None)"
 
 
+@explains_calls
 def vmap(
     fn: Callable[..., Any],
     in_axes: Any = 0,

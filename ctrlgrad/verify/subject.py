@@ -18,6 +18,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.ir import Graph, Node, StackType, is_branch, is_loop
+from ctrlgrad.source import here
 from ctrlgrad.verify.finite_differences import Sample
 
 Arrays = tuple[np.ndarray, ...]
@@ -68,6 +69,14 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     Leaves that are no arrays or numbers stay what they are. Raises `UserInputError` where there is nothing to
     differentiate and `TypeMismatchError` for complex numbers and TensorArrays among arguments or results.
     """
+    if not isinstance(args, tuple | list):
+        raise UserInputError(
+            "check_grads: the arguments are not a tuple",
+            source=here(),
+            expected="a tuple with one entry per argument of the function",
+            got=type(args).__name__,
+            hint="for one argument: check_grads(fn, (x,))",
+        )
     everything, treedef = tree.flatten(tuple(args))
     kept = [position for position, x in enumerate(everything) if isinstance(x, _NUMBERS) or hasattr(x, "__array__")]
     raw = [everything[position] for position in kept]
@@ -78,6 +87,7 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
         if dtype_kind(x.dtype) not in "biuf":
             raise TypeMismatchError(
                 f"check_grads: {path} cannot be checked",
+                source=here(),
                 expected="an array or number of a float, integer or bool dtype",
                 got=f"{x.dtype.name}{list(x.shape)}",
                 hint="pass real and imaginary parts as two arguments" if dtype_kind(x.dtype) == "c" else None,
@@ -86,8 +96,10 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     if not wrt:
         raise UserInputError(
             "check_grads: no argument to differentiate",
+            source=here(),
             expected="at least one leaf of a float dtype",
             got=", ".join(f"{p}: {x.dtype.name}{list(x.shape)}" for p, x in zip(paths, leaves, strict=True)) or "none",
+            hint="pass floats: x.astype(float), or 1.0 in place of 1",
         )
 
     def flat(*inputs: Any) -> Any:

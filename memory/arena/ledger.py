@@ -9,6 +9,7 @@ from dataclasses import field
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.sizes import show_exactly, show_size
 from ctrlgrad.records import record
+from ctrlgrad.source import here
 
 # Kinds of bytes: of blocks that may leave the device, and of those that may not; of the states that chunks may be run
 # again from, and of the state of one that is being run again; and what lives for a while beside them. Callers may count
@@ -80,6 +81,7 @@ def budget_error(
         expected = f"a {account.tier} budget of {account.used + nbytes} bytes or more: this request with what must stay"
     return MemoryBudgetError(
         f"memory: {what} needs {show_exactly(nbytes)} of tier {account.tier!r}, and no more can be freed",
+        source=here(),
         expected=expected,
         got="\n".join([*(a.show() for a in accounts), *refusals]),
         hint=hint,

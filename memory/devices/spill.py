@@ -27,6 +27,7 @@ from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, Us
 from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.devices.free_list import FreeList, Range
 from ctrlgrad.records import record
+from ctrlgrad.source import here
 
 PREFIX = "ctrlgrad-spill-"
 # Bytes that are written or read at once, and that have one checksum. After each call the thread waits for Python's
@@ -131,6 +132,7 @@ def check_folder(directory: Path) -> None:
 def _unusable(directory: Path, got: str | None) -> UserInputError:
     return UserInputError(
         f"memory: the folder for spill files cannot be used: {directory}",
+        source=here(),
         expected="a folder that exists and can be written",
         got=got,
         hint="make it, or give another one as disk=...",

@@ -43,7 +43,7 @@ REQUIRED: dict[str, tuple[Program, str]] = {
         "vjp: a cotangent does not fit its output",
     ),
     "tangent": (lambda x, y: cg.jvp(np.tanh, (x,), (y,))[1], "jvp: the tangent of x does not fit its primal"),
-    "linearize": (lambda x, y: cg.linearize(np.tanh, x)[1](y), "vjp: a cotangent does not fit its output"),
+    "linearize": (lambda x, y: cg.linearize(np.tanh, x)[1](y), "linearize: a cotangent does not fit its output"),
     "cotangents of a rule": (
         lambda x, y: cg.grad(_with_rule)(x, y),
         "the cotangent of argument 0 does not fit",

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optree
@@ -32,6 +33,16 @@ def _forgets_to_return(i: Any, c: Any) -> Any:
 
 def _yields(c: Any) -> Any:
     yield c
+
+
+def _in_budget(size: Any) -> Any:
+    with cg.memory.budget(size):
+        return cg.grad(lambda x: cg.fori_loop(0, 50, lambda i, c: np.sin(c), x).sum())(np.ones(1000))
+
+
+def _on_device(name: str) -> Any:
+    with cg.device(name):
+        return cg.function(lambda x: x, engine="dataflow")(1.0)
 
 
 def _array(size: int | None = 3) -> cg.TensorArray:
@@ -114,6 +125,102 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "vmap of nothing": (lambda: cg.vmap(lambda x: x, in_axes=None)(X), ("no argument is mapped",)),
     "an engine that does not exist": (lambda: cg.function(lambda x: x, engine="nativ"), ("'nativ'", "'native'")),
     "items of different ranks": (lambda: cg.function(lambda x: cnp.stack([x, [x, x]]))(1.0), ("f64[2]",)),
+    "what a function returns in place of the function": (
+        lambda: cg.grad(np.sin(2.0)),
+        ("grad: the argument is not callable", "got: float64", "and not what it returns"),
+    ),
+    "the Hessian of a number": (lambda: cg.hessian(3.0), ("hessian: the argument is not callable",)),
+    "vmap of an array": (lambda: cg.vmap(X), ("vmap: the argument is not callable", "got: ndarray")),
+    "linearize of a number": (lambda: cg.linearize(3.0, X), ("linearize: the argument is not callable",)),
+    "jvp of a number": (lambda: cg.jvp(3.0, (X,), (X,)), ("jvp: the argument is not callable",)),
+    "a rule of a number": (lambda: cg.custom_vjp(3.0), ("custom_vjp: the argument is not callable",)),
+    "from_jax of a number": (lambda: cg.from_jax(3.0), ("from_jax: the argument is not callable",)),
+    "to_jax of a number": (lambda: cg.to_jax(3.0), ("to_jax: the argument is not callable",)),
+    "stop_gradient of a function": (
+        lambda: cg.stop_gradient(np.sin),
+        ("stop_gradient: a function has no derivative", "lambda x: ctrlgrad.stop_gradient(fn(x))"),
+    ),
+    "argnums with an argument twice": (
+        lambda: cg.grad(lambda x, y: x * y, argnums=(0, -2))(1.0, 2.0),
+        ("grad: argnums names an argument twice", "got: (0, -2)"),
+    ),
+    "static_argnums out of range": (
+        lambda: cg.function(lambda x, n: x * n, static_argnums=2),
+        ("static_argnums is out of range", "positions among the 2 parameters: x, n"),
+    ),
+    "static_argnames of no parameter": (
+        lambda: cg.grad(lambda x, steps: x * steps, static_argnames="step"),
+        ("grad: static_argnames names a parameter", "of 'x', 'steps'", "got: 'step'"),
+    ),
+    "a loss beside other results": (lambda: cg.grad(lambda x: (x.sum(), x))(X), ("say has_aux=True",)),
+    "cotangents one by one": (
+        lambda: cg.vjp(lambda x: (x, x), X)[1](X, X),
+        ("vjp: the pullback takes one pytree", "the structure of the outputs, (*, *)", "pullback((a, b))"),
+    ),
+    "a scan of a negative length": (
+        lambda: cg.scan(lambda c, x: (c, c), 0.0, None, length=-1),
+        ("scan: length is no number of iterations", "got: -1"),
+    ),
+    "a scan of half an iteration": (lambda: cg.scan(lambda c, x: (c, c), 0.0, None, length=3.5), ("got: 3.5",)),
+    "a switch over a dict": (
+        lambda: cg.switch(1, {0: lambda: 1.0, 1: lambda: 2.0}),
+        ("switch: the branches are no list", "got: dict of 2"),
+    ),
+    "concatenate without a list": (
+        lambda: cnp.concatenate(cnp.asarray(X), 1.0),
+        ("concatenate: scalars have no axis", "got: f64[], f64[], f64[]", "takes arrays as a list"),
+    ),
+    "a TensorArray of a text as its size": (lambda: cg.TensorArray("float64", "3"), ("no number of slots", "got: '3'")),
+    "a TensorArray of a negative size": (lambda: cg.TensorArray("float64", -3), ("no number of slots", "got: -3")),
+    "a TensorArray of no dtype": (
+        lambda: cg.TensorArray("flaot", 3),
+        ("TensorArray: there is no such dtype", "'flaot'"),
+    ),
+    "a TensorArray that is indexed": (lambda: _array()[0], ("TensorArray: it is not indexed", "array.read(index)")),
+    "a cast to no dtype": (lambda: cg.function(lambda x: x.astype("flaot"))(X), ("there is no such dtype",)),
+    "a branch that returns a TensorArray, and one that returns an array": (
+        lambda: cg.function(lambda x: cg.cond(x[0] > 0, lambda: _array(), lambda: x))(X),
+        ("got: TensorArray(*)",),
+    ),
+    "a specification whose dtype comes first": (
+        lambda: cg.TensorSpec("float64", (3,)),
+        ("TensorSpec: not a shape", "the shape comes first"),
+    ),
+    "a callback whose results are stated by a shape": (
+        lambda: cg.pure_callback(np.sin, (3,), X),
+        ("pure_callback sin: what the function returns is not stated", "ctrlgrad.TensorSpec((3,), 'float64')"),
+    ),
+    "a seed that is no integer": (lambda: cg.random.key(0.5), ("random.key: the seed is no integer", "float64[]")),
+    "a shape of random numbers that is traced": (
+        lambda: cg.function(lambda n: cg.random.normal(cg.random.key(0), (n,)))(3),
+        ("not a shape of known sizes", "static_argnums"),
+    ),
+    "a budget that is a float": (lambda: _in_budget(1e9), ("memory: not a size", "int(n) makes bytes")),
+    "a budget that is too small": (
+        lambda: _in_budget(100),
+        ("needs", "expected: a device budget of", "try: a larger device budget"),
+    ),
+    "a device of another library": (lambda: _on_device("gpu:0"), ("there is no device 'gpu:0'", "'cuda:0'")),
+    "check_grads without a tuple": (
+        lambda: cg.check_grads(np.sin, 1.0),
+        ("check_grads: the arguments are not a tuple", "check_grads(fn, (x,))"),
+    ),
+    "check_grads at an integer": (
+        lambda: cg.check_grads(np.sin, (1,)),
+        ("no argument to differentiate", "1.0 in place"),
+    ),
+    "a function of JAX on a traced tensor": (
+        lambda: cg.function(lambda x: jnp.sin(x))(X),
+        ("a function of JAX was given a traced tensor", "got: Tensor(f64[3], x)", "ctrlgrad.from_jax(fn)"),
+    ),
+    "jax.grad of a function of this library": (
+        lambda: jax.grad(lambda x: cnp.sin(x))(1.0),
+        ("a traced array of JAX reached a function of this library", "ctrlgrad.to_jax(fn)"),
+    ),
+    "bytes that are no ONNX model": (
+        lambda: cg.from_onnx(b"no model"),
+        ("from_onnx: this is no ONNX model", "cut short"),
+    ),
     "a mask of another shape": (lambda: cg.function(lambda x: x[np.ones(4, bool)])(X), ("the mask has another shape",)),
     "a step of zero": (lambda: cg.function(lambda x: x[::0])(X), ("a slice's step is zero",)),
 }

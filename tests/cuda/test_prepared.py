@@ -189,6 +189,23 @@ def test_what_is_carried_where(fn: Callable[[Any], Any]) -> None:
     assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]), 1e-9)
 
 
+@pytest.mark.parametrize("use", ["product", "kernel", "reduction", "row"])
+def test_a_constant_that_lies_by_columns_is_read_where_its_elements_are(use: str) -> None:
+    """A list took the place of an element from the shape: it read the transposed of `weights.T`."""
+    weights = np.linspace(-1.0, 1.0, 9).reshape(3, 3).T
+    step = {
+        "product": lambda i, h: np.tanh(weights @ h),
+        "kernel": lambda i, h: np.tanh(weights * h),
+        "reduction": lambda i, h: np.tanh(cnp.sum(weights * h, axis=0)),
+        "row": lambda i, h: np.tanh(cnp.asarray(weights)[i] + h),
+    }[use]
+    x = np.eye(3) * 0.3 if use == "kernel" else np.array([0.1, 0.2, 0.4])
+    fn = lambda x: cg.fori_loop(0, 3, step, x)
+    assert launching_of(fn, x)[0].startswith("from a list")
+    graph = cg.function(cg.grad(lambda x: cnp.sum(fn(x) ** 2))).graph(x)
+    assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]), 1e-9)
+
+
 def test_results_are_not_overwritten_by_the_next_call() -> None:
     library, x = StandIn(), np.ones(3)
     graph = cg.function(lambda x: cg.fori_loop(0, 3, lambda i, x: x * 2.0, x)).graph(x)

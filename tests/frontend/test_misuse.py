@@ -27,6 +27,22 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "scan": (lambda: cg.scan(lambda c, x: (c, x)), "scan: missing 1 required", "scan(f, init, xs"),
     "fori_loop": (lambda: cg.fori_loop(0, 3, lambda i, c: c, 0, 1), "fori_loop: takes 4", "fori_loop(lower, upper"),
     "cond": (lambda: cg.cond(True, lambda: 1.0), "cond: missing 1 required", "cond(pred, true_fun"),
+    "a TensorArray with TensorFlow's names": (
+        lambda: cg.TensorArray("float64", 3, dynamic_size=True),
+        "TensorArray: got an unexpected keyword argument 'dynamic_size'",
+        "TensorArray(dtype, size, element_shape",
+    ),
+    "an option of jit spelt otherwise": (
+        lambda: cg.jit(lambda x: x, static_argnum=0),
+        "function: got an unexpected keyword argument 'static_argnum'",
+        "function(fn, engine",
+    ),
+    "checkpoint with the arguments": (lambda: cg.checkpoint(lambda x: x, 1.0), "checkpoint: takes", "checkpoint(fn, "),
+    "one of two rules": (
+        lambda: cg.custom_vjp(lambda x: x).defvjp(lambda x: (x, None)),
+        "defvjp: missing 1 required positional argument: 'bwd'",
+        "defvjp(fwd, bwd",
+    ),
     "set": (lambda: cnp.at(np.ones(3))[0].set(), "set: missing 1 required", "set(value)"),
     "mode": (lambda: cnp.at(np.ones(3))[0].add(1.0, mode="drop"), "add: got an unexpected keyword", "add(value)"),
 }

@@ -277,6 +277,105 @@ def test_derivatives_that_do_not_exist(wrong):
     assert "test_custom_rules.py" in str(caught.value) and "expected" in str(caught.value)
 
 
+def _with_rule_of(forward: Any, backward: Any, **options: Any) -> Any:
+    f = cg.custom_vjp(lambda n, x: x * n, **options)
+    f.defvjp(forward, backward)
+    return cg.grad(f, 1)(3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "make, parts",
+    [
+        (
+            lambda: _with_rule_of(lambda r, ct, y: (ct, ct), lambda n, x: (x * n, None)),
+            ("the forward rule does not take", "a function of n, x", "<lambda>(r, ct, y)"),
+        ),
+        (
+            lambda: _with_rule_of(lambda n, x: (x * n, n), lambda r: (r, r)),
+            ("the backward rule does not take", "a function of residuals, cotangent"),
+        ),
+        (
+            lambda: _with_rule_of(lambda n, x: (x * n, n), lambda r, ct: (ct,), nondiff_argnums=0),
+            ("the backward rule does not take", "a function of n, residuals, cotangent"),
+        ),
+        (
+            lambda: _with_rule_of(lambda n, x: (x * n, n), lambda r, ct: (ct * r,)),
+            ("one cotangent per argument", "return ct_n, ct_x", "nondiff_argnums"),
+        ),
+        (lambda: cg.grad(push_of(lambda x, t: t))(1.0), ("the rule does not return a pair", "return result, tangent")),
+    ],
+)
+def test_a_rule_that_is_written_otherwise_is_told_how(make: Any, parts: tuple[str, ...]) -> None:
+    with pytest.raises(TypeMismatchError) as caught:
+        make()
+    for part in ("test_custom_rules.py", "try: ", *parts):
+        assert part in str(caught.value)
+
+
+def conjugate_gradients(matvec: Any, b: Any) -> Any:
+    def body(c: Any) -> Any:
+        x, r, p, k = c
+        image = matvec(p)
+        a = (r @ r) / (p @ image)
+        left = r - a * image
+        return x + a * p, left, left + (left @ left) / (r @ r) * p, k + 1
+
+    return cg.while_loop(lambda c: (c[1] @ c[1] > 1e-26) & (c[3] < 20), body, (0.0 * b, b, b, 0))[0]
+
+
+def implicit(tangent_solve: Any) -> Any:
+    newton = lambda f, x: cg.fori_loop(0, 60, lambda i, x: x - 0.2 * f(x), x)
+    return lambda a: cnp.sum(cg.custom_root(lambda x: x**3 + x - a, 0.0 * a, newton, tangent_solve))
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        lambda x, t: t**2,
+        lambda x, t: cnp.where(t > 0, t, 0.0),
+        lambda x, t: cg.while_loop(lambda c: c.sum() < 30.0, lambda c: c * 2.0, t),
+        lambda x, t: cg.scan(lambda c, t: (c + t, c * t), 0.0, t)[1],
+        lambda x, t: cg.cond(t[0] > 0, lambda: t, lambda: 2.0 * t),
+    ],
+)
+def test_a_tangent_that_is_not_linear_is_not_transposed(push: Any) -> None:
+    """It was transposed at zero tangents, where its derivative is another one: the gradient was zero, say."""
+    f = push_of(lambda x, t: (x * 2.0, push(x, t)))
+    with pytest.raises(DifferentiationError, match="not linear in the tangents") as caught:
+        cg.grad(lambda x: cnp.sum(f(x)))(X)
+    assert "test_custom_rules.py" in str(caught.value)
+    cg.jvp(f, (X,), (X,))
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        lambda x, t: cg.while_loop(lambda c: c[0].sum() < 9.0, lambda c: (c[0] + 1.0, c[1] * x), (x, t))[1],
+        lambda x, t: cg.checkpoint(lambda t, x: t * np.sin(x))(t, x),
+        lambda x, t: cg.vmap(lambda t, x: t * np.sin(x))(t, x) + t[cnp.argmax(x)],
+        lambda x, t: cg.cond(x[0] > 0, lambda: t * x, lambda: 2.0 * t) + cnp.zeros_like(t),
+        lambda x, t: cg.custom_linear_solve(lambda v: v * (2.0 + x**2), t, conjugate_gradients, symmetric=True),
+    ],
+)
+def test_a_linear_tangent_may_be_computed_in_any_way(push: Any) -> None:
+    f = push_of(lambda x, t: (x * 2.0, push(x, t)))
+    loss = lambda x: cnp.sum(f(x) * x)
+    found = cg.grad(loss)(X)
+    np.testing.assert_allclose(found, [cg.jvp(loss, (X,), (row,))[1] for row in np.eye(len(X))], rtol=1e-12)
+
+
+def test_a_solver_that_ends_when_the_tangent_says_so_needs_a_transposed_one() -> None:
+    """At zero tangents its loop ends at once: the gradient was zero."""
+    dense = implicit(lambda g, y: cnp.linalg.solve(cg.jacfwd(g)(y), y))
+    with pytest.raises(DifferentiationError, match=r"custom_root.* not linear in the tangents"):
+        cg.grad(implicit(conjugate_gradients))(X)
+    by_rule = implicit(lambda g, y: cg.custom_linear_solve(g, y, conjugate_gradients, symmetric=True))
+    np.testing.assert_allclose(cg.grad(by_rule)(X), cg.grad(dense)(X), rtol=1e-10)
+    solved = lambda b: cnp.sum(cg.custom_linear_solve(lambda v: v * (2.0 + X**2), b, conjugate_gradients))
+    with pytest.raises(DifferentiationError, match=r"custom_linear_sol.* not linear in the tangents"):
+        cg.grad(solved)(X)
+
+
 @pytest.mark.parametrize("make", [reversed_sine, pushed_sine], ids=["custom_vjp", "custom_jvp"])
 def test_a_loop_over_a_rule_outside_of_a_function_runs_in_machine_code(make: Any) -> None:
     from instruments.checked import checked

@@ -234,6 +234,9 @@ def test_the_transpose_of_a_linear_function_is_that_of_jax():
         assert float(found[1]) == 1.5
     transposed = cg.function(lambda x: cg.linear_transpose(lambda x: 2.0 * x, x))(1.0)
     assert cg.function(lambda f, ct: f(ct))(transposed, 3.0) == (6.0,)
+    for fn in (lambda x: x * x, lambda x: cnp.maximum(x, 0.0)):
+        with pytest.raises(CtrlgradError, match="linear_transpose: the function is not linear"):
+            cg.linear_transpose(fn, 1.0)
     with pytest.raises(CtrlgradError, match=r"linear_transpose: the argument\[0\] is no float"):
         cg.linear_transpose(lambda n: 2 * n, 1)
 

@@ -5,7 +5,10 @@ import copy
 import numpy as np
 import pytest
 
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad import optim
+from ctrlgrad.errors import CtrlgradError
 
 
 def adam_by_the_paper(x, grads, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
@@ -68,3 +71,59 @@ def test_clipping_scales_to_the_limit_and_keeps_the_direction():
 
 def test_the_norm_of_float32_gradients_does_not_overflow():
     assert optim.global_norm([np.full(4, 1e30, np.float32)]) == pytest.approx(2e30)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rate", [0.1, optim.warmup_cosine(0.1, 10, 3)], ids=["number", "schedule"])
+def test_updates_in_a_traced_loop_are_those_outside_and_have_derivatives(rate, dtype):
+    optimiser = optim.adam(rate)
+
+    def loss(params, t):
+        return cnp.sum((cnp.sin(params["w"]) * t - params["b"]) ** 2)
+
+    def step(params, state, t):
+        grads = optim.clip_by_global_norm(cg.grad(loss)(params, t), 0.7)
+        return optimiser.update(grads, state, params)
+
+    def train(params):
+        body = lambda i, carry: step(*carry, (i + 1).astype(dtype))
+        return cg.fori_loop(0, 6, body, (params, optimiser.init(params)))
+
+    start = {"w": np.arange(3, dtype=dtype), "b": dtype(0.5)}
+    params, state = start, optimiser.init(start)
+    for i in range(6):
+        params, state = step(params, state, dtype(i + 1))
+    found = train(start)
+    assert found[1]["step"] == 6
+    np.testing.assert_allclose(found[0]["w"], params["w"], rtol=1e-5 if dtype == np.float32 else 1e-13)
+    assert found[0]["w"].dtype == dtype
+    if dtype == np.float64:
+        cg.check_grads(
+            lambda w: loss(train({"w": w, "b": start["b"]})[0], 1.0), (start["w"],), against=("finite_differences",)
+        )
+
+
+def test_python_numbers_are_parameters():
+    optimiser = optim.adam(0.1)
+    params = {"w": 1.0}
+    params, _ = optimiser.update({"w": np.array(2.0)}, optimiser.init(params), params)
+    np.testing.assert_allclose(params["w"], 0.9)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda o, p, g: o.update(p, g, o.init(p)), "is no state of adam"),
+        (lambda o, p, g: o.update([g["w"]], o.init(p), p), "the parameters and the gradients are different pytrees"),
+        (
+            lambda o, p, g: o.update({"w": np.ones(4)}, o.init(p), p),
+            r"the shapes of the parameters and of the gradients",
+        ),
+        (lambda o, p, g: o.update(g, o.init({"w": np.ones(4)}), p), r"the shapes of the parameters and of the state"),
+    ],
+)
+def test_what_does_not_fit_an_update_is_said(call, words):
+    params = {"w": np.ones(3)}
+    with pytest.raises(CtrlgradError, match=words) as caught:
+        call(optim.adam(0.1), params, {"w": np.ones(3)})
+    assert "test_optim.py" in str(caught.value) and "try: " in str(caught.value)

@@ -39,7 +39,11 @@ def _several(operation: str, xs: Any) -> list[Any]:
         xs = list(xs)
     if not isinstance(xs, list | tuple) or not xs:
         raise TypeMismatchError(
-            f"{operation}: takes a list of one array or more", source=here(), got=f"{type(xs).__name__} {xs!r}"[:60]
+            f"{operation}: takes a list of one array or more",
+            source=here(),
+            expected="a list or a tuple of arrays, or one array, which stands for its rows",
+            got=f"{type(xs).__name__} {xs!r}"[:60],
+            hint=f"numpy.{operation}([x, y])",
         )
     return same_dtype(operation, xs)
 
@@ -80,7 +84,13 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
     if axis is None:
         parts, axis = [ravel(x) for x in parts], 0
     if rank_of(parts[0]) == 0:
-        raise ShapeError("concatenate: scalars have no axis", source=here(), got=shown(parts[0]), hint="use stack")
+        raise ShapeError(
+            "concatenate: scalars have no axis",
+            source=here(),
+            expected="arrays of rank 1 or more, in a list",
+            got=", ".join(map(shown, parts)),
+            hint="numpy.stack([a, b]) makes an array of scalars; numpy.concatenate([x, y]) takes arrays as a list",
+        )
     place = axis_of("concatenate", axis, rank_of(parts[0]))
     _check_fit("concatenate", parts, place)
     if dtype is not None:

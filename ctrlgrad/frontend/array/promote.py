@@ -16,6 +16,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
     apply,
     as_array,
+    as_dtype,
     cast,
     check_dtype,
     is_weak,
@@ -110,7 +111,7 @@ def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
 
 def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
     """x as an array of `dtype`; refuses to drop an imaginary part, and Python integers that it cannot hold."""
-    given, x, dtype = x, operand(operation, x), np.dtype(dtype)
+    given, x, dtype = x, operand(operation, x), as_dtype(operation, dtype)
     if isinstance(given, int | list | tuple) and isinstance(x, np.ndarray) and dtype_kind(x.dtype) in "iu":
         try:
             return np.asarray(given, dtype)

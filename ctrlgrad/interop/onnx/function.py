@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
@@ -120,10 +121,19 @@ def read_model(model: Any) -> tuple[onnx.ModelProto, str]:
     """A model, and how errors call it."""
     if isinstance(model, onnx.ModelProto):
         return model, "ONNX model"
-    if isinstance(model, bytes):
-        return onnx.load_model_from_string(model), "ONNX model"
-    if isinstance(model, str | os.PathLike):
-        return onnx.load(os.fspath(model)), str(model)
+    try:
+        if isinstance(model, bytes):
+            return onnx.load_model_from_string(model), "ONNX model"
+        if isinstance(model, str | os.PathLike):
+            return onnx.load(os.fspath(model)), str(model)
+    except DecodeError as error:
+        raise UserInputError(
+            "from_onnx: this is no ONNX model",
+            source=here(),
+            expected="the bytes of an onnx.ModelProto, as onnx.save writes them",
+            got=f"{'bytes' if isinstance(model, bytes) else model}: {error}",
+            hint="a file of weights alone, or one cut short, is none: onnx.checker.check_model(path) judges a file",
+        ) from error
     raise UserInputError(
         "from_onnx: the argument is no model",
         source=here(),
