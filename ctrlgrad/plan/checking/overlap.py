@@ -1,9 +1,9 @@
 """Whether a kernel may write where it reads: each element only at the point that reads it for the last time.
 
 Points run in any order, several at once; each reads all that it needs before it writes. So an element that a point
-writes must be read by no other point. Where all sizes are known, the elements are compared. Where one is not, both views
-must be the same, and meet no element twice, which their axes tell: numbers tried in the place of sizes would be ones
-that no run has, such as a part that is longer than the whole.
+writes must be read by no other point. Where all sizes are known, the elements are compared. Where one is not, both
+views must be the same, and meet no element twice, which their axes tell: numbers tried in the place of sizes would be
+ones that no run has, such as a part that is longer than the whole.
 """
 
 from __future__ import annotations
