@@ -36,7 +36,7 @@ PROGRAMS: dict[str, Any] = {
 @pytest.mark.parametrize("sizes", SIGNATURES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_index_out_of_range_ends_the_run(name: str, sizes: str) -> None:
-    """As found: a vmap of slices of an array without elements, which begin elsewhere in each row, gave one size to all."""
+    """As found by a vmap of slices of an array without elements, which begin elsewhere in each row."""
     graph = graph_of(PROGRAMS[name], EMPTY, INSIDE, signature=SIGNATURES[sizes])
     (expected,) = run_graph(graph, [EMPTY, INSIDE])
     for found in (run_natively(graph, [EMPTY, INSIDE]), executed(graph, [EMPTY, INSIDE])):
