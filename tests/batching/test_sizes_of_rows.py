@@ -86,7 +86,7 @@ def test_rows_of_different_sizes_are_refused(name: str, engine: Any) -> None:
     """As found by a random program: of sizes that broadcast, the shorter row was repeated."""
     fn, rows = DIFFERENT[name]
     assert len({cg.function(fn)(x).shape for x in rows}) == 2
-    with cg.options(engine=engine), pytest.raises(ShapeError, match="vmap: the size of .* differs from row to row"):
+    with cg.options(engine=engine), pytest.raises(ShapeError, match=r"vmap: the size of .* differs from row to row"):
         cg.function(cg.vmap(fn))(rows)
 
 
