@@ -12,12 +12,14 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from random_programs.campaign import Batch, run_batch
 from random_programs.checks import SECOND, Rotation, Share, examine, tells
 from random_programs.choices import Choices, shrunk
+from random_programs.engines import RUNNERS, Settings
 from random_programs.expected import ProgramMismatch, UnsuitableError, describe
 from random_programs.generate import generate, write
 from random_programs.kinds import SCALAR, Variable
@@ -25,8 +27,11 @@ from random_programs.program import Argument, Block, Carried, Line, Program, Str
 from random_programs.source import plain_source, traced_source
 from random_programs.writer import FEATURES
 
+import ctrlgrad as cg
+from ctrlgrad.errors import ExecutionError
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
 from ctrlgrad.ops.term import Term, emit
+from ctrlgrad.plan.checking.machine import RunEndedError
 from ctrlgrad.verify.finite_differences import Slope
 
 PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "24"))
@@ -285,3 +290,31 @@ def test_a_failing_program_shrinks() -> None:
 
     choices = next(c for c in map(Choices, map(random.Random, range(99))) if fails(write(c)))
     assert describe(shrunk(choices, write, fails)).count("\n") < 45
+
+
+def _pushed(x: Any) -> Any:
+    """`x` as often as it is added up to 2, rows of a `TensorArray`."""
+    rows = cg.TensorArray("float64", rewritable=True)
+    _, rows = cg.while_loop(lambda s: s[0] < 2.0, lambda s: (s[0] + x, s[1].push(x)), (0.0 * x, rows))
+    return rows.stack()
+
+
+def test_checked_execution_says_what_the_reference_engine_says() -> None:
+    """As found: rows of a vmap push 2 and 0 rows, which no engine gives as an array."""
+    mapped = cg.function(cg.vmap(_pushed)).graph(np.array([1.0, 2.0]))
+    run = lambda *x: RUNNERS["machine"](Settings("machine"), mapped, [np.array(x)], random.Random(0))
+    assert run(1.0, 1.0)[0].shape == (2, 2)
+    with pytest.raises(ExecutionError, match="vmap: the length of a TensorArray differs from row to row"):
+        run(1.0, 2.0)
+
+
+def test_checked_execution_that_ends_by_itself_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that ends a run which the reference engine completes is wrong."""
+
+    def ended(*_: Any, **__: Any) -> Any:
+        raise RunEndedError("size", 8, 0)
+
+    graph = cg.function(np.sin).graph(1.0)
+    monkeypatch.setattr("plan.plans.execute", ended)
+    with pytest.raises(RunEndedError):
+        RUNNERS["machine"](Settings("machine"), graph, [np.float64(1.0)], random.Random(0))

@@ -9,14 +9,15 @@ the flag `do_return` beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CellType
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.autograph.containers import unchanged
+from ctrlgrad.autograph.containers import cells_of, unchanged
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import (
     Guarded,
@@ -68,11 +69,14 @@ def if_stmt(
     set_state: SetState,
     names: tuple[str, ...],
     nouts: int,
+    assigned: Iterable[str] = (),
+    own: tuple[CellType, ...] = (),
 ) -> None:
     """`if test: body() else: orelse()`; only the first `nouts` variables are known to be used afterwards.
 
     The others may be, by functions around this one that share them (`nonlocal`), so they are joined where they can
-    be, and without a value where not.
+    be, and without a value where not. What else the statement assigns, by the names `assigned` or as the variables
+    `own`, means nothing before and behind it.
     """
     if not is_traced(test):
         if test:
@@ -95,7 +99,7 @@ def if_stmt(
         return run
 
     try:
-        with unchanged("an `if`", source, body, orelse):
+        with unchanged("an `if`", source, body, orelse, own=(*own, *cells_of(assigned, body, orelse))):
             regions = (
                 record("true_fun", branch(body, True), "`if`", source),
                 record("false_fun", branch(orelse, False), "`if`", source),

@@ -7,7 +7,7 @@ back what was changed, and says which variable it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import Any
@@ -90,17 +90,30 @@ def _reachable(functions: Iterable[Any], seen: set[int]) -> Iterator[_Snapshot |
             yield from _reachable([value], seen)
 
 
+def cells_of(names: Iterable[str], *functions: Callable[..., Any]) -> tuple[CellType, ...]:
+    """The variables of these names that functions share with the code around them."""
+    wanted, found = set(names), []
+    for fn in functions:
+        closure = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        found += [cell for name, cell in closure if name in wanted]
+    return tuple(found)
+
+
 @contextmanager
-def unchanged(construct: str, source: Source | None, *functions: Callable[..., Any]) -> Iterator[None]:
+def unchanged(
+    construct: str, source: Source | None, *functions: Callable[..., Any], own: Collection[CellType] = ()
+) -> Iterator[None]:
     """Refuse changes to what the functions share with the code around them while they are traced.
 
-    The statement's own variables must hold again, when the block ends, what they held before.
+    The variables that a statement gives on must hold again, when the block ends, what they held before. Its `own` ones,
+    which it assigns itself and nobody reads before or behind it, are put back.
     """
     watched = list(_reachable(functions, set()))
     yield
     changed = [x for x in watched if not x.is_intact()]
     for x in changed:
         x.restore()
+    changed = [x for x in changed if not (isinstance(x, _Variable) and any(x.cell is cell for cell in own))]
     if not changed:
         return
     first = changed[0]

@@ -9,7 +9,7 @@ a `range`; over other Python iterables each further iteration becomes a branch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.autograph.branches import GetState, SetState, if_stmt
+from ctrlgrad.autograph.containers import cells_of
 from ctrlgrad.autograph.logic import and_
 from ctrlgrad.autograph.loops import State, stage
 from ctrlgrad.autograph.slots import Place
@@ -207,9 +208,10 @@ def for_stmt(
     set_state: SetState,
     names: tuple[str, ...],
     options: dict[str, Any],
+    assigned: Iterable[str] = (),
 ) -> None:
     """`for target in iterable: body(target)`, as long as `extra_test()` holds."""
-    state = State(get_state, set_state, names)
+    state = State(get_state, set_state, names, cells_of(assigned, body))
     items = as_items(iterable)
     if items is not None:
         _stage_for(items, extra_test, body, state)
@@ -250,7 +252,7 @@ def _unroll(iterator: Iterator[Any], extra_test: Callable[[], Any], body: Callab
         def run(target: Any = target) -> None:
             body(target)
 
-        if_stmt(extra_test(), run, lambda: None, state.get, state.set, state.names, len(state.names))
+        if_stmt(extra_test(), run, lambda: None, state.get, state.set, state.names, len(state.names), own=state.own)
 
 
 def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], state: State) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import CellType
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.autograph.branches import GetState, SetState
-from ctrlgrad.autograph.containers import unchanged
+from ctrlgrad.autograph.containers import cells_of, unchanged
 from ctrlgrad.autograph.slots import Place, Slots, slot
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import is_flag
@@ -31,12 +32,13 @@ def while_stmt(
     set_state: SetState,
     names: tuple[str, ...],
     options: dict[str, Any],
+    assigned: Iterable[str] = (),
 ) -> None:
     """`while test(): body()`. It runs in Python until the condition is a traced tensor, then becomes a node."""
     while True:
         go = test()
         if is_traced(go):
-            state = State(get_state, set_state, names)
+            state = State(get_state, set_state, names, cells_of(assigned, body))
             place = Place("`while`", here())
             stage(place, state, lambda _: test(), lambda _: body(), (test, body), counts=False)
             _settle_flags(state, test)
@@ -48,11 +50,15 @@ def while_stmt(
 
 @dataclass(frozen=True)
 class State:
-    """The variables that a statement may change: how to read and write them, and their names."""
+    """The variables that a statement may change: how to read and write them, and their names.
+
+    `own`: those that mean nothing before and behind an iteration.
+    """
 
     get: GetState
     set: SetState
     names: tuple[str, ...]
+    own: tuple[CellType, ...] = ()
 
 
 def stage(
@@ -74,7 +80,7 @@ def stage(
     before = state.get()
     try:
         slots = Slots(tuple(slot(name, x, place) for name, x in zip(state.names, before, strict=True)))
-        with unchanged(f"a {place.construct}", place.source, *watched):
+        with unchanged(f"a {place.construct}", place.source, *watched, own=state.own):
             settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
             slots = settled.carry
             regions: tuple[Graph, Graph] | None = None

@@ -24,7 +24,7 @@ from malt.converters import (
 )
 from malt.core import converter, unsupported_features_checker
 from malt.pyct import anno, cfg, naming, origin_info, qual_names, transformer
-from malt.pyct.static_analysis import activity, reaching_definitions
+from malt.pyct.static_analysis import activity, annos, liveness, reaching_definitions, reaching_fndefs
 
 from ctrlgrad.autograph.parse import Definition, Unconvertible
 
@@ -48,13 +48,46 @@ class _Calls(call_trees.CallTreeTransformer):  # type: ignore[misc]
         return super().visit_Call(node)
 
 
+class _ControlFlow(control_flow.ControlFlowTransformer):  # type: ignore[misc]
+    """malt's; each statement says at last which variables it assigns itself.
+
+    Those that are live neither before nor behind it are none of its state. Where an inner `if` alone assigns one, its
+    functions share it with the function around, as `nonlocal`.
+    """
+
+    def visit_If(self, node: ast.If) -> Any:
+        return _assigning(super().visit_If(node), node, annos.NodeAnno.BODY_SCOPE, annos.NodeAnno.ORELSE_SCOPE)
+
+    def visit_While(self, node: ast.While) -> Any:
+        return _assigning(super().visit_While(node), node, annos.NodeAnno.BODY_SCOPE)
+
+    def visit_For(self, node: ast.For) -> Any:
+        return _assigning(super().visit_For(node), node, annos.NodeAnno.BODY_SCOPE)
+
+
+def _assigning(statements: list[Any], node: ast.stmt, *scopes: Any) -> list[Any]:
+    """The statements that stand for a node, the last of which is its call, with one more argument."""
+    bound = {str(name) for scope in scopes for name in anno.getanno(node, scope).bound if not name.is_composite()}
+    names = [ast.Constant(name) for name in sorted(bound)]
+    statements[-1].value.args.append(ast.Tuple(names, ast.Load()))
+    return statements
+
+
+def _control_flow(node: Any, context: Any) -> Any:
+    graphs = cfg.build(node)
+    node = activity.resolve(qual_names.resolve(node), context, None)
+    for analysis in (reaching_definitions, reaching_fndefs, liveness):
+        node = analysis.resolve(node, context, graphs)
+    return _ControlFlow(context).visit(node)
+
+
 _PASSES: tuple[Callable[[Any, Any], Any], ...] = (
     functions.transform,
     break_statements.transform,
     continue_statements.transform,
     return_statements.transform,
     lambda node, context: _Calls(context).visit(qual_names.resolve(node)),
-    control_flow.transform,
+    _control_flow,
     lambda node, context: _ConditionalExpressions(context).visit(node),
     logical_expressions.transform,
     variables.transform,

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.batching.batcher import Batcher
-from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows
+from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows, choose_rows_of_one_size
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
@@ -156,7 +156,11 @@ class _Masked:
             some = emit("any", Term(builder, decided.value), axes=(0,), keepdims=False)
             both: list[Callable[[Builder], Sequence[Term]]] = [
                 lambda inside: [Term(inside, new.value)],
-                lambda inside: [choose_rows(*(Term(inside, x.value) for x in (mask, new, old)))],
+                lambda inside: [
+                    choose_rows_of_one_size(
+                        *(Term(inside, x.value) for x in (mask, new, old)), "what the branches give"
+                    )
+                ],
             ]
             return choose(builder, some, both)
         assert isinstance(before, Ragged)

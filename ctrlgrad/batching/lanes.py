@@ -17,14 +17,16 @@ guard; it is redirected when it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from ctrlgrad.ir import INDEX, Builder, Node, StackType, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key, NamedAxis
-from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape
+from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, ensure_sizes, reshape
 from ctrlgrad.records import record
+
+_ONE_SIZE = "give all rows the largest size and fill the shorter ones up, or reduce each row inside vmap"
 
 
 @record(eq=False)
@@ -197,6 +199,17 @@ def choose_rows(mask: Term, a: Term, b: Term) -> Term:
     """Row by row a or b, of equal rank."""
     axes = tuple(range(1, a.rank))
     return emit("where", emit("expand_dims", mask, axes=axes) if axes else mask, a, b)
+
+
+def choose_rows_of_one_size(mask: Term, a: Term, b: Term, of: str) -> Term:
+    """Row by row a or b, whose sizes must be equal: there is no array of rows of different sizes, and a size of 1 would
+    be repeated to meet another one. `of` says in the error what they are the sizes of."""
+    return choose_rows(mask, of_one_size(a, dict(enumerate(b.dims[1:], 1)), of), b)
+
+
+def of_one_size(x: Term, sizes: Mapping[int, int | Term], of: str) -> Term:
+    """x with these sizes along axes of its rows, which other rows have: an error at run time where it has others."""
+    return ensure_sizes(x, sizes, f"vmap: the size of {of} differs from row to row", _ONE_SIZE)
 
 
 def fit(x: Term, t: TensorType) -> Term:

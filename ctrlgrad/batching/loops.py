@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
-from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows
+from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows, choose_rows_of_one_size
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import (
     MARKED,
@@ -163,7 +163,9 @@ def _kept(active: Term, new: Term, old: Term) -> Term:
         return choose_rows(active, new, old)
     # Sizes that change from iteration to iteration do so for all rows, or there is no array that holds them.
     everyone = emit("all", active, axes=(0,), keepdims=False)
-    some = lambda inside: [choose_rows(*(Term(inside, x.value) for x in (active, new, old)))]
+    some = lambda inside: [
+        choose_rows_of_one_size(*(Term(inside, x.value) for x in (active, new, old)), "what a loop carries")
+    ]
     (kept,) = choose(active.builder, everyone, [some, lambda inside: [Term(inside, new.value)]])
     return kept
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.batching.lanes import Guard, Ragged, Rows, choose_rows, common, greatest, set_apart
+from ctrlgrad.batching.lanes import Guard, Ragged, Rows, choose_rows, common, greatest, of_one_size, set_apart
 from ctrlgrad.batching.stacks import FIRST_CAPACITY, choose, unguarded
 from ctrlgrad.ir import INDEX, Builder
 from ctrlgrad.ir.attributes import DYNAMIC, Key
@@ -16,6 +16,7 @@ from ctrlgrad.ops.term import Term, constant, emit, reshape, zeros
 from ctrlgrad.records import record
 
 Sizes = Sequence[int | Term]
+_ELEMENTS = "the elements of a TensorArray"
 
 
 @record
@@ -138,7 +139,7 @@ class RaggedOps:
         """The value, an error at run time where its sizes are not those of the other slots."""
         if None not in self.stack.element.shape:
             return value
-        return reshape(value, [self.rows.count(self.builder), *self.sizes])
+        return of_one_size(value, dict(enumerate(self.sizes, 1)), _ELEMENTS)
 
     def _longer(self, where: Term | None, by: int) -> Term:
         """The lengths, changed in the rows that take part (and in which `where` holds)."""
@@ -257,6 +258,7 @@ def merged(mask: Term, a: Ragged, b: Ragged, rows: Rows) -> Ragged:
     """Row by row the stack a or b."""
     builder = mask.builder
     left, right = _alike(RaggedOps(builder, rows, a), RaggedOps(builder, rows, b))
-    buffer = choose_rows(mask, left.buffer, right.buffer)
+    sizes = dict(enumerate(right.sizes, 2)) if None in a.element.shape else {}
+    buffer = choose_rows(mask, of_one_size(left.buffer, sizes, _ELEMENTS), right.buffer)
     lengths = emit("where", mask, left.lengths, right.lengths)
     return Ragged(builder, buffer.value, lengths.value, a.element, b.guard)

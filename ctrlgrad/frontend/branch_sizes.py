@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.frontend.apply import apply, tensor_type, type_of
 from ctrlgrad.frontend.array.dims import ensured
 from ctrlgrad.frontend.tensor import Tensor
@@ -59,7 +61,10 @@ def _producers(builder: Builder | None) -> dict[Value, Node]:
 def _size(producers: Mapping[Value, Node], x: Any, axis: int) -> int | Size | None:
     """The size of a result: a number, that of an argument, or None for one that is computed."""
     known = tensor_type(x).shape[axis]
-    return _followed(producers, Size(x.value, axis)) if known is None else known
+    if known is None and isinstance(x, Tensor):
+        return _followed(producers, Size(x.value, axis))
+    # Also of a NumPy array whose size only counts as unknown: what `unknown_dims` gives outside of a trace.
+    return int(np.shape(x)[axis])
 
 
 def _followed(producers: Mapping[Value, Node], size: Size) -> int | Size | None:

@@ -37,7 +37,7 @@ def _block(block: Block, reads: Counter[Array], inside: Collection[Array]) -> Bl
             step = replace(step, condition=condition, body=body)
         elif isinstance(step, Branch):
             step = replace(step, blocks=tuple(_block(each, reads, inside) for each in step.blocks))
-        elif isinstance(step, Kernel) and step.writes[0].view.array not in inside:
+        elif isinstance(step, Kernel) and len(step.writes) == 1 and step.writes[0].view.array not in inside:
             step = _added(step, steps, products, reads)
         if isinstance(step, Product) and step.base is None:
             products[step.result] = len(steps)
@@ -64,7 +64,7 @@ def _summands(kernel: Kernel) -> tuple[Array, ...]:
     write = kernel.writes[0]
     views = [operand.view for operand in kernel.operands]
     arrays = tuple(view.array for view in views)
-    is_plain = write.how == "store" and write.base is None and not kernel.checks and len(kernel.writes) == 1
+    is_plain = write.how == "store" and write.base is None and not kernel.checks
     if not is_plain or len(set(arrays)) != 2 or any(view != view.array.view for view in views):
         return ()
     if any(array.shape != write.view.array.shape or array.dtype != write.view.dtype for array in arrays):

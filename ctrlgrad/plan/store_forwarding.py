@@ -62,10 +62,10 @@ def _block(block: Block, reads: Counter[Array]) -> Block:
 
 def _store(kernel: Kernel) -> _Store | None:
     """What a kernel stores, if that is one real number."""
-    write = kernel.writes[0]
-    if kernel.space or kernel.checks or len(kernel.writes) != 1 or len(write.outputs) != 1:
+    if kernel.space or kernel.checks or len(kernel.writes) != 1:
         return None
-    if write.how != "store" or write.base is None or write.indices:
+    (write,) = kernel.writes
+    if len(write.outputs) != 1 or write.how != "store" or write.base is None or write.indices:
         return None
     made = kernel.expression.instructions[kernel.expression.outputs[write.outputs[0]]]
     if made.op != "scalar":

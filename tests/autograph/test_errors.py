@@ -77,6 +77,20 @@ def nonlocal_in_a_loop(x):
     return count
 
 
+@mistake(TracingError, ("the variable `count` is changed by a function", "count = ..."), 5.0)
+def nonlocal_of_a_function_made_in_the_loop(x):
+    count = x
+    while x > 1.0:  # here
+
+        def bump():
+            nonlocal count
+            count = count + 1.0
+
+        bump()
+        x = x / 2
+    return count
+
+
 @mistake(TypeMismatchError, ("the variable `best` changes", "None", "f64[2]", "zeros"), ROWS)
 def none_becomes_a_tensor(xs):
     best = None

@@ -122,6 +122,21 @@ def test_unknown_dims_of_an_axis_that_does_not_exist():
         cg.function(lambda x: cg.unknown_dims(x, 1))(X)
 
 
+def test_a_branch_gives_what_counts_as_unknown_outside_of_a_trace():
+    """As found by a random program, in a loop that runs when it is met: an array that `unknown_dims` marked there."""
+    marked = cg.unknown_dims(X)
+
+    def body(t, y):
+        return cg.cond(y[0] < 0.5, lambda: marked * 1.0, lambda: cg.switch(t, [lambda: marked, lambda: y * 0.5]))
+
+    with cg.options(engine="reference"):
+        expected = cg.function(lambda x: cg.fori_loop(0, 3, body, cg.unknown_dims(x)))(X)
+    np.testing.assert_array_equal(cg.fori_loop(0, 3, body, marked), expected)
+    longer = cg.unknown_dims(np.ones(5))
+    with pytest.raises(ShapeError, match="the branches' results differ"):
+        cg.fori_loop(0, 2, lambda t, y: cg.cond(t < 1, lambda: y, lambda: longer), marked)
+
+
 # maximum_iterations.
 
 

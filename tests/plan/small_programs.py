@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from plan import ragged_programs  # noqa: F401  (adds its own)
+from plan import programs_of_any_size, ragged_programs  # noqa: F401  (add their own)
 from plan.small import SMALL as SMALL
 from plan.small import small, square, x2, x5
 from plan.small import wide as wide
@@ -300,27 +300,6 @@ def scatter_that_meets_itself(x, i):
     return cnp.at(np.sin(x))[i].set(np.arange(5.0))
 
 
-@small(np.arange(120.0).reshape(2, 3, 4, 5), signature=(cg.TensorSpec((None,) * 4),))
-def sizes_named_as_the_arguments(x):
-    return cnp.real(cnp.fft.fft(x)) * 2
-
-
-@small(x5, signature=(cg.TensorSpec((None,)),))
-def a_carry_that_grows(x):
-    return cg.fori_loop(0, 3, lambda t, c: (cnp.concat([c[0], x]), np.sin(c[0])), (x, x))
-
-
-@small(x5, np.array([3, 1, 4, 0, 2]), signature=(cg.TensorSpec((None,)), cg.TensorSpec((None,), "int64")))
-def a_carry_that_doubles_where_it_is_full(x, i):
-    """The larger array is filled by what it replaces, which another carry reads beside the update."""
-
-    def body(t, s):
-        rows = cg.cond(t >= s[0].shape[0] - 5, lambda: cnp.concat([s[0], np.flip(s[0])]), lambda: s[0])
-        return cnp.at(rows)[t].set(s[1][0]), s[1] + rows[i]
-
-    return cg.fori_loop(0, 9, body, (x * 1.0, x * 2.0))
-
-
 @small(x5, np.int64(4), True)
 def array_of_a_late_size_passed_on_and_needed_after(x, k, p):
     y, z = np.sort(x[:k]), np.flip(np.sort(x[: k - 1]))
@@ -348,17 +327,6 @@ def array_from_outside_goes_on_in_a_loop(x, n):
         return rows, s[0].push(x * t), s[1], s[1]
 
     return [a.stack() for a in cg.fori_loop(0, n, body, (rows, rows, rows, rows))]
-
-
-@small(x5, signature=(cg.TensorSpec((None,)),))
-def carry_updated_part_by_part(x):
-    """The parts of what is joined are computed with what is read of the whole, over the carry."""
-
-    def body(_, y):
-        slope = cnp.concat([x[:1], x[1:] * np.sin(y + x)[:-1]])
-        return y * 0.5 + slope * y
-
-    return cg.fori_loop(0, 3, body, x * 1.0)
 
 
 def _distances(matrix, point):

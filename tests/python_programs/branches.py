@@ -239,3 +239,18 @@ def nonlocal_state(x, y):
     for _ in range(3):
         x = bump(x)
     return x * count * y
+
+
+@case((1.2, 0.4), (1.2, -0.4), (-1.2, 0.4))
+def value_chosen_inside_of_a_branch(x, y):
+    if x > 0:
+        if y > 1.0:
+            factor = np.cos(x)
+        elif y > 0:
+            factor = np.sin(x)
+        else:
+            factor = y
+        z = factor * x
+    else:
+        z = y
+    return z * z

@@ -300,3 +300,79 @@ def loop_variable_defined_before(rows, n):
     for i in range(n):
         row = rows[i] + 0.1 * row
     return row
+
+
+# Variables of an iteration, which branches inside of it alone assign.
+
+
+@case((0.9, 3), (0.9, 0))
+def value_chosen_in_each_iteration(x, n):
+    for i in range(n):
+        if i < 1:
+            step = np.sin(x)
+        else:
+            step = x * 0.5
+        x = x + step
+    return x
+
+
+@case((0.43,), (3.0,))
+def value_chosen_in_a_while(x):
+    """The name stood for something else before."""
+    step = x * 3.0
+    total = step
+    while x < 2.0:
+        if x < 1.0:
+            step = 0.3
+        elif x < 1.5:
+            step = 0.4 * x
+        else:
+            step = 1.0
+        x = x + step
+    return x * total
+
+
+@case((0.9, 3, 2), (0.9, 2, 0))
+def values_chosen_in_nested_loops(x, n, m):
+    for i in range(n):
+        for j in range(m):
+            if j < i:
+                factor = 0.5
+            else:
+                factor = x
+            x = np.sin(x * factor) + 0.1
+        if x > 0.8:
+            rest = x - 0.8
+        else:
+            rest = 0.0
+        x = x - rest * 0.5
+    return x
+
+
+@case((0.9, 2.0), (0.9, 0.5))
+def value_chosen_before_a_break(x, limit):
+    for scale in [1.0, 2.0, 3.0]:
+        if x * scale > limit:
+            step = 0.1 * x
+        else:
+            step = 0.2
+        x = x + step
+        if x > 2.0 * limit:
+            break
+    return x
+
+
+@case((0.9, 2), (0.9, 0))
+def last_chosen_value_read_by_a_function(x, n):
+    chosen = x
+
+    def last():
+        return chosen * 2.0
+
+    for i in range(n):
+        if i < 1:
+            chosen = np.sin(x)
+        else:
+            chosen = np.cos(x)
+        x = x + chosen
+    return last() * x

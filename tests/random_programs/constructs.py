@@ -11,6 +11,7 @@ from random_programs import (  # noqa: F401  (fill the table of operations)
     numbers,
     parts,
     selections,
+    slices,
 )
 from random_programs.arrays import push
 from random_programs.carries import bare_use

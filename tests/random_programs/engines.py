@@ -334,9 +334,9 @@ def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: r
     rows = draw.randint(1, 4)
     try:
         return executed(optimised_graph(graph), arguments, rows_per_block=rows, threads=threads, repeats=True)
-    except RunEndedError as ended:
-        if ended.status == "iterations":
-            raise MaximumIterationsError(str(ended)) from ended
+    except RunEndedError:
+        # As with machine code: the reference engine's error is the one that a user sees, and there must be one.
+        run_on("reference", graph, arguments)
         raise
 
 

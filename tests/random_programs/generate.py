@@ -15,9 +15,19 @@ from random_programs.numbers import INTEGERS, NARROW
 from random_programs.program import Argument, Line, Program
 from random_programs.writer import FEATURES, MOST_STATEMENTS, Writer
 
-_SHAPES: tuple[tuple[Dim | None, ...], ...] = ((), (3,), (2,), (2, 3), (None,), (None, 2), (3, 3), (1,))
+_SHAPES: tuple[tuple[Dim | None, ...], ...] = ((), (3,), (2,), (2, 3), (None,), (None, 2), (3, 3), (1,), (2, None))
 # Several vectors, or one and a part of another; of rows that are short, and of many.
-_LONG: tuple[tuple[Dim | None, ...], ...] = ((9,), (17,), (2, 9), (3, 17), (None, 9), (9, 2), (18, 3), (2, 3, 9))
+_LONG: tuple[tuple[Dim | None, ...], ...] = (
+    (9,),
+    (17,),
+    (2, 9),
+    (3, 17),
+    (None, 9),
+    (9, 2),
+    (18, 3),
+    (2, 3, 9),
+    (2, None, 9),
+)
 _EMPTY: tuple[tuple[Dim | None, ...], ...] = ((0,), (0, 3), (2, 0), (3, 0), (0, 2, 3), (2, 3, 0))
 _DTYPES = (*INTEGERS, "bool", *NARROW, "complex128", "complex64")
 

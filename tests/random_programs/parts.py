@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random_programs.kinds import Dim, Float, Unknown, is_filled, without
 from random_programs.operations import broadcast, operation
+from random_programs.slices import part_along_axes
 from random_programs.writer import Writer
 
 
@@ -220,7 +221,12 @@ def updating(w: Writer) -> bool:
 def overwritten(w: Writer, x: str, kind: Float) -> str:
     """A line that replaces or halves a part of a tensor, at any place; the rest stays as it is."""
     place, row = place_in(w, x, kind), without(kind, 0)
-    form = w.choose(("row", "row", "last", "slice", "halved", "twice"))
+    form = w.choose(("row", "row", "last", "slice", "halved", "twice", "along axes"))
+    if form == "along axes":
+        part = part_along_axes(w, x, kind)
+        text = w.choose(("0.25", "{0} * -0.5", "np.sum({0}) * 0.05")).format(f"{x}[{part.key}]")
+        plain = f'updated({x}, {part.argument}, {text}, "set")'
+        return w.line(kind, "part written", f"cnp.at({x})[{part.key}].set({text})", plain).name
     if form in ("halved", "twice"):
         key = place if form == "halved" else f"(np.array([0, 1, 0]) + {place}) % {x}.shape[0]"
         factor = -0.5 if form == "halved" else -0.25

@@ -1,7 +1,9 @@
 """Whether a kernel may write where it reads: each element only at the point that reads it for the last time.
 
 Points run in any order, several at once; each reads all that it needs before it writes. So an element that a point
-writes must be read by no other point. Sizes that are not known are tried with several numbers.
+writes must be read by no other point. Where all sizes are known, the elements are compared. Where one is not, both
+views must be the same, and meet no element twice, which their axes tell: numbers tried in the place of sizes would be
+ones that no run has, such as a part that is longer than the whole.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import numpy as np
 
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import Operand, View, Write
-from ctrlgrad.plan.sizes import ONE, Size, Sizes
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
 
-# Kernels of more points are judged by the form of their views alone.
+# Views of more points are compared with each other by their form alone.
 MOST_POINTS = 1 << 12
 
 
@@ -29,22 +31,48 @@ def reads_only_what_it_writes(operand: Operand, write: Write) -> bool:
     read, written = operand.view, write.view
     if read.shape != written.shape:
         return False
-    same = read.offset == written.offset and _equal_strides(read, written)
-    names = names_of((*read.shape, *read.strides, *read.offset, *written.strides, *written.offset))
-    if not names:
-        points = math.prod(size.factor for size in read.shape)
-        if points <= MOST_POINTS:
-            return _is_safe(_key(read), _key(written), ())
+    if ZERO in read.shape:
+        return True
     # Offsets that have other names may be equal or not: only equal ones are known.
-    return same and all(_is_safe(_key(read), _key(written), numbers) for numbers in _trials(tuple(sorted(names))))
+    same = read.offset == written.offset and _equal_strides(read, written)
+    if same and _meets_no_element_twice(written):
+        return True
+    if names_of((*read.shape, *read.strides, *read.offset, *written.strides, *written.offset)):
+        return False
+    points = math.prod(size.factor for size in read.shape)
+    return (same or points <= MOST_POINTS) and _is_safe(_key(read), _key(written))
 
 
 def _equal_strides(a: View, b: View) -> bool:
     return all(s == t or size == ONE for s, t, size in zip(a.strides, b.strides, a.shape, strict=True))
 
 
-def _trials(names: tuple[str, ...]) -> list[tuple[tuple[str, int], ...]]:
-    return [tuple((name, 2 + (3 * k + shift) % 4) for k, name in enumerate(names)) for shift in range(3)]
+def _meets_no_element_twice(view: View) -> bool:
+    """Whether each axis of a view goes along another axis of its array, as those of a slice do, in any order.
+
+    That a slice lies within its array is the lowering's duty: how long it is may be a number that only a run knows.
+    """
+    whole = list(zip(view.array.shape, row_major(view.array.shape), strict=True))
+    found: set[int] = set()
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if size == ONE:
+            continue
+        # An axis of the array along which one goes by a known step; of several, the outermost one.
+        axis = next((k for k, (_, its) in enumerate(whole) if _is_multiple(stride, its)), None)
+        if axis is None or axis in found or _is_longer(size, whole[axis][0]):
+            return False
+        found.add(axis)
+    return True
+
+
+def _is_multiple(stride: Size, of: Size) -> bool:
+    step = divided(stride, of)
+    return step is not None and step.is_known and step != ZERO
+
+
+def _is_longer(part: Size, whole: Size) -> bool:
+    """Whether a size is known to be larger than another one."""
+    return part.names == whole.names and part.factor > whole.factor
 
 
 _View = tuple[Sizes, Sizes, Sizes]
@@ -55,14 +83,10 @@ def _key(view: View) -> _View:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_safe(read: _View, written: _View, numbers: tuple[tuple[str, int], ...]) -> bool:
-    known = dict(numbers)
-
-    def number(size: Size) -> int:
-        return size.factor * math.prod(known[name] for name in size.names)
-
-    shape = tuple(min(number(size), 6) if known else number(size) for size in read[1])
-    a, b = (_addresses(view[0], view[2], shape, number) for view in (read, written))
+def _is_safe(read: _View, written: _View) -> bool:
+    """Whether no point reads what another one writes, of views whose sizes are known."""
+    shape = tuple(size.factor for size in read[1])
+    a, b = (_addresses(view[0], view[2], shape) for view in (read, written))
     # Who reads each address, where it is one point; and nobody else may write it.
     order = np.argsort(b, kind="stable")
     ordered = b[order]
@@ -73,10 +97,9 @@ def _is_safe(read: _View, written: _View, numbers: tuple[tuple[str, int], ...]) 
     return bool((order[at][hit] == np.arange(len(a))[hit]).all())
 
 
-def _addresses(offset: Sizes, strides: Sizes, shape: tuple[int, ...], number: object) -> np.ndarray:
-    assert callable(number)
-    total = np.full(shape, sum(number(term) for term in offset), np.int64)
+def _addresses(offset: Sizes, strides: Sizes, shape: tuple[int, ...]) -> np.ndarray:
+    total = np.full(shape, sum(term.factor for term in offset), np.int64)
     for axis, stride in enumerate(strides):
-        steps = np.arange(shape[axis], dtype=np.int64) * number(stride)
+        steps = np.arange(shape[axis], dtype=np.int64) * stride.factor
         total += steps.reshape((-1,) + (1,) * (len(shape) - axis - 1))
     return total.ravel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from ctrlgrad.ir import Node, Value, attributes
@@ -14,7 +14,7 @@ from ctrlgrad.plan.lowering.cuts import Cut
 from ctrlgrad.plan.lowering.moving import cut, flipped
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import Check, Guard, Kernel, Operand, Register, View, Write
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product
 from ctrlgrad.records import record
 
 
@@ -227,6 +227,7 @@ def getitem(state: State, node: Node) -> None:
         state.items[node.result] = result if node.result.tensor.rank else state.load(result)
         return
     array = state.array(view.dtype, found.shape)
+    _check_beside_no_elements(state, found, node)
     _Gather(state, found).read(node, view, array)
     state.items[node.result] = array.view
 
@@ -273,13 +274,13 @@ class _Gather:
     def gathered(self) -> Sizes:
         return tuple(stride for _, _, stride, _ in self.found.arrays)
 
-    def kernel(self, node: Node, write: Write) -> Kernel:
+    def kernel(self, node: Node, *writes: Write) -> Kernel:
         return Kernel(
             self.found.shape,
             tuple(self.operands),
             tuple(self.numbers),
             self.builder.finish(*self.outputs),
-            (write,),
+            writes,
             tuple(self.checks),
             (node,),
         )
@@ -298,6 +299,23 @@ class _Gather:
         outputs = tuple(self.output(self.leaf(value, part)) for part in range(len(parts_of(value.dtype))))
         indices = tuple(self.output(p) for p in self.positions)
         self.state.emit(self.kernel(node, Write(target, outputs, how, base, indices, self.gathered)))
+
+    def check(self, node: Node) -> None:
+        """Only that each index is in range."""
+        self.state.emit(self.kernel(node))
+
+
+def _check_beside_no_elements(state: State, found: Indexed, node: Node) -> None:
+    """Indices are in range also where slices beside them leave no element, so that no point of the kernel asks."""
+    count = product(size for size, _ in found.plain)
+    if count.is_known and count != ZERO:
+        return
+    plain: list[tuple[Size, Size]] = []
+    if not count.is_known:
+        # An axis of one point where there is no element, of none otherwise.
+        register = state.compute([state.size_register(count)], INDEX, lambda n: select(n < 1, n + 1, n - n))
+        plain.append((state.size_of(register), ZERO))
+    _Gather(state, replace(found, plain=plain, at=len(plain))).check(node)
 
 
 # Updates.
@@ -324,6 +342,7 @@ def _update(state: State, node: Node, how: Any) -> None:
     value = spread(state, value, found.shape)
     target = View(result, found.offset, found.shape, found.strides())
     if found.arrays:
+        _check_beside_no_elements(state, found, node)
         _Gather(state, found).write(node, target, value, base, how)
     else:
         state.write(target, value, base, how)
