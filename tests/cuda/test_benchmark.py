@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from instruments.stand_in import StandIn, StandInDevice
 
-from benchmarks.cuda import LAUNCHING, TINY, TINY_LENGTHS, WAYS, main
+from benchmarks.cuda.__main__ import main
+from benchmarks.cuda.lstm import LAUNCHING, TINY, TINY_LENGTHS, WAYS
 
 
 def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,4 +37,47 @@ def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.Ca
     # Peers that are not there say so.
     assert all(row["loss"] is not None or row["note"] for row in found["step"])
     text = capsys.readouterr().out
-    assert "us/iteration" in text and output.with_suffix(".txt").read_text() in text + "\n"
+    title, _, tables = output.with_suffix(".txt").read_text().partition("\n")
+    assert "us/iteration" in tables and text.startswith(title) and tables in text
+    assert not any(check["has_failed"] for check in found["checks"])
+    # Of the peers nothing is held against anything; nor is where there was no memory, or a first row.
+    assert all(row["difference"] < 1e-4 for row in found["step"] if row["launches"] is not None)
+
+
+def test_a_case_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case is written as soon as it is there, so a run that is cut off keeps what it has."""
+    written: list[int] = []
+
+    def fail(self: StandIn, a: Any, b: Any, precision: str) -> Any:
+        written.append(len(json.loads((tmp_path / "found.json").read_text())["checks"]))
+        raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(StandIn, "matmul", fail)
+    library = StandIn()
+    arguments = [
+        "--tiny",
+        "--repeats",
+        "1",
+        "--budget",
+        "24 KiB",
+        "--output",
+        str(tmp_path / "found"),
+        "--lengths",
+        "4",
+    ]
+    assert main(arguments, library, lambda: {library.name: StandInDevice()}) == 1
+    found = json.loads((tmp_path / "found.json").read_text())
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["products"]["note"] == "failed: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED"
+    failed = [name for name, check in checks.items() if check["has_failed"]]
+    assert failed == ["products", "products of float32", "half floats"]
+    assert checks["a graph"]["difference"] < 1e-9 and checks["a graph"]["graphs"]
+    assert written[0] == list(checks).index("products")
+
+
+def test_no_case_begins_after_the_end(tmp_path: Path) -> None:
+    library = StandIn()
+    assert main(["--tiny", "--seconds", "0", "--output", str(tmp_path / "found")], library) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    rows = [*found["checks"], *found["step"], *found["lengths"]]
+    assert len(rows) > 20 and {row["note"] for row in rows} == {"left out: 0 seconds were over"}

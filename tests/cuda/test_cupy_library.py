@@ -111,6 +111,21 @@ def test_a_session_has_the_streams_and_the_memory_of_those_before(card: Card, li
     device.close()
 
 
+def test_bytes_beside_pools(card: Card, library: CupyLibrary) -> None:
+    """What sessions have left in their pools, and what the default one has, is not among them."""
+    cupy = sys.modules["cupy"]
+    default = cupy.cuda.MemoryPool()
+    cupy.get_default_memory_pool = lambda: default  # type: ignore[attr-defined]
+    with library.running():
+        others, kept = alloc(3000), default.malloc(1024)
+        device = library.device(Budget(device=10_240))
+        with device.current():
+            kept_too = alloc(2048)
+        device.close()
+        assert card.device_bytes == 3000 + 1024 + 2048 and library.bytes_beside_pools() == 3000
+    del others, kept, kept_too
+
+
 def test_results_are_not_pinned(card: Card, library: CupyLibrary) -> None:
     x = np.arange(1 << 14).astype(np.float64)
     array = sys.modules["cupy"].asarray(type("Lent", (), {"memory": x})())

@@ -329,7 +329,7 @@ def test_parameters_of_a_node_lie_where_cuda_has_them(tmp_path: Path) -> None:
     numbers = ["sizeof(CUgraphNodeParams)", "offsetof(CUgraphNodeParams, type)"]
     numbers += [its(name) for name in ("handle", "type", "size", "phGraph_out", "ctx")]
     numbers += ["CU_GRAPH_NODE_TYPE_CONDITIONAL", "CU_GRAPH_COND_TYPE_WHILE", "CU_GRAPH_COND_ASSIGN_DEFAULT"]
-    numbers += ["CU_STREAM_CAPTURE_MODE_THREAD_LOCAL", "sizeof(CUgraphConditionalHandle)"]
+    numbers += ["CU_STREAM_CAPTURE_MODE_RELAXED", "sizeof(CUgraphConditionalHandle)"]
     calls = "".join(f'printf("%d\\n", (int)({n}));' for n in numbers)
     main = f"int main(void) {{ {calls} return 0; }}"
     (tmp_path / "layout.c").write_text(f"#include <cuda.h>\n#include <stddef.h>\n#include <stdio.h>\n{main}\n")
@@ -338,5 +338,5 @@ def test_parameters_of_a_node_lie_where_cuda_has_them(tmp_path: Path) -> None:
     found = subprocess.run([tmp_path / "layout"], check=True, capture_output=True, text=True, timeout=60).stdout
     fields = ("kind", "handle", "condition", "size", "bodies", "context")
     mine = [ctypes.sizeof(NodeParameters), *(getattr(NodeParameters, name).offset for name in fields)]
-    mine += [graphs._CONDITIONAL, graphs._WHILE, graphs._ASSIGN_DEFAULT, graphs._THREAD_LOCAL, 8]
+    mine += [graphs._CONDITIONAL, graphs._WHILE, graphs._ASSIGN_DEFAULT, graphs._RELAXED, 8]
     assert list(map(int, found.split())) == mine

@@ -148,6 +148,16 @@ def test_a_list_has_no_product_that_cublas_cannot_count(monkeypatch: pytest.Monk
         assert loop.launching.startswith(reason or "from a list")
 
 
+def test_a_list_leaves_the_algorithm_of_a_product_to_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word for that once had the number that stood for the place of the result: cuBLAS was given an address."""
+    seen: list[int] = []
+    multiply = Cublas.gemmStridedBatchedEx
+    monkeypatch.setattr(Cublas, "gemmStridedBatchedEx", lambda *given: (seen.append(given[-1]), multiply(*given))[1])
+    graph = cg.function(lambda x, w: cg.fori_loop(0, 3, lambda i, h: np.tanh(h @ w), x)).graph(X, W)
+    assert on_stand_in(graph, [X, W]).counts.products == 3
+    assert seen == [-1] * 3
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a stand-in in the place of the first device is asked for: products with their precision, contractions."""

@@ -38,6 +38,8 @@ class Cublas:
         # Integers of 32 bits, but for the distances of matrices.
         assert all(0 <= x < 1 << 31 for x in (m, n, k, lda, ldb, ldc, count))
         assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m and count >= 1
+        # CUBLAS_GEMM_DEFAULT: the engine chooses no algorithm.
+        assert algorithm == -1
         self.computed.append(compute)
         dtype = NAMES[a_type]
         scale = computed_dtype(np.dtype(dtype)).name

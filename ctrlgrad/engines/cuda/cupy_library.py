@@ -198,6 +198,14 @@ class CupyLibrary:
         self._check_process()
         return SessionDevice(self._cupy, self._pools, self._streams, self._number, limits)
 
+    def bytes_beside_pools(self) -> int:
+        """Bytes of the card that are in use, by whomever, and lie in no pool that this library takes arrays from: CUDA's
+        own, such as the code of kernels and what graphs need, and those of other processes."""
+        with self._device:
+            free, total = self._cupy.cuda.runtime.memGetInfo()
+            pools = [self._cupy.get_default_memory_pool(), *self._pools]
+            return int(total - free - sum(pool.total_bytes() for pool in pools))
+
     def copier(self) -> CopyDevice:
         self._check_process()
         with self._lock:

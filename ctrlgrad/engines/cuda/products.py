@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -142,11 +142,15 @@ def _stored(cupy: Any, x: Any, batch: tuple[int, ...]) -> _Stored:
     return _stored(cupy, cupy.ascontiguousarray(x), batch) if found is None else _Stored(x, *found, stride)
 
 
+Address = TypeVar("Address")
+"""An address, or what stands for one that is set later."""
+
+
 @dataclass(frozen=True)
-class Factor:
+class Factor(Generic[Address]):
     """Matrices at an address; see `_Stored`."""
 
-    address: int
+    address: Address
     transposed: int
     leading: int
     stride: int = 0
@@ -159,13 +163,13 @@ _NUMBERS = {scale: np.array([0, 1], scale) for _, scale in _TYPES.values()}
 def parameters(
     dtype: np.dtype,
     sizes: tuple[int, int, int],
-    a: Factor,
-    b: Factor,
-    result: int,
+    a: Factor[Address],
+    b: Factor[Address],
+    result: Address,
     count: int,
     adds: bool,
     precision: Precision,
-) -> tuple[int, ...]:
+) -> tuple[int | Address, ...]:
     """Those of `cublasGemmStridedBatchedEx` behind the handle, for `count` products by rows at the address `result`.
 
     Args:

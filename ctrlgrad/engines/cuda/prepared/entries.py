@@ -207,13 +207,9 @@ class ListWriter:
 
     def _product(self, launch: ProductLaunch, side: int) -> tuple[int | Known, ...]:
         *batch, m, n = launch.out.shape
-        places = [self.place(view, side) for view in (launch.a, launch.b, launch.out)]
-        # Stand for the places among the numbers.
-        marks = range(-len(places), 0)
-        a, b = (_factor(view, mark) for view, mark in zip((launch.a, launch.b), marks, strict=False))
-        sizes, count = (m, n, launch.a.shape[-1]), math.prod(batch)
-        given = parameters(launch.out.dtype, sizes, a, b, marks[-1], count, launch.adds, self.precision)
-        return tuple(places[word] if word in marks else word for word in given)
+        a, b = (_factor(view, self.place(view, side)) for view in (launch.a, launch.b))
+        sizes, count, out = (m, n, launch.a.shape[-1]), math.prod(batch), self.place(launch.out, side)
+        return parameters(launch.out.dtype, sizes, a, b, out, count, launch.adds, self.precision)
 
     def _argument(self, argument: Operand, side: int) -> int | Known | tuple[int | Known, ...]:
         if isinstance(argument, View):
@@ -245,7 +241,7 @@ def entries_of(items: Sequence[Item]) -> int:
     return sum(2 + sum(entries_of(x) + 1 for x in inside) if (inside := lists_in(item)) else 1 for item in items)
 
 
-def _factor(view: View, place: int) -> Factor:
+def _factor(view: View, place: Known) -> Factor[Known]:
     found = layout(view.shape[-2:], view.strides[-2:], view.dtype.itemsize)
     assert found is not None
     return Factor(place, *found, view.strides[0] // view.dtype.itemsize if len(view.shape) > 2 else 0)

@@ -17,7 +17,10 @@ predicate holds. A run is one launch of the driver's, however many iterations it
 A host that no longer wants the results writes the run's number into a word on the card, which every while node's
 condition looks at: so loops end that would not end by themselves, too.
 
-A body is captured on a stream of its own: nobody else's work comes between. A workspace for products is given, since
+A body is captured on a stream of its own: nobody else's work comes between. The capture is a relaxed one: in the others
+CUDA refuses what may wait or take memory, whoever asks for it, and spoils the capture. cuBLAS loads a kernel when it is
+first launched, such as that of a branch that no iteration has gone into yet; and what Python collects meanwhile may be
+another library's memory or event. A workspace for products is given, since
 what cuBLAS allocates by itself in a capture would be a node that no while node may hold. A capture that is spoilt takes
 the body that it went to with it: the driver frees that, though its node has it still. Such a graph is left as it is,
 since destroying it would free the body again, which ends the process.
@@ -58,8 +61,8 @@ FUNCTIONS: Mapping[str, tuple[type, ...]] = {
     "cuGraphExecDestroy": (_P,),
 }
 # CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_IF and _WHILE,
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL.
-_ASSIGN_DEFAULT, _CONDITIONAL, _IF, _WHILE, _THREAD_LOCAL = 1, 13, 0, 1, 1
+# CU_STREAM_CAPTURE_MODE_RELAXED.
+_ASSIGN_DEFAULT, _CONDITIONAL, _IF, _WHILE, _RELAXED = 1, 13, 0, 1, 2
 # What the driver says where it has no memory, does not support something, or cannot capture it; of cuBLAS, in a
 # capture, CUBLAS_STATUS_ALLOC_FAILED and CUBLAS_STATUS_NOT_SUPPORTED.
 _OUT_OF_MEMORY = 2
@@ -271,7 +274,7 @@ class _Writer:
         """Have what is put on the stream behind these nodes; the nodes that what follows is behind."""
         driver, stream = self._driver, self._stream
         earlier = _array(before)
-        driver.call("cuStreamBeginCaptureToGraph", stream, graph, earlier, None, len(before), _THREAD_LOCAL)
+        driver.call("cuStreamBeginCaptureToGraph", stream, graph, earlier, None, len(before), _RELAXED)
         try:
             for put in puts:
                 put(stream)

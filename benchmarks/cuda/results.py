@@ -1,0 +1,139 @@
+"""What a run has measured so far, as rows of tables, written anew after each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 230
+
+
+@dataclass
+class Check:
+    """One mechanism: the greatest relative difference from the reference engine's results, None where it failed."""
+
+    name: str
+    difference: float | None = None
+    graphs: int | None = None
+    seconds: float | None = None
+    note: str = ""
+    has_failed: bool = False
+
+
+@dataclass
+class Row:
+    """One measurement; None where there is none."""
+
+    name: str
+    length: int
+    # Microseconds per iteration: the median of the repeats, and the least.
+    median: float | None = None
+    least: float | None = None
+    loss: float | None = None
+    # The greatest relative difference of the loss and the gradients from the native engine's, or from the first row's
+    # of this length.
+    difference: float | None = None
+    launches: float | None = None
+    graphs: int | None = None
+    reads: int | None = None
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    copied_bytes: int | None = None
+    recomputed_chunks: int | None = None
+    # What is taken of the card behind the case, by whomever, beside the pools: CUDA's own part among it.
+    beside_bytes: int | None = None
+    note: str = ""
+    has_failed: bool = False
+
+
+@dataclass
+class Results:
+    """All rows of a run, and where it ran."""
+
+    machine: dict[str, Any]
+    device: str
+    budget: str
+    size: Sequence[int]
+    checks: list[Check] = field(default_factory=list)
+    step: list[Row] = field(default_factory=list)
+    lengths: list[Row] = field(default_factory=list)
+
+    @property
+    def has_failed(self) -> bool:
+        return any(row.has_failed for row in (*self.checks, *self.step, *self.lengths))
+
+    def tables(self) -> list[Table]:
+        """Those that have rows."""
+        found = [_checks("each mechanism against the reference engine", self.checks)] * bool(self.checks)
+        if self.step:
+            found.append(_rows(f"LSTM training step, (T, batch, input, hidden) = {tuple(self.size)}", self.step))
+        if self.lengths:
+            found.append(_rows(f"time per iteration by length, device budget {self.budget}", self.lengths))
+        return found
+
+    def title(self) -> str:
+        return f"{self.machine['date']}, {self.device}, ctrlgrad {self.machine['ctrlgrad']}"
+
+    def write(self, stem: Path | None) -> None:
+        """Write STEM.json and STEM.txt as they are by now, where there is a stem."""
+        if stem is None:
+            return
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        with Path(f"{stem}.txt").open("w", encoding="utf-8") as file:
+            console = Console(width=WIDTH, file=file)
+            console.print(self.title())
+            for table in self.tables():
+                console.print(table)
+        Path(f"{stem}.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+def _table(title: str, heads: Sequence[str]) -> Table:
+    found = Table(title=title, title_justify="left")
+    found.add_column("", no_wrap=True)
+    for head in heads:
+        found.add_column(head, justify="right")
+    found.add_column("")
+    return found
+
+
+def _checks(title: str, checks: Sequence[Check]) -> Table:
+    found = _table(title, ("difference", "graphs", "seconds"))
+    for check in checks:
+        numbers = _number(check.difference, ".1e"), _number(check.graphs, "d"), _number(check.seconds, ".2f")
+        found.add_row(check.name, *numbers, check.note)
+    return found
+
+
+def _rows(title: str, rows: Sequence[Row]) -> Table:
+    heads = ("iterations", "us/iteration", "least", "launches/iteration", "graphs/step", "waits/step")
+    sizes = ("device MiB", "host MiB", "copied MiB/step", "MiB beside pools")
+    found = _table(title, (*heads, *sizes, "chunks again/step", "loss", "difference"))
+    for row in rows:
+        numbers = (row.median, row.least, row.launches)
+        nbytes = (row.device_bytes, row.host_bytes, row.copied_bytes, row.beside_bytes)
+        found.add_row(
+            row.name,
+            str(row.length),
+            *(_number(x, ".1f") for x in numbers),
+            _number(row.graphs, "d"),
+            _number(row.reads, "d"),
+            *(_number(None if x is None else x / 2**20, ".1f") for x in nbytes),
+            _number(row.recomputed_chunks, "d"),
+            _number(row.loss, ".6f"),
+            _number(row.difference, ".1e"),
+            row.note,
+        )
+    return found
+
+
+def _number(x: float | None, how: str) -> str:
+    return "" if x is None else format(x, how)
+
+
+__all__ = ["WIDTH", "Check", "Results", "Row"]
