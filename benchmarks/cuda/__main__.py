@@ -16,10 +16,11 @@ from rich.console import Console
 
 import benchmarks.cuda
 from benchmarks.agreement import difference
+from benchmarks.cuda import scalar
 from benchmarks.cuda.lstm import (
     LAUNCHING,
     LENGTHS,
-    SIZE,
+    SIZES,
     TINY,
     TINY_LENGTHS,
     WAYS,
@@ -38,6 +39,8 @@ from ctrlgrad.memory.devices.device import Device
 
 # How far an LSTM's loss and gradients may be from those that they are held against, in float32.
 TOLERANCE = 1e-3
+
+HOSTED = "numbers on the host"
 
 Devices = Callable[[], Mapping[str, Device]]
 
@@ -67,11 +70,11 @@ class Run:
 
     def __init__(self, options: argparse.Namespace, library: ArrayLibrary, devices: Devices | None) -> None:
         self.options, self.library, self._devices = options, library, devices
-        self.size = TINY if options.tiny else SIZE
+        self.sizes = TINY if options.tiny else SIZES
         self._end = None if options.seconds is None else time.perf_counter() + options.seconds
         with library.running():
             name = device_name(library)
-        self.results = Results(description(), name, options.budget, self.size)
+        self.results = Results(description(), name, options.budget)
         self.console = Console(width=WIDTH)
 
     def devices(self) -> Mapping[str, Device] | None:
@@ -104,9 +107,10 @@ class Run:
             found = self.case(self.results.checks, check, partial(_filled, check, make))
             assert found is None
 
-    def step(self) -> None:
+    def step(self, size: Sequence[int]) -> None:
         """A training step by each way to launch, in a budget, and by its peers."""
-        size, options, rows = self.size, self.options, self.results.step
+        options = self.options
+        rows = self.results.group(f"LSTM training step, (T, batch, input, hidden) = {tuple(size)}")
         expected: list[Any] = []
 
         def held() -> list[Any]:
@@ -124,12 +128,23 @@ class Run:
             row = Row(name, size[0])
             self.case(rows, row, partial(measure, row, size, options.repeats))
 
+    def scalar(self) -> None:
+        """The gradient of a loop over one number."""
+        options, rows = self.options, self.results.group("gradient of a loop over one number, the end depends on it")
+        on_host, on_card = (scalar.TINY,) * 2 if options.tiny else (scalar.ON_HOST, scalar.ON_CARD)
+        for name, length in ((HOSTED, on_host), ("numbers on the card", on_card)):
+            row, repeats = Row(name, length), options.repeats if name == HOSTED else 1
+            self.case(rows, row, partial(scalar.of_ctrlgrad, row, self.library, repeats, name != HOSTED))
+        row = Row("jax.lax.scan", on_card)
+        self.case(rows, row, partial(scalar.of_jax, row, 1))
+
     def lengths(self) -> None:
-        options, rows = self.options, self.results.lengths
+        options = self.options
+        rows = self.results.group(f"time per iteration by length, device budget {options.budget}")
         for length in options.lengths or (TINY_LENGTHS if options.tiny else LENGTHS):
             first: list[Any] = []
             for way in WAYS:
-                row, size = Row(way, length), (length, *self.size[1:])
+                row, size = Row(way, length), (length, *self.sizes[0][1:])
                 found = self.case(rows, row, partial(self._measured, row, size, way, lambda first=first: first))
                 first = first or found or []
 
@@ -157,7 +172,9 @@ def main(
     run.console.print(run.results.title(), markup=False)
     try:
         run.checks()
-        run.step()
+        for size in run.sizes:
+            run.step(size)
+        run.scalar()
         run.lengths()
     finally:
         for table in run.results.tables():

@@ -32,9 +32,12 @@ from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.execution import run_on
 from ctrlgrad.memory.devices.device import Device
 
-SIZE, TINY = (200, 64, 128, 256), (40, 4, 8, 8)
-LENGTHS, TINY_LENGTHS = (100, 200, 500, 1000, 2000, 4000), (10, 60)
+# (T, batch, input, hidden): much to compute in each step, and little.
+SIZES, TINY = ((200, 64, 128, 256), (512, 16, 512, 512)), ((40, 4, 8, 8),)
+LENGTHS, TINY_LENGTHS = (100, 500, 1000, 4000, 16_000, 64_000), (10, 60)
 WARM_UP = 2
+# Iterations of all repeats together: long sequences run less often.
+ENOUGH = 30_000
 MICRO = 1e6
 
 # How a loop is asked to keep what it saves, by the name of the row: a budget or none, and `swap_memory`.
@@ -94,9 +97,9 @@ class Layer:
         return run_on("native", self.step.graph(self.params, xs), tree.leaves((self.params, xs)))
 
 
-def timed(step: Callable[[], Any], repeats: int) -> tuple[list[float], Any]:
+def timed(step: Callable[[], Any], repeats: int, warm_up: int = WARM_UP) -> tuple[list[float], Any]:
     """Seconds of each repeat after the first runs, and what the last one gave."""
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         step()
     seconds: list[float] = []
     found = None
@@ -121,13 +124,14 @@ def of_ctrlgrad(
     has_budget, swap = WAYS[way]
     session = memory.budget(device=budget, devices=devices) if has_budget else nullcontext()
     layer, xs = Layer(size, swap), sequence(size)
+    repeats = max(1, min(repeats, ENOUGH // row.length))
     with session as found:
         try:
             seconds, (results, counts) = timed(layer.prepared(library, xs), repeats)
         except MemoryBudgetError as error:
             row.note = f"out of memory: {error.problem}"
             return []
-        _take(row, seconds, float(results[0]))
+        take(row, seconds, float(results[0]))
         row.graphs = counts.graphs
         row.launches, row.reads = counts.launches / row.length, counts.reads + counts.predicate_reads + counts.results
         if found is not None:
@@ -139,7 +143,8 @@ def of_ctrlgrad(
     return results
 
 
-def _take(row: Row, seconds: Sequence[float], loss: float) -> None:
+def take(row: Row, seconds: Sequence[float], loss: float) -> None:
+    """Note the times of a row, and its loss."""
     row.median = statistics.median(seconds) / row.length * MICRO
     row.least, row.loss = min(seconds) / row.length * MICRO, loss
 
@@ -171,28 +176,50 @@ def of_torch(row: Row, size: Sequence[int], repeats: int) -> None:
         return value
 
     seconds, value = timed(step, repeats)
-    _take(row, seconds, float(value))
+    take(row, seconds, float(value))
     row.note = f"torch {torch.__version__}"
 
 
-def of_jax(row: Row, size: Sequence[int], repeats: int) -> None:
-    """A training step of a JAX `scan`."""
+def jax_on_card(row: Row) -> Any:
+    """JAX, where it is there and sees a card; else the row says what is missing."""
     # By itself JAX takes three quarters of the card when it first sees it.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         import jax
     except ImportError:
         row.note = "not installed"
-        return
+        return None
     if jax.default_backend() != "gpu":
         row.note = "sees no GPU"
+        return None
+    return jax
+
+
+def of_jax(row: Row, size: Sequence[int], repeats: int) -> None:
+    """A training step of a JAX `scan`."""
+    jax = jax_on_card(row)
+    if jax is None:
         return
     from benchmarks.recurrent.with_jax import scan
 
     with jax.default_matmul_precision("highest"):
         seconds, (value, _) = timed(scan("lstm", "concat", size).step, repeats)
-    _take(row, seconds, float(value))
+    take(row, seconds, float(value))
     row.note = f"jax {jax.__version__}"
 
 
-__all__ = ["LAUNCHING", "LENGTHS", "SIZE", "TINY", "TINY_LENGTHS", "WAYS", "Layer", "of_ctrlgrad", "of_jax", "of_torch"]
+__all__ = [
+    "LAUNCHING",
+    "LENGTHS",
+    "SIZES",
+    "TINY",
+    "TINY_LENGTHS",
+    "WAYS",
+    "Layer",
+    "jax_on_card",
+    "of_ctrlgrad",
+    "of_jax",
+    "of_torch",
+    "take",
+    "timed",
+]

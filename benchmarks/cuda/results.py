@@ -53,29 +53,36 @@ class Row:
 
 
 @dataclass
+class Group:
+    """Rows of one program that are compared."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass
 class Results:
     """All rows of a run, and where it ran."""
 
     machine: dict[str, Any]
     device: str
     budget: str
-    size: Sequence[int]
     checks: list[Check] = field(default_factory=list)
-    step: list[Row] = field(default_factory=list)
-    lengths: list[Row] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
 
     @property
     def has_failed(self) -> bool:
-        return any(row.has_failed for row in (*self.checks, *self.step, *self.lengths))
+        return any(row.has_failed for row in (*self.checks, *(row for group in self.groups for row in group.rows)))
+
+    def group(self, title: str) -> list[Row]:
+        """The rows of a new group."""
+        self.groups.append(Group(title))
+        return self.groups[-1].rows
 
     def tables(self) -> list[Table]:
         """Those that have rows."""
         found = [_checks("each mechanism against the reference engine", self.checks)] * bool(self.checks)
-        if self.step:
-            found.append(_rows(f"LSTM training step, (T, batch, input, hidden) = {tuple(self.size)}", self.step))
-        if self.lengths:
-            found.append(_rows(f"time per iteration by length, device budget {self.budget}", self.lengths))
-        return found
+        return found + [_rows(group.title, group.rows) for group in self.groups if group.rows]
 
     def title(self) -> str:
         return f"{self.machine['date']}, {self.device}, ctrlgrad {self.machine['ctrlgrad']}"
@@ -136,4 +143,4 @@ def _number(x: float | None, how: str) -> str:
     return "" if x is None else format(x, how)
 
 
-__all__ = ["WIDTH", "Check", "Results", "Row"]
+__all__ = ["WIDTH", "Check", "Group", "Results", "Row"]

@@ -14,7 +14,9 @@ from benchmarks.loops.inputs import Arguments, branch_inputs, map_inputs, nested
 from benchmarks.program import Program
 
 
-def mapped(n: int, width: int | None = None, engine: str = "auto") -> Program:
+def mapped_loss(width: int | None) -> Callable[..., Any]:
+    """The mean of a map's iterates, of numbers or of vectors."""
+
     def loss(s: Any, a: Any, b: Any, n: Any) -> Any:
         def unfinished(carry: Any) -> Any:
             i, s, _ = carry
@@ -28,7 +30,11 @@ def mapped(n: int, width: int | None = None, engine: str = "auto") -> Program:
         total = cg.while_loop(unfinished, body, (0, s, cnp.zeros_like(s)))[2]
         return cnp.sum(total) / n
 
-    return _program(loss, map_inputs(width), n, engine)
+    return loss
+
+
+def mapped(n: int, width: int | None = None, engine: str = "auto") -> Program:
+    return _program(mapped_loss(width), map_inputs(width), n, engine)
 
 
 def branching(n: int, engine: str = "auto") -> Program:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInDevice
 
@@ -18,8 +20,9 @@ def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.Ca
     arguments = ["--tiny", "--repeats", "1", "--budget", "24 KiB", "--output", str(output)]
     assert main(arguments, library, lambda: {library.name: StandInDevice()}) == 0
     found = json.loads(output.with_suffix(".json").read_text())
-    assert found["size"] == list(TINY)
-    rows = found["lengths"]
+    step, scalars, lengths = found["groups"]
+    assert str(TINY[0]) in step["title"]
+    rows = lengths["rows"]
     assert [(row["length"], row["name"]) for row in rows] == [(n, way) for n in TINY_LENGTHS for way in WAYS]
     for length in TINY_LENGTHS:
         group = [row for row in rows if row["length"] == length]
@@ -29,19 +32,23 @@ def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.Ca
         assert group[2]["copied_bytes"] > 0 and group[2]["device_bytes"] <= 24 << 10
     assert "out of memory" in rows[-1]["note"]
     # Once in graphs, once from lists, once step by step: the same loss, by fewer launches of the host's.
-    first = found["step"][:3]
+    first = step["rows"][:3]
     assert [row["name"] for row in first] == [f"no budget, {name}" for name in LAUNCHING]
     assert len({round(row["loss"], 5) for row in first}) == 1
     assert first[0]["graphs"] and not first[1]["graphs"] and not first[2]["graphs"]
     assert first[0]["launches"] < first[1]["launches"]
     # Peers that are not there say so.
-    assert all(row["loss"] is not None or row["note"] for row in found["step"])
+    assert all(row["loss"] is not None or row["note"] for group in found["groups"] for row in group["rows"])
     text = capsys.readouterr().out
     title, _, tables = output.with_suffix(".txt").read_text().partition("\n")
     assert "us/iteration" in tables and text.startswith(title) and tables in text
     assert not any(check["has_failed"] for check in found["checks"])
     # Of the peers nothing is held against anything; nor is where there was no memory, or a first row.
-    assert all(row["difference"] < 1e-4 for row in found["step"] if row["launches"] is not None)
+    assert all(row["difference"] < 1e-4 for row in step["rows"] if row["launches"] is not None)
+    # The loop of numbers on the host launches nothing, and says the same as the one on the card.
+    hosted, carded, _ = scalars["rows"]
+    assert hosted["launches"] == 0 < carded["launches"]
+    np.testing.assert_allclose(hosted["loss"], carded["loss"], 1e-12)
 
 
 def test_a_case_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,5 +86,5 @@ def test_no_case_begins_after_the_end(tmp_path: Path) -> None:
     library = StandIn()
     assert main(["--tiny", "--seconds", "0", "--output", str(tmp_path / "found")], library) == 0
     found = json.loads((tmp_path / "found.json").read_text())
-    rows = [*found["checks"], *found["step"], *found["lengths"]]
+    rows = [*found["checks"], *(row for group in found["groups"] for row in group["rows"])]
     assert len(rows) > 20 and {row["note"] for row in rows} == {"left out: 0 seconds were over"}
