@@ -127,7 +127,8 @@ def of_ctrlgrad(
     repeats = max(1, min(repeats, ENOUGH // row.length))
     with session as found:
         try:
-            seconds, (results, counts) = timed(layer.prepared(library, xs), repeats)
+            step = layer.prepared(library, xs)
+            seconds, (results, counts) = timed(step, repeats)
         except MemoryBudgetError as error:
             row.note = f"out of memory: {error.problem}"
             return []
@@ -140,7 +141,20 @@ def of_ctrlgrad(
             runs = repeats + WARM_UP
             row.copied_bytes = (stats.bytes_out + stats.bytes_in) // runs
             row.recomputed_chunks = stats.recomputed_chunks // runs
+            row.stalled, row.hidden = _waits(step)
     return results
+
+
+def _waits(step: Callable[[], Any]) -> tuple[float | None, float | None]:
+    """The share of a step in which the card waited, and the share of its copies' time that computation hid."""
+    with memory.profile() as recording:
+        step()
+    summary = recording.summary()
+    timed = [route for route in summary.routes if route.seconds]
+    copying = sum(route.seconds or 0.0 for route in timed)
+    hidden = sum(route.hidden_seconds or 0.0 for route in timed) / copying if copying else None
+    stalled = summary.stalled("forward") + summary.stalled("backward")
+    return (stalled / summary.seconds if summary.seconds else None), hidden
 
 
 def take(row: Row, seconds: Sequence[float], loss: float) -> None:

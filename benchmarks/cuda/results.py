@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-WIDTH = 230
+WIDTH = 250
 
 
 @dataclass
@@ -46,6 +46,10 @@ class Row:
     host_bytes: int | None = None
     copied_bytes: int | None = None
     recomputed_chunks: int | None = None
+    # Of one more step, which was recorded: the share in which the card waited for copies, and the share of the copies'
+    # time that computation hid.
+    stalled: float | None = None
+    hidden: float | None = None
     # What is taken of the card behind the case, by whomever, beside the pools: CUDA's own part among it.
     beside_bytes: int | None = None
     note: str = ""
@@ -120,7 +124,7 @@ def _checks(title: str, checks: Sequence[Check]) -> Table:
 def _rows(title: str, rows: Sequence[Row]) -> Table:
     heads = ("iterations", "us/iteration", "least", "launches/iteration", "graphs/step", "waits/step")
     sizes = ("device MiB", "host MiB", "copied MiB/step", "MiB beside pools")
-    found = _table(title, (*heads, *sizes, "chunks again/step", "loss", "difference"))
+    found = _table(title, (*heads, *sizes, "chunks again/step", "stalled %", "hidden %", "loss", "difference"))
     for row in rows:
         numbers = (row.median, row.least, row.launches)
         nbytes = (row.device_bytes, row.host_bytes, row.copied_bytes, row.beside_bytes)
@@ -132,6 +136,7 @@ def _rows(title: str, rows: Sequence[Row]) -> Table:
             _number(row.reads, "d"),
             *(_number(None if x is None else x / 2**20, ".1f") for x in nbytes),
             _number(row.recomputed_chunks, "d"),
+            *(_number(None if x is None else 100 * x, ".1f") for x in (row.stalled, row.hidden)),
             _number(row.loss, ".6f"),
             _number(row.difference, ".1e"),
             row.note,

@@ -31,6 +31,8 @@ def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.Ca
         # Swapped it fits; kept on the device the longer one does not.
         assert group[2]["copied_bytes"] > 0 and group[2]["device_bytes"] <= 24 << 10
     assert "out of memory" in rows[-1]["note"]
+    # The stand-in computes in no time: the clock goes on with copies alone, which nothing hides.
+    assert rows[-2]["stalled"] == pytest.approx(1) and rows[-2]["hidden"] == 0
     # Once in graphs, once from lists, once step by step: the same loss, by fewer launches of the host's.
     first = step["rows"][:3]
     assert [row["name"] for row in first] == [f"no budget, {name}" for name in LAUNCHING]
