@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.plan.model import Kernel, View
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 from ctrlgrad.records import record
@@ -94,15 +95,20 @@ def has_calls(kernel: Kernel) -> bool:
     return any(i.op == "call" for i in kernel.expression.instructions)
 
 
+def has_parts(kernel: Kernel) -> bool:
+    """Whether a kernel reads or writes complex numbers: the vectors of their parts do not lie as elements do."""
+    views = [*(operand.view for operand in kernel.operands), *(write.view for write in kernel.writes)]
+    return any(dtype_kind(view.dtype) == "c" for view in views)
+
+
 def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
     """How many elements a whole vector of a kernel has; 1 where there are none.
 
     Where elementary functions wait for each other's results, these are two registers: what one waits for, the other
     one's instructions fill.
     """
-    dtypes = [view.dtype for view in views]
-    if any(dtype_kind(d) == "c" for d in dtypes):
-        return 1
+    # Of complex numbers each part is a vector.
+    dtypes = [element_parts(view.dtype)[0] for view in views]
     floats = [i.dtype.itemsize for i in kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
     # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
     narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
@@ -123,6 +129,7 @@ __all__ = [
     "addresses_stand_still",
     "axes_of",
     "has_calls",
+    "has_parts",
     "is_by_lane",
     "is_small",
     "lanes_along",

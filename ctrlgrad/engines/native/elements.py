@@ -1,12 +1,13 @@
 """Elements of arrays, read and written: one or a vector of them, by an address and a position in elements.
 
 Of a vector, only the first lanes may be meant. Where the text knows how many, they are read and written in pieces,
-which every processor does at once; where only the run knows, by a mask.
+which every processor does at once; where only the run knows, by a mask. A vector of complex numbers is two, of their
+real and of their imaginary parts: in memory, where the parts of each lie side by side, one of twice as many lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -37,8 +38,26 @@ class Elements:
     def load(
         self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0, first: First | None = None
     ) -> str:
-        """An element, or a vector, or its first lanes: then the others are 0."""
+        """An element, or a vector, or its first lanes: then the others are 0. Of a complex one a part."""
         real, parts = element_parts(dtype)
+        if width > 1 and parts == 2:
+            # Who reads both parts reads the same twice, which LLVM does once.
+            both = self._vector(base, at, real, parts, 0, 2 * width, 2 * further, _of_pairs(self.w, first, width))
+            kind, own = memory_type_of(real, 2 * width), _lanes(range(part, 2 * width, 2))
+            return self.w.op(f"shufflevector {kind} {both}, {kind} poison, {own}")
+        return self._vector(base, at, real, parts, part, width, further, first)
+
+    def _vector(
+        self,
+        base: str,
+        at: str,
+        real: np.dtype,
+        parts: int,
+        part: int,
+        width: int,
+        further: int,
+        first: First | None,
+    ) -> str:
         kind = memory_type_of(real, width)
         if isinstance(first, int):
             value = "zeroinitializer"
@@ -64,7 +83,41 @@ class Elements:
         further: int = 0,
         first: First | None = None,
     ) -> None:
-        """Write an element, or a vector, or its first lanes."""
+        """Write an element, or a vector, or its first lanes; of complex numbers a part of one."""
+        assert parts == 1 or width == 1, "the parts of several complex numbers are written together"
+        self._store(base, at, dtype, parts, part, value, width, further, first)
+
+    def store_parts(
+        self,
+        base: str,
+        at: str,
+        dtype: np.dtype,
+        values: Sequence[str],
+        width: int,
+        further: int = 0,
+        first: First | None = None,
+    ) -> None:
+        """Write an element of one part or two, or a vector of them, or its first lanes."""
+        if len(values) == 1 or width == 1:
+            for part, value in enumerate(values):
+                self._store(base, at, dtype, len(values), part, value, width, further, first)
+            return
+        kind, order = memory_type_of(dtype, width), _lanes(k // 2 + k % 2 * width for k in range(2 * width))
+        both = self.w.op(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, {order}")
+        self._store(base, at, dtype, 2, 0, both, 2 * width, 2 * further, _of_pairs(self.w, first, width))
+
+    def _store(
+        self,
+        base: str,
+        at: str,
+        dtype: np.dtype,
+        parts: int,
+        part: int,
+        value: str,
+        width: int,
+        further: int,
+        first: First | None,
+    ) -> None:
         kind = memory_type_of(dtype, width)
         if dtype_kind(dtype) == "b":
             value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
@@ -131,6 +184,14 @@ class Elements:
         if text not in self._known:
             self._known[text] = self.w.op(text)
         return self._known[text]
+
+
+def _of_pairs(writer: Writer, first: First | None, width: int) -> First | None:
+    """The first lanes of a vector of complex numbers, as lanes of their parts in memory."""
+    if not isinstance(first, str):
+        return None if first is None else 2 * first
+    mask = f"<{width} x i1>"
+    return writer.op(f"shufflevector {mask} {first}, {mask} poison, {_lanes(k // 2 for k in range(2 * width))}")
 
 
 def _suffix(dtype: np.dtype, width: int) -> str:

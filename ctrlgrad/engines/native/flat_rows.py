@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from ctrlgrad.engines.native.axes import Axis
+from ctrlgrad.engines.native.axes import Axis, has_parts
 from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.plan.model import Kernel
@@ -45,7 +45,7 @@ def flat_rows(kernel: Kernel, outer: Axis, inner: Axis, width: int) -> FlatRows 
 
     All that is written must lie end to end. So must what is read, unless it is the same along one of the axes.
     """
-    if width == 1 or not inner.size.is_known or inner.size == ZERO or kernel.checks:
+    if width == 1 or not inner.size.is_known or inner.size == ZERO or kernel.checks or has_parts(kernel):
         return None
     columns = inner.size.factor
     form = FlatRows(width // math.gcd(width, columns), columns, width)

@@ -14,7 +14,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.elements import First
 from ctrlgrad.engines.native.nest import Nest
-from ctrlgrad.engines.native.reductions import advance
+from ctrlgrad.engines.native.reductions import advance, element_parts
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, type_of
 from ctrlgrad.plan.model import Check
 from ctrlgrad.plan.sizes import ONE, Size
@@ -42,11 +42,16 @@ class Lanes:
         return range(self.width if self.first is None else self.first)
 
 
-def read_lanes(nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[Part], strides: Sequence[Size]) -> str:
-    """A vector of what is read from the view of this number, gathered by indices; lanes that are not meant are 0."""
-    w, dtype, width = nest.w, nest.views[place].dtype, lanes.width
+def read_lanes(
+    nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[Part], strides: Sequence[Size], part: int = 0
+) -> str:
+    """A vector of what is read from the view of this number, gathered by indices; lanes that are not meant are 0. Of
+    complex numbers a part."""
+    w, width = nest.w, lanes.width
+    dtype, _ = element_parts(nest.views[place].dtype)
     kind, one, value = memory_type_of(dtype, width), memory_type_of(dtype), "zeroinitializer"
     for lane, address in enumerate(_addresses(nest, lanes, place, at, indices, strides)):
+        address = _part(nest, dtype, address, part)
         loaded = w.op(f"load {one}, ptr {address}, align {dtype.itemsize}")
         value = w.op(f"insertelement {kind} {value}, {one} {loaded}, i64 {lane}")
     return w.op(f"trunc {kind} {value} to {type_of(dtype, width)}") if dtype_kind(dtype) == "b" else value
@@ -55,18 +60,19 @@ def read_lanes(nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[
 def write_lanes(nest: Nest, lanes: Lanes, k: int, at: str, indices: Sequence[Part], values: Sequence[str]) -> None:
     """Write a vector, or add it to what is there, by the kernel's write of this number."""
     w, write = nest.w, nest.kernel.writes[k]
-    dtype, is_bool = write.view.dtype, dtype_kind(write.view.dtype) == "b"
+    (dtype, parts), is_bool = element_parts(write.view.dtype), dtype_kind(write.view.dtype) == "b"
     kind, in_memory, vector = type_of(dtype), memory_type_of(dtype), type_of(dtype, lanes.width)
     place = len(nest.kernel.operands) + k
     for lane, address in enumerate(_addresses(nest, lanes, place, at, indices, write.scattered)):
-        given = [w.op(f"extractelement {vector} {value}, i64 {lane}") for value in values]
-        value = given[0]
-        if write.how != "store":
-            before = w.op(f"load {in_memory}, ptr {address}, align {dtype.itemsize}")
-            before = w.op(f"trunc {in_memory} {before} to {kind}") if is_bool else before
-            value = advance(w, write.how, dtype, before, given, 1)
-        value = w.op(f"zext {kind} {value} to {in_memory}") if is_bool else value
-        w.line(f"store {in_memory} {value}, ptr {address}, align {dtype.itemsize}")
+        every = [w.op(f"extractelement {vector} {value}, i64 {lane}") for value in values]
+        for part, given in enumerate([every] if parts == 1 else [[value] for value in every]):
+            value, own = given[0], _part(nest, dtype, address, part)
+            if write.how != "store":
+                before = w.op(f"load {in_memory}, ptr {own}, align {dtype.itemsize}")
+                before = w.op(f"trunc {in_memory} {before} to {kind}") if is_bool else before
+                value = advance(w, write.how, dtype, before, given, 1)
+            value = w.op(f"zext {kind} {value} to {in_memory}") if is_bool else value
+            w.line(f"store {in_memory} {value}, ptr {own}, align {dtype.itemsize}")
 
 
 def check_lanes(
@@ -102,8 +108,10 @@ def check_lanes(
 def _addresses(
     nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[Part], strides: Sequence[Size]
 ) -> Iterator[str]:
-    """Where each lane that is meant lies, written as it is asked for."""
-    w, one, width = nest.w, memory_type_of(nest.views[place].dtype), lanes.width
+    """Where each lane that is meant lies, written as it is asked for; of a complex number its first part."""
+    w, width = nest.w, lanes.width
+    dtype, parts = element_parts(nest.views[place].dtype)
+    one = memory_type_of(dtype) if parts == 1 else f"[{parts} x {memory_type_of(dtype)}]"
     offsets = ""
     for (text, is_vector), stride in zip(indices, strides, strict=True):
         if is_vector:
@@ -118,6 +126,11 @@ def _addresses(
         if offsets:
             beyond = w.add(beyond, w.op(f"extractelement {type_of(_INDEX, width)} {offsets}, i64 {lane}"))
         yield w.op(f"getelementptr {one}, ptr {start}, i64 {beyond}")
+
+
+def _part(nest: Nest, dtype: np.dtype, address: str, part: int) -> str:
+    """The address of a part of an element."""
+    return address if part == 0 else nest.w.op(f"getelementptr {memory_type_of(dtype)}, ptr {address}, i64 {part}")
 
 
 def _times(nest: Nest, vector: str, stride: Size, width: int) -> str:

@@ -309,13 +309,13 @@ class KernelWriter:
                 continue
             for output, stride in zip(write.indices, write.scattered, strict=True):
                 at = self.w.add(at, self.times(outputs[output], stride))
-            for part in range(parts):
-                value = values[part]
-                if write.how != "store":
-                    before = self.elements.load(base, at, write.view.dtype, part, width, further, first)
-                    given = values if write.how == "dot" else [value]
-                    value = advance(w, write.how, dtype, before, given, width)
-                self.elements.store(base, at, dtype, parts, part, value, width, further, first)
+            if write.how != "store":
+                each = [values] if write.how == "dot" else [[value] for value in values]
+                before = [
+                    self.elements.load(base, at, write.view.dtype, part, width, further, first) for part in range(parts)
+                ]
+                values = [advance(w, write.how, dtype, *pair, width) for pair in zip(before, each, strict=True)]
+            self.elements.store_parts(base, at, dtype, values[:parts], width, further, first)
 
     def evaluated(
         self,
@@ -350,9 +350,8 @@ class KernelWriter:
             at = offsets[place]
             differ = any(is_vector for _, is_vector in arguments)
             if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)):
-                return read_lanes(
-                    self, Lanes(axis, width, further, first), place, at, arguments, operand.gathered
-                ), True
+                lanes = Lanes(axis, width, further, first)
+                return read_lanes(self, lanes, place, at, arguments, operand.gathered, part), True
             for (argument, _), stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
             if not moved:
@@ -390,8 +389,7 @@ class KernelWriter:
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
         base, at = self.target(k, offsets)
-        for part in range(parts):
-            self.elements.store(base, at, dtype, parts, part, self.sums[k].total(part, row), 1)
+        self.elements.store_parts(base, at, dtype, [self.sums[k].total(part, row) for part in range(parts)], 1)
 
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
         """Where a reduction goes: an address, and the position there."""

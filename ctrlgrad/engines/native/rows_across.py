@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
-from ctrlgrad.engines.native.axes import Axis, addresses_stand_still
+from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, has_parts
 from ctrlgrad.engines.native.loops import counted_loop, hidden
 from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.reductions import element_parts
@@ -45,7 +45,13 @@ def rows_across(
     (of `row_width` elements) are as good."""
     outer, inner = axes[-2:]
     reads, rows = kernel.operands, outer.size.factor if outer.size.is_known else None
-    if kernel.checks or width == 1 or inner.size == ZERO or not addresses_stand_still(kernel, outer, uniform):
+    if (
+        has_parts(kernel)
+        or kernel.checks
+        or width == 1
+        or inner.size == ZERO
+        or not addresses_stand_still(kernel, outer, uniform)
+    ):
         return None
     if any(outer.strides[len(reads) + k] != ONE for k in range(len(kernel.writes))) or (rows or width) < width:
         return None

@@ -140,16 +140,16 @@ class _Group:
         lanes = min(self.form.width, len(rows))
         sums = nest.sums[k]
         assert isinstance(sums, Sums)
-        for part in range(parts):
-            for number, totals in enumerate(sums.totals(part, len(rows))):
-                base, at = nest.target(k, rows[number * lanes])
-                if stride == ONE:
-                    nest.elements.store(base, at, dtype, parts, part, totals, lanes)
-                    continue
-                for lane in range(lanes):
-                    base, at = nest.target(k, rows[number * lanes + lane])
-                    one = nest.w.op(f"extractelement {type_of(dtype, lanes)} {totals}, i64 {lane}")
-                    nest.elements.store(base, at, dtype, parts, part, one, 1)
+        of_parts = [sums.totals(part, len(rows)) for part in range(parts)]
+        for number, totals in enumerate(zip(*of_parts, strict=True)):
+            base, at = nest.target(k, rows[number * lanes])
+            if stride == ONE:
+                nest.elements.store_parts(base, at, dtype, totals, lanes)
+                continue
+            for lane in range(lanes):
+                base, at = nest.target(k, rows[number * lanes + lane])
+                ones = [nest.w.op(f"extractelement {type_of(dtype, lanes)} {x}, i64 {lane}") for x in totals]
+                nest.elements.store_parts(base, at, dtype, ones, 1)
 
 
 def _lead(writer: Writer, total: str, width: int) -> str:
