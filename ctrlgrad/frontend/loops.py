@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.dims import ensured
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.carry import Carry
@@ -320,7 +320,7 @@ def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) 
     derivatives need.
     """
     if static is not None and not isinstance(count, Tensor):
-        if all(type_of(x).shape[0] is not None for x in rows):
+        if all(tensor_type(x).shape[0] is not None for x in rows):
             return rows, count
         rows, count = [_forgotten(_counted(operation, x, static)) for x in rows], None
     compared = []
