@@ -183,7 +183,7 @@ def warmup_cosine(peak: float, steps: int, warmup: int) -> Callable[[Any], Any]:
     """
 
     def rate(step: Any) -> Any:
-        if isinstance(step, Tensor):
+        if _is_traced(step):
             falling = np.minimum(1.0, (step + 1 - warmup) / max(1, steps - warmup))
             low = peak * (0.1 + 0.45 * (1 + np.cos(np.pi * falling)))
             return np.where(step < warmup, peak * (step + 1) / max(1, warmup), low)

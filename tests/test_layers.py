@@ -111,7 +111,7 @@ TABLES = {
     "numpy": {"array_function", "FUNCTIONS"},
 }
 # Decorators that change nothing but what they are given.
-PURE = {"record", "explains_calls", "custom_jvp", "custom_vjp"}
+PURE = {"record", "block", "explains_calls", "custom_jvp", "custom_vjp"}
 
 
 @dataclass(frozen=True)

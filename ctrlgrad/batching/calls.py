@@ -122,6 +122,10 @@ class _Rule:
         return "later"
 
     @property
+    def label(self) -> str:
+        return str(self.call.rule.label)
+
+    @property
     def symbolic_zeros(self) -> bool:
         found: bool = self.call.rule.symbolic_zeros
         return found

@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.dims import ensured
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.carry import Carry
@@ -315,17 +315,24 @@ def _is_length(length: Any) -> bool:
 def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) -> tuple[list[Any], Any]:
     """The leaves, which must have as many rows as there are iterations, and that number.
 
-    Unknown numbers are compared in the run, each with that of the leaf before. The last one is the number of
-    iterations: so none is left out, whichever leaves the results or their derivatives need.
+    Unknown numbers are compared in the run, each with that of the leaf before; one that is known is compared as if it
+    were not. The last one is the number of iterations: so none is left out, whichever leaves the results or their
+    derivatives need.
     """
     if static is not None and not isinstance(count, Tensor):
-        return [_counted(operation, x, static) for x in rows], count
+        if all(tensor_type(x).shape[0] is not None for x in rows):
+            return rows, count
+        rows, count = [_forgotten(_counted(operation, x, static)) for x in rows], None
     compared = []
     for x in rows:
         compared.append(_counted(operation, x, count))
         size = compared[-1].shape[0]
         count = size if isinstance(size, Tensor) else count
     return compared, count
+
+
+def _forgotten(x: Any) -> Any:
+    return apply("forget_sizes", [x], {"axes": (0,)})
 
 
 def _counted(operation: str, x: Any, length: Any) -> Any:

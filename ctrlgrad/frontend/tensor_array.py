@@ -58,7 +58,7 @@ class TensorArray(Elements):
     ) -> None:
         self.dtype = as_dtype("TensorArray", dtype)
         check_dtype(self.dtype)
-        self.requested_size = None if size is None else _checked_size(size)
+        self.requested_size: Any = None if size is None else _checked_size(size)
         self.grows = size is None
         self.rewritable = rewritable
         self.element = None if element_shape is None else TensorType(self.dtype, tuple(element_shape))

@@ -65,12 +65,12 @@ class _Dependence:
         shared = [c for c in loop.captures if c.outer in given]
         carried = [c for c in loop.carries if c.init in given]
         while True:
-            inside = self.values(loop.body, [c.in_body for c in (*shared, *carried)])
+            inside = self.values(loop.body, [*(c.in_body for c in shared), *(c.in_body for c in carried)])
             more = [c for c in loop.carries if c in carried or c.next in inside]
             if more == carried:
                 break
             carried = more
-        if loop.predicate in self.values(loop.cond, [c.in_cond for c in (*shared, *carried)]):
+        if loop.predicate in self.values(loop.cond, [*(c.in_cond for c in shared), *(c.in_cond for c in carried)]):
             return frozenset(range(len(loop.results)))
         return frozenset(i for i, c in enumerate(loop.carries) if c in carried)
 

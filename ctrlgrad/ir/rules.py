@@ -32,8 +32,9 @@ class Forward(Protocol):
     same for all: they take zeros.
     """
 
-    # How errors name the rule.
-    label: str
+    @property
+    def label(self) -> str:
+        """How errors name the rule."""
 
     @property
     def symbolic_zeros(self) -> bool: ...

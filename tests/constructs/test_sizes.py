@@ -109,6 +109,41 @@ def test_lengths_that_differ_are_refused_where_neither_is_known(sizes: tuple[int
         f(*map(np.ones, sizes))
 
 
+ROWS_OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "both": lambda c, row: (c + row[0] * row[1], None),
+    "their sum": lambda c, row: (c + row[0] + row[1], None),
+    "the known one alone": lambda c, row: (c + row[1], None),
+    "a product": lambda c, row: (c * row[0] + row[1], None),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ROWS_OF_TWO)
+def test_lengths_that_differ_are_refused_where_one_is_known(name: str, engine: str) -> None:
+    """In derivatives that need no element of the other one too."""
+    total = lambda x, known: cg.scan(ROWS_OF_TWO[name], 1.0, (x, known))[0]
+    signature = [cg.TensorSpec((None,)), cg.TensorSpec((3,))]
+    along = lambda x, known: cg.jvp(lambda known: total(x, known), (known,), (known,))[1]
+    for fn in (total, cg.grad(total, 1), cg.grad(total, (0, 1)), along):
+        f = cg.function(fn, signature=signature, engine=engine)
+        expected = cg.tree.leaves(cg.function(fn, engine=engine)(np.full(3, 0.5), TABLE))
+        for found, value in zip(cg.tree.leaves(f(np.full(3, 0.5), TABLE)), expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=1e-14)
+        for size in (1, 2, 4):
+            with pytest.raises(CtrlgradError, match="scan: the leading dimensions differ"):
+                f(np.ones(size), TABLE)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_length_that_is_given_is_that_of_rows_that_are_not_looked_at(engine: str) -> None:
+    counted = lambda x: cg.scan(lambda c, row: (c + 1.0, c), 0.0, x, length=3)
+    f = cg.function(counted, signature=[cg.TensorSpec((None,))], engine=engine)
+    total, rows = f(np.ones(3))
+    assert float(total) == 3.0 and rows.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(CtrlgradError, match="scan: the leading dimensions differ"):
+        f(np.ones(4))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_gradient_of_a_broadcast_is_refused_where_it_was_none(engine: str) -> None:
     """The product itself is not computed for it; one element is broadcast, as in the first call."""

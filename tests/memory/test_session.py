@@ -51,7 +51,7 @@ def test_what_is_no_size(wrong: object) -> None:
 def test_a_size_that_no_memory_has_is_refused(size: str | int) -> None:
     with pytest.raises(UserInputError, match="a size that no memory has") as caught, budget(device=size):
         pass
-    assert "less than 8 EiB" in str(caught.value) and len(str(caught.value)) < 200
+    assert "less than 8 EiB" in str(caught.value) and len(str(caught.value)) < 400
     with pytest.raises(UserInputError, match="not a size"):
         parse_size(-(10**5000))
 

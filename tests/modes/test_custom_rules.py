@@ -344,6 +344,8 @@ def test_a_tangent_that_is_not_linear_is_not_transposed(push: Any) -> None:
     with pytest.raises(DifferentiationError, match="not linear in the tangents") as caught:
         cg.grad(lambda x: cnp.sum(f(x)))(X)
     assert "test_custom_rules.py" in str(caught.value)
+    with pytest.raises(DifferentiationError, match="not linear in the tangents"):
+        cg.grad(lambda x: cnp.sum(cg.vmap(f)(x)))(np.stack([X, X]))
     cg.jvp(f, (X,), (X,))
 
 
@@ -362,6 +364,10 @@ def test_a_linear_tangent_may_be_computed_in_any_way(push: Any) -> None:
     loss = lambda x: cnp.sum(f(x) * x)
     found = cg.grad(loss)(X)
     np.testing.assert_allclose(found, [cg.jvp(loss, (X,), (row,))[1] for row in np.eye(len(X))], rtol=1e-12)
+    np.testing.assert_allclose(cg.vmap(cg.grad(loss))(np.stack([X, X])), [found, found], rtol=1e-12)
+    np.testing.assert_allclose(
+        cg.grad(lambda x: cnp.sum(cg.vmap(loss)(x)))(np.stack([X, X])), [found, found], rtol=1e-12
+    )
 
 
 def test_a_solver_that_ends_when_the_tangent_says_so_needs_a_transposed_one() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
