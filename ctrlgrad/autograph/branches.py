@@ -31,6 +31,7 @@ from ctrlgrad.autograph.undefined import (
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
 from ctrlgrad.errors import CtrlgradError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
+from ctrlgrad.frontend.branch_elements import learned_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -171,7 +172,10 @@ def join_regions(
     """
     known = _known_flags(predicate)
     results: list[Any] = []
-    sides = list(zip(when_true.result, when_false.result, strict=True))
+    sides = [
+        (learned_of(when_true, a, b), learned_of(when_false, b, a))
+        for a, b in zip(when_true.result, when_false.result, strict=True)
+    ]
     for position, (name, (a, b)) in enumerate(zip(names, sides, strict=True)):
         if a is True and b is False:
             results.append(predicate)

@@ -11,6 +11,7 @@ from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
+from ctrlgrad.frontend.branch_elements import of_equal_elements
 from ctrlgrad.frontend.branch_sizes import AGREE, BRANCHES_DIFFER, of_equal_sizes
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
@@ -99,7 +100,7 @@ def _branch(
     def traced(name: str, fn: Callable[..., Any]) -> Traced:
         return Traced(name, lambda _: fn(*operands), what=f"{operation}: the result of {name}")
 
-    regions = [traced(name, fn) for name, fn in zip(names, functions, strict=True)]
+    regions = of_equal_elements([traced(name, fn) for name, fn in zip(names, functions, strict=True)])
     first = regions[0]
     for name, region in zip(names, regions, strict=True):
         labels = (f"the result of {names[0]}", f"the result of {name}")

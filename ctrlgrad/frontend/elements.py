@@ -1,4 +1,4 @@
-"""Arrays of elements whose type is not known yet, and what a loop's body teaches of it."""
+"""Arrays of elements whose type is not known yet, and what a loop's body or another branch teaches of it."""
 
 from __future__ import annotations
 

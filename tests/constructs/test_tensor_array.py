@@ -298,3 +298,29 @@ def test_mistakes_name_the_line(way, wrong, error, words):
 def test_a_gathered_index_out_of_range_names_it():
     with pytest.raises(IndexOutOfRangeError, match="index 4 is out of range"):
         cg.TensorArray("float64").unstack(X).gather([0, 4])
+
+
+# Branches.
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_branch_without_an_element_has_that_of_another(n):
+    """One gives rows, one none yet, and of the other array the last branch alone says what it holds."""
+
+    def chosen(x, n):
+        grown, sized = cg.TensorArray("float64", rewritable=True), cg.TensorArray("float64", size=2)
+        branches = [
+            lambda: (grown.push(x), sized),
+            lambda: (grown, sized),
+            lambda: (grown.push(x).push(x * x), sized.write(1, x[0])),
+        ]
+        a, b = cg.switch(n, branches)
+        return a.stack(), b.stack()
+
+    expected = [np.stack([X]), np.zeros((0, 4)), np.stack([X, X * X])][n], np.array([0.0, X[0] if n == 2 else 0.0])
+    for fn in (chosen, cg.function(chosen)):
+        for a, b in zip(fn(X, n), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    cg.check_grads(lambda x: chosen(x, n)[0], (X,), order=2)
+    rows = cg.vmap(lambda x: cg.cond(x[0] > 9.0, lambda: chosen(x, n)[0], lambda: x[None]))(np.stack([X, X + 1.0]))
+    np.testing.assert_array_equal(rows, np.stack([X, X + 1.0])[:, None])

@@ -40,6 +40,7 @@ from random_programs.running import (
     signature,
     traced_function,
 )
+from random_programs.source import traced_source
 from random_programs.variants import (
     ROWS,
     at_the_same_time,
@@ -214,8 +215,11 @@ class _Reference:
 def _at_once(settings: Settings, order: int, reference: _Reference) -> str:
     """Outside of a function each construct runs when it is met: its values are known, and so are its sizes.
 
-    So it is not for programs whose carries change their sizes, or that index NumPy's arrays by traced integers.
+    So it is not for programs whose carries change their sizes, that index NumPy's arrays by traced integers, or that
+    compute with bfloat16, which NumPy's own functions make other dtypes of.
     """
+    if "bfloat16" in traced_source(reference.program) or _has_bfloat16(reference.program):
+        return "at once: not possible"
     try:
         with cg.options(engine=settings.engine), _checked(settings):
             found = functions(reference.program)[order](*reference.arguments)
@@ -223,6 +227,10 @@ def _at_once(settings: Settings, order: int, reference: _Reference) -> str:
         return "at once: not possible"
     reference.same(found)
     return f"at once, order {order}"
+
+
+def _has_bfloat16(program: Program) -> bool:
+    return any(argument.value.dtype.name == "bfloat16" for argument in program.arguments)
 
 
 def in_rows(

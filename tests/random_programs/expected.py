@@ -10,6 +10,7 @@ import numpy as np
 from ctrlgrad.errors import CtrlgradError
 from random_programs.kinds import dtype_text
 from random_programs.program import Program
+from random_programs.python_source import python_source
 from random_programs.running import LimitError, TooLongError, plain_run
 from random_programs.source import plain_source, traced_source
 
@@ -67,4 +68,5 @@ def describe(program: Program) -> str:
         f"  # declared {a.spec[0]}"
         for a in program.arguments
     )
-    return f"{traced_source(program)}\n{arguments}\n\n# The twin.\n{plain_source(program)}"
+    source = python_source(program) if program.python else traced_source(program)
+    return f"{source}\n{arguments}\n\n# The twin.\n{plain_source(program)}"

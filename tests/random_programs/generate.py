@@ -41,6 +41,7 @@ def write(choices: Choices, features: frozenset[str] = frozenset(FEATURES)) -> P
     """The program of some decisions."""
     cuts = choices.number(0, 7) == 7
     coarse = "dtypes" in features and choices.number(0, 9) == 9
+    python = "python" in features and choices.number(0, 3) == 3
     most = MOST_STATEMENTS[choices.number(0, len(MOST_STATEMENTS) - 1)]
     w = Writer(choices, cuts=cuts, most=most, features=features, coarse=coarse)
     rng = np.random.default_rng(choices.number(0, 999))
@@ -49,7 +50,7 @@ def write(choices: Choices, features: frozenset[str] = frozenset(FEATURES)) -> P
     if all(isinstance(statement, Line) for statement in w.statements) and w.number(0, 7) > 0:
         w.choose(CONSTRUCTS)(w)
     results, kinds = _results(w)
-    return Program(tuple(arguments), w.finished(results), tuple(kinds), cuts, coarse)
+    return Program(tuple(arguments), w.finished(results), tuple(kinds), cuts, coarse, python)
 
 
 def _arguments(w: Writer, rng: np.random.Generator) -> list[Argument]:

@@ -168,6 +168,8 @@ class Program:
     cuts: bool
     # Whether its derivatives pass through numbers that round coarsely.
     coarse: bool = False
+    # Whether it is traced with Python's own control flow, by AutoGraph.
+    python: bool = False
 
     @property
     def is_reverse_only(self) -> bool:
@@ -184,6 +186,8 @@ class Program:
         for statement, depth in _walk(self.body, 0):
             found.update([_label(statement), *_traits(statement)])
             found["depth"] = max(found["depth"], depth)
+        if self.python:
+            found["Python's control flow"] += 1
         if any(0 in argument.value.shape for argument in self.arguments):
             found["axis without elements"] += 1
         if any(max(argument.value.shape, default=0) > 8 for argument in self.arguments):

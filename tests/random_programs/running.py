@@ -12,8 +12,10 @@ import numpy as np
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.autograph import convert
 from random_programs.kinds import Float, Kind, Typed
 from random_programs.program import Program
+from random_programs.python_source import python_source
 from random_programs.source import plain_source, traced_source
 
 MOST_ITERATIONS = 150
@@ -172,8 +174,11 @@ _TWINS = (stacked, written, updated, looped, limited, cast, gradients, direction
 
 
 def traced_function(program: Program) -> Callable[..., Any]:
-    """The program with ctrlgrad's constructs."""
-    return _compiled(traced_source(program), {"np": np, "cnp": cnp, "cg": cg})
+    """The program with ctrlgrad's constructs, or with Python's own control flow, converted."""
+    names = {"np": np, "cnp": cnp, "cg": cg}
+    if program.python:
+        return convert(_compiled(python_source(program), names))
+    return _compiled(traced_source(program), names)
 
 
 def plain_run(program: Program) -> tuple[tuple[Any, ...], Decisions]:

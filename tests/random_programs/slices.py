@@ -36,7 +36,7 @@ def _cut(w: Writer, x: str, kind: Float, axis: int) -> _Cut:
         if form == "place" and name is not None:
             at = f"{name} % {x}.shape[{axis}]"
         elif form == "one":
-            return _Cut("0:1", "slice(0, 1)", 1)
+            return _Cut("0:1", "slice(0, 1)", 1 if isinstance(dim, int) else w.unknown(filled=True))
         return _Cut(at, at, None)
     if form == "tail" and least != 1:
         return _Cut("1:", "slice(1, None)", _less(w, dim, 1))
@@ -146,9 +146,9 @@ def moving_window(w: Writer) -> bool:
     x, kind = found
     dims = [d for d in kind.dims if isinstance(d, int)]
     sizes = tuple(w.number(1, min(d, 3)) for d in dims)
-    # Where it begins, as the twin says it.
     starts = [w.choose((name, f"{name} - 1", "0")) for _ in dims]
-    inside = [f"min(max({s}, 0), {d - n})" for s, d, n in zip(starts, dims, sizes, strict=True)]
+    # A negative one counts from the end.
+    inside = [f"min({s} + {d} * ({s} < 0), {d - n})" for s, d, n in zip(starts, dims, sizes, strict=True)]
     windows = ", ".join(f"slice({s}, {s} + {n})" for s, n in zip(inside, sizes, strict=True))
     at = f"({', '.join(starts)},)"
     if w.chance(2):

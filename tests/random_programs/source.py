@@ -15,15 +15,16 @@ from random_programs.program import Block, Branch, Call, For, Line, Program, Sca
 
 def traced_source(program: Program, name: str = "program") -> str:
     """The source of `def program(...)` with ctrlgrad's constructs."""
-    return _program(program, name, _Traced())
+    return program_text(program, name, Traced())
 
 
 def plain_source(program: Program, name: str = "program") -> str:
     """The source of the plain twin."""
-    return _program(program, name, _Plain())
+    return program_text(program, name, _Plain())
 
 
-def _program(program: Program, name: str, form: _Traced | _Plain) -> str:
+def program_text(program: Program, name: str, form: Traced | _Plain) -> str:
+    """The source of a program in one of its forms."""
     parameters = ", ".join(a.variable.name for a in program.arguments)
     form.emit(f"def {name}({parameters}):")
     with form.indented():
@@ -99,16 +100,17 @@ class _Writer:
             getattr(self, type(statement).__name__.lower() + "_")(statement)
 
 
-class _Traced(_Writer):
+class Traced(_Writer):
     """With ctrlgrad's constructs."""
 
     def line_(self, line: Line) -> None:
         self.emit(f"{line.target} = {line.traced}")
 
-    def function(self, name: str, parameters: Sequence[str], block: Block, unpack: _Unpack, result: str) -> None:
+    def function(self, name: str, parameters: Sequence[str], block: Block, unpack: _Unpack | None, result: str) -> None:
         self.emit(f"def {name}({', '.join(parameters)}):")
         with self.indented():
-            self.unpack(unpack)
+            if unpack is not None:
+                self.unpack(unpack)
             self.statements(block.statements)
             self.emit(f"return {result}")
 
@@ -181,9 +183,8 @@ class _Traced(_Writer):
     def branch_(self, branch: Branch) -> None:
         parameters = [p.inner for p in branch.parameters]
         names = [self.label("branch") for _ in branch.blocks]
-        nothing = (Structure(), "", ())
         for name, block in zip(names, branch.blocks, strict=True):
-            self.function(name, parameters, block, nothing, pack(branch.structure, block.results))
+            self.function(name, parameters, block, None, pack(branch.structure, block.results))
         operands = "".join(f", {p.operand}" for p in branch.parameters)
         if branch.form == "cond":
             call = f"cg.cond({branch.selectors[0]}, {names[1]}, {names[0]}{operands})"
@@ -197,7 +198,7 @@ class _Traced(_Writer):
     def call_(self, call: Call) -> None:
         name = self.label("function")
         parameters = [p.inner for p in call.parameters]
-        self.function(name, parameters, call.block, (Structure(), "", ()), pack(call.structure, call.block.results))
+        self.function(name, parameters, call.block, None, pack(call.structure, call.block.results))
         if call.form == "plain":
             called = name
         elif call.form in ("custom_jvp", "custom_vjp"):
@@ -346,7 +347,7 @@ class _Plain(_Writer):
 
         What is used from outside is passed in: traced code cannot index NumPy's arrays by traced integers.
         """
-        inner = _Traced()
+        inner = Traced()
         inner.indent, inner.labels = self.indent + "    ", self.labels + 1
         inner.statements(call.block.statements)
         inner.emit(f"return {call.block.results[0]}")

@@ -29,6 +29,7 @@ FEATURES = (
     "long",  # axes of more elements than a vector has
     "random",  # keys and random numbers
     "limits",  # maximum_iterations, now and then too few
+    "python",  # Python's own control flow on tensors
 )
 DEEPEST = 3
 # Of a program; what costs most are the long ones.
