@@ -17,6 +17,7 @@ from ctrlgrad.memory.arena.ledger import Account
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.devices.device import Device, Piece
 from ctrlgrad.memory.profile.actions import Action, Give, Take
+from ctrlgrad.memory.sizes import rounded_up
 from ctrlgrad.records import record
 
 
@@ -49,6 +50,10 @@ class Arena:
         self.retired: list[list[Slot]] = [[] for _ in self._tiers]
         # All bytes of the device that were given back are unused after this mark of the compute stream.
         self.vacated: Mark | None = None
+
+    def counted(self, level: int, nbytes: int) -> int:
+        """How many bytes an allocation of so many takes, and counts."""
+        return nbytes and rounded_up(nbytes, self._tiers[level].granule)
 
     def take(self, level: int, nbytes: int, kind: str) -> Slot:
         """Bytes that the account has room for. Raises `TierRefusedError` where the tier itself has none."""

@@ -29,6 +29,7 @@ class RamTier:
     """Page-aligned buffers of RAM from a cache; a piece's handle is an array of bytes."""
 
     name = "device"
+    granule = 1
 
     def __init__(self) -> None:
         self.cache = BufferCache(_page_aligned)

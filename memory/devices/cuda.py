@@ -136,6 +136,7 @@ class CudaMemory:
     """The device's own memory; a piece's handle is a buffer of the cache."""
 
     name = "device"
+    granule = GRANULE
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device

@@ -64,6 +64,10 @@ class Tier(Protocol):
     def name(self) -> str:
         """ "device", "host" or "disk"."""
 
+    @property
+    def granule(self) -> int:
+        """What is allocated takes a multiple of so many bytes, and so it counts."""
+
     def allocate(self, nbytes: int) -> Piece:
         """Fresh bytes. Raises `TierRefusedError` when there are none."""
 

@@ -52,6 +52,7 @@ class PinnedTier:
     """
 
     name = "host"
+    granule = 1
 
     def __init__(
         self,

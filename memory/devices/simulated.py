@@ -188,6 +188,8 @@ class _Bytes:
 class SimulatedTier:
     """Bytes up to a capacity, with counts."""
 
+    granule = 1
+
     def __init__(self, device: SimulatedDevice, name: str, capacity: int, refused: Iterable[int]) -> None:
         self._device = device
         self._refused = frozenset(refused)

@@ -342,6 +342,7 @@ class SpillTier:
     """A spill file as a tier; a piece's handle is its `Extent`."""
 
     name = "disk"
+    granule = 1
 
     def __init__(self, file: SpillFile) -> None:
         self.file = file

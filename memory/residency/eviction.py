@@ -49,6 +49,7 @@ class Evictor:
 
         Raises `MemoryBudgetError`, or `TierRefusedError` where the tier has fewer bytes than the budget.
         """
+        nbytes = self.arena.counted(level, nbytes)
         while True:
             self.reserve(level, nbytes, what, keep)
             try:
@@ -221,6 +222,7 @@ class Evictor:
 
     def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
         """Bytes of a tier if they are free without any wait; None otherwise."""
+        nbytes = self.arena.counted(level, nbytes)
         while not self.accounts[level].fits(nbytes):
             if not (self.arena.sweep(level) or self._leave_now(level, None)):
                 return None

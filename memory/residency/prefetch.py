@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.errors import BlockLostError, MemoryBudgetError
+from ctrlgrad.errors import BlockLostError
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, STATES, Account
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
@@ -113,7 +113,7 @@ class Prefetcher:
         nbytes, what = block.nbytes, f"reading {block.label}"
         try:
             return self._evictor.take(0, nbytes, BLOCKS, what, block.chunk)
-        except MemoryBudgetError:
+        except MemoryError:
             return self._evictor.take(0, nbytes, BLOCKS, what)
 
     def fetch_ahead(self, current: ChunkRecord) -> None:

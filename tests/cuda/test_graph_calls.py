@@ -42,6 +42,7 @@ from ctrlgrad.engines.cuda.prepared.captures import Capture
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NodeParameters
 from ctrlgrad.engines.cuda.prepared.words import LaunchList, Words
 from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.errors import MemoryBudgetError
 
 
 def explained(library: StandIn, steps: int = 40) -> list[str]:
@@ -160,9 +161,45 @@ def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch
         report = explain_on(library, optimised_graph(graph), arguments)
     assert_same(ran.results, on_reference(graph, arguments), 1e-9)
     assert not ran.counts.graphs
-    assert "not in a graph (the budget has no memory for its products)" in str(report)
+    assert "not in a graph (there is no memory for its products)" in str(report)
     # Without the budget it is one.
     assert on_stand_in(graph, arguments, library=library).counts.graphs
+
+
+def test_a_budget_without_memory_for_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop carries, which would be in buffers by then, is not lost: it runs step by step."""
+
+    def launcher(self: StandIn, multiplies: bool) -> Any:
+        if multiplies:
+            raise MemoryBudgetError("memory: a value of the computation needs 8.1 MiB")
+        return launching(self, multiplies)
+
+    launching = StandIn.launcher
+    monkeypatch.setattr(StandIn, "launcher", launcher)
+    library, (graph, arguments) = StandIn(), rnn(40)
+    ran = on_stand_in(graph, arguments, library=library)
+    assert_same(ran.results, on_reference(graph, arguments), 1e-9)
+    assert all("one by one (there is no memory for its buffers)" in text for text in explained(library))
+
+
+def test_a_card_without_memory_for_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others use it too: what the array library raises then is no error of a budget's."""
+
+    class OutOfMemoryError(MemoryError):
+        """As CuPy's."""
+
+    def empty(self: StandIn, shape: Any, dtype: Any) -> Any:
+        if np.dtype(dtype) == np.uint8:
+            raise OutOfMemoryError("out of memory allocating the buffers of a list, or a workspace")
+        return allocated(self, shape, dtype)
+
+    allocated = StandIn.empty
+    monkeypatch.setattr(StandIn, "empty", empty)
+    library, (graph, arguments) = StandIn(), rnn(40)
+    ran = on_stand_in(graph, arguments, library=library)
+    assert_same(ran.results, on_reference(graph, arguments), 1e-9)
+    assert not ran.counts.graphs and not ran.counts.runs
+    assert all("one by one (there is no memory for its buffers)" in text for text in explained(library))
 
 
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

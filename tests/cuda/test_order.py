@@ -52,7 +52,7 @@ def test_a_loop_whose_prepared_buffers_do_not_fit_runs_step_by_step(
     results, entries, _ = recorded_run(monkeypatch, graph, leaves, stats.peak_bytes["device"] * 4 // 5, 0.3)
     assert_same(results, program.expected(1), 1e-11)
     Judge().judge(entries)
-    assert bodies and all("the budget has no memory for its buffers" in body.launching for body in bodies)
+    assert bodies and all("there is no memory for its buffers" in body.launching for body in bodies)
 
 
 @pytest.mark.parametrize("way", [SWAP, RECOMPUTE])

@@ -250,7 +250,7 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
     for fn in (updated, scanned):
         library, graph = StandIn(), graph_of(fn, 1, X)
         assert_same(on_stand_in(graph, [X], library=library).results, on_reference(graph, [X]), 1e-9)
-        assert "the budget has no memory for its buffers" in str(explain_on(library, optimised_graph(graph), [X]))
+        assert "there is no memory for its buffers" in str(explain_on(library, optimised_graph(graph), [X]))
 
 
 def test_more_passes_than_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:

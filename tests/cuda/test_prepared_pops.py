@@ -251,7 +251,7 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
         calls, library, graph = 0, StandIn(), graph_of(fn, 1, X)
         agrees(graph, library)
         calls = 0
-        assert "the budget has no memory for its buffers" in str(explain_on(library, optimised_graph(graph), [X]))
+        assert "there is no memory for its buffers" in str(explain_on(library, optimised_graph(graph), [X]))
 
 
 def test_rows_of_passes_that_differ() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import warnings
+from collections.abc import Generator
 
 import pytest
 
@@ -29,3 +32,28 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     # Called for the tests of this folder only.
     if (reason := reason_to_skip()) is not None:
         item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _error_that_stays() -> str | None:
+    """What CUDA says of everything from now on, such as after a kernel that has read where nothing is; else None."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None or reason_to_skip() is not None:
+        return None
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return str(error)
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """No test is told of another one's error: pytest-xdist starts another process, which goes on."""
+    result = yield
+    error = _error_that_stays()
+    if error is not None:
+        print(f"{item.nodeid}: the card is of no use to this process any more: {error}", file=sys.stderr, flush=True)
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            os._exit(1)
+        pytest.exit(error, returncode=1)
+    return result

@@ -29,9 +29,12 @@ from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.engines.cuda.reductions.running import compute
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.device_array import DeviceArray
-from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError
+from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
+
+# Parts of what takes long since each has kernels of its own: processes share them.
+SHARES = 16
 
 
 @pytest.fixture
@@ -162,9 +165,10 @@ def test_case(library: CupyLibrary, name: str) -> None:
         assert_same(run(library, graph, args)[0], run_on("reference", graph, args), rtol)
 
 
-def test_every_elementwise_op(library: CupyLibrary) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_elementwise_op(library: CupyLibrary, share: int) -> None:
     """The generated text, compiled for the card, for each op and dtype with the dtype's special values."""
-    for case in elementwise_cases():
+    for case in elementwise_cases()[share::SHARES]:
         text: KernelText = case.text
         with library.running():
             inputs = [library.upload(x) for x in case.operands]
@@ -351,7 +355,8 @@ def test_corpus_in_less_and_less_memory(library: CupyLibrary, name: str) -> None
                 with cg.memory.budget(device=limit) as session:
                     found, _ = run(library, graph, leaves, "f")
                     stats = session.manager(library.name).stats
-            except MemoryBudgetError:
+            except (MemoryBudgetError, TierRefusedError):
+                # The other one where kilobytes are left: the pool rounds the states up that chunks run again from.
                 break
             assert_same(found, expected, 1e-9)
             assert stats.peak_bytes["device"] <= limit

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from instruments.fake_pool import pool_class
+
 GONE = 0xDD
 # Of a slab, which is cut from its beginning, so many bytes are overwritten: tests need few, and slabs have 256 MiB.
 TOUCHED = 4 << 20
@@ -358,51 +360,6 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
         finally:
             allocators.pop()
 
-    class Pooled:
-        """A block of a pool: it goes back to the arena of its stream."""
-
-        def __init__(self, pool: MemoryPool, arena: Any, memory: Any) -> None:
-            self.pool, self.arena, self.memory = pool, arena, memory
-            self.data, self.ptr = memory.mem.data, memory.ptr
-
-        def __del__(self) -> None:
-            self.pool.free.append((self.arena, self.memory))
-
-    class MemoryPool:
-        """As CuPy's: blocks of multiples of 512 bytes, of which each stream has its own; the limit is for all that
-        was taken from the card, used and free."""
-
-        def __init__(self) -> None:
-            self.free: list[tuple[Any, Any]] = []
-            self.limit, self.taken = 0, 0
-
-        def malloc(self, size: int) -> Any:
-            size = -(-size // 512) * 512
-            free = [(arena is found.stream(), memory.mem.data.nbytes) for arena, memory in self.free]
-            if (True, size) in free:
-                return MemoryPointer(Pooled(self, *self.free.pop(free.index((True, size)))), 0)
-            if self.limit and self.taken + size > self.limit:
-                self.free_all_blocks()
-            if self.limit and self.taken + size > self.limit:
-                raise OutOfMemoryError(f"out of memory allocating {size} bytes (limit {self.limit})")
-            try:
-                memory = make(size)
-            except OutOfMemoryError:
-                self.free_all_blocks()
-                memory = make(size)
-            self.taken += size
-            return MemoryPointer(Pooled(self, found.stream(), memory), 0)
-
-        def total_bytes(self) -> int:
-            return self.taken
-
-        def set_limit(self, size: int) -> None:
-            self.limit = size
-
-        def free_all_blocks(self) -> None:
-            self.taken -= sum(memory.mem.data.nbytes for _, memory in self.free)
-            self.free.clear()
-
     class UnownedMemory:
         def __init__(self, ptr: int, size: int, owner: object, device_id: int) -> None:
             assert device_id == 0
@@ -414,6 +371,8 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     class MemoryPointer:
         def __init__(self, mem: Any, offset: int) -> None:
             self.mem, self.ptr = mem, mem.ptr + offset
+
+    MemoryPool = pool_class(found, make, OutOfMemoryError, MemoryPointer)
 
     class Ndarray:
         def __new__(cls, shape: Any, dtype: Any, memptr: Any) -> Any:

@@ -1,13 +1,13 @@
 """The driver's functions for graphs, as C functions that know what CUDA refuses.
 
 A launch on a stream that captures becomes a node, with its arguments as they are then, and runs when the graph is
-launched. Refused are: whatever may wait or take memory while the thread captures (the capture is spoilt by it; CUDA lets
-it pass in a relaxed one, but none of it is the engine's), a graph in which a product has taken memory by itself, another
-capture on the same stream, and work on a stream that is none.
-A while node whose body leaves its condition alone would never end, and an if node whose condition nothing has written
-since it ran would do what it did then: errors here. So are two mistakes of CUDA's: a node with an empty body does not
-end (before 12.8), and a graph of which a capture was spoilt has lost a body and must not be destroyed. Nodes of a graph
-come one behind the other, as their dependencies have to say.
+launched. Refused are: whatever may wait or take memory while the thread captures (the capture is spoilt by it; CUDA
+lets it pass in a relaxed one, but the engine has no need of it), a graph in which a product has taken memory by itself,
+another capture on the same stream, and work on a stream that is none. A while node whose body leaves its condition be
+would never end, and an if node whose condition nothing has written since it ran would do what it did then: errors here.
+So are two mistakes of CUDA's: a node with an empty body does not end (before 12.8), and a graph of which a capture was
+spoilt has lost a body and must not be destroyed. Nodes of a graph come one behind the other, as their dependencies have
+to say.
 """
 
 from __future__ import annotations

@@ -124,6 +124,7 @@ class StepTier:
     name: str
     capacity: int
     used: int = 0
+    granule: int = 1
     free_bytes: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
     def allocate(self, nbytes: int) -> Piece:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.cupy_pool import SessionPool
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import CudaDevice
 from ctrlgrad.memory.devices.device import Piece
@@ -32,7 +33,7 @@ class SessionDevice(CudaDevice):
         self.workspace: Any = None
         self._limits = limits
         with cupy.cuda.Device(number):
-            self.pool = pools.pop() if pools else cupy.cuda.MemoryPool()
+            self.pool = pools.pop() if pools else SessionPool(cupy)
             self._limit(limits.device)
         super().__init__(
             number,

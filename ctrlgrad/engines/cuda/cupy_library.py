@@ -7,8 +7,8 @@ beside the computation goes by a `CopyDevice`, whose compute stream is this one.
 
 In a session an allocator of the thread's own counts all memory that CuPy's functions ask for, scratch space of the
 libraries included, before it is taken. What the memory manager's device takes for blocks is not counted again. Both
-come from a pool of the session's that takes no more from the card than the budget has: what lies in pieces between
-arrays, or free in it, is within the limit too.
+come from a pool of the session's (`cupy_pool.py`) that takes no more from the card than the budget has: what is free in
+it is within the limit too.
 """
 
 from __future__ import annotations
@@ -199,8 +199,10 @@ class CupyLibrary:
         return SessionDevice(self._cupy, self._pools, self._streams, self._number, limits)
 
     def bytes_beside_pools(self) -> int:
-        """Bytes of the card that are in use, by whomever, and lie in no pool that this library takes arrays from: CUDA's
-        own, such as the code of kernels and what graphs need, and those of other processes."""
+        """Bytes of the card that are in use, by whomever, and lie in no pool that this library takes arrays from.
+
+        CUDA's own are among them, such as the code of kernels and what graphs need, and other processes' ones.
+        """
         with self._device:
             free, total = self._cupy.cuda.runtime.memGetInfo()
             pools = [self._cupy.get_default_memory_pool(), *self._pools]

@@ -27,7 +27,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.leases import Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.ownership import POPPED_ALONE
-from ctrlgrad.errors import ExecutionError, MemoryBudgetError
+from ctrlgrad.errors import ExecutionError
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
@@ -287,7 +287,7 @@ def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
         return value, False
     try:
         return library.xp.array(value), True
-    except MemoryBudgetError:
+    except MemoryError:
         operands.insert(0, value)
         raise
 

@@ -59,7 +59,6 @@ from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory
 from ctrlgrad.engines.cuda.prepared.table_rows import Table
 from ctrlgrad.engines.cuda.prepared.words import WORD
 from ctrlgrad.engines.cuda.sites import Site
-from ctrlgrad.errors import MemoryBudgetError
 
 # Graphs of a list that are kept: calls whose arrays lie here and there by turns find theirs again.
 GRAPHS = 4
@@ -104,10 +103,12 @@ class Binding:
             given: captures, constants and numbers of the host.
             carry: what the loop carries. An array that nobody else holds becomes a buffer; others are copied into one.
 
-        Raises `MemoryBudgetError` where a budget has no memory for the buffers; what is carried is in `carry` then.
+        Raises `MemoryError` where there is no memory for the buffers; what is carried is in `carry` then.
         """
         self._given, self.carried, self.odd, self._number = given, {}, 0, context.run_number
         try:
+            # Products have a workspace, which counts in a session.
+            self._launcher = self.library.launcher(self.body.products > 0)
             self._memory = self.library.empty((self.body.placement.nbytes,), _BYTE)
             if Flag() in self.list.named:
                 self._flag = context.index_flag()
@@ -117,13 +118,12 @@ class Binding:
                 elif isinstance(its, CarriedTable):
                     rows, marks = table_buffers(context, its, self._inputs[position], carry, position)
                     self.carried |= {Carried(position): rows, Carried(position, is_marks=True): marks}
-        except MemoryBudgetError:
+        except MemoryError:
             for position in self.positions:
                 if Carried(position) in self.carried:
                     carry[position] = self.carry(position)
             self.end()
             raise
-        self._launcher = self.library.launcher(self.body.products > 0)
         for named in self.list.named:
             self.list.set(named, self._word(named, context))
         self.graph = None
@@ -212,7 +212,7 @@ class Binding:
         return found
 
     def saved(self) -> list[tuple[Any, Any]]:
-        """What is carried now, and the run's flag, each with a copy. Raises `MemoryBudgetError`."""
+        """What is carried now, and the run's flag, each with a copy. Raises `MemoryError`."""
         found = [buffers[self.odd] for buffers in self.carried.values()]
         return [(x, self.library.xp.array(x)) for x in (*found, *([] if self._flag is None else [self._flag]))]
 
@@ -283,7 +283,7 @@ class Binding:
     def has_graph(self) -> bool:
         """Whether there is a graph of the list as it is.
 
-        Raises `MemoryBudgetError` where a budget has no memory for the products' workspace.
+        Raises `MemoryError` where there is no memory for the products' workspace.
         """
         key = self.list.state, self._have_workspace()
         self.graph = self._graphs.get(key)
@@ -316,7 +316,7 @@ class Binding:
     def capture(self) -> None:
         """Have a graph of the list, which ends where the loop does.
 
-        Raises `graphs.Refused`, and `MemoryBudgetError` where a budget has no memory for the products' workspace.
+        Raises `graphs.Refused`, and `MemoryError` where there is no memory for the products' workspace.
         """
         addresses = self._called.graphs()
         if isinstance(addresses, str):

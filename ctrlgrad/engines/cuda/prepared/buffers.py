@@ -12,7 +12,6 @@ from ctrlgrad.engines.cuda.prepared.model import CarriedArray, CarriedTable
 from ctrlgrad.engines.cuda.prepared.operands import Given, contiguous
 from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_table
 from ctrlgrad.engines.cuda.stacks import own_array
-from ctrlgrad.errors import MemoryBudgetError
 
 
 def captured(context: Context, shared: Sequence[Any], inputs: Sequence[Input]) -> dict[Given, Any]:
@@ -34,7 +33,7 @@ def array_buffers(context: Context, its: CarriedArray, carry: list[Any], positio
     carry[position] = None
     try:
         array, was_copied = own_array(holder, library)
-    except MemoryBudgetError:
+    except MemoryError:
         carry[position] = holder[0]
         raise
     context.counts.calls += was_copied
@@ -66,7 +65,7 @@ def table_buffers(
     try:
         for number, part in enumerate((its.rows, its.marks)):
             buffers.append(array_buffers(context, part, held, number))
-    except MemoryBudgetError:
+    except MemoryError:
         carry[position] = Table(*(array for array, _ in buffers), *held[len(buffers) :])
         raise
     return buffers[0], buffers[1]

@@ -105,7 +105,7 @@ class StackRows:
     def lent(self, carry: Values, needed: int) -> RowMemory:
         """Memory for the rows of a run: so many, where the host knows that.
 
-        Raises `MemoryBudgetError`.
+        Raises `MemoryError`.
         """
         its, stack, self._aside = self.its, carry[self.position], None
         if self._pops_endless:
@@ -126,7 +126,7 @@ class StackRows:
         return self._memory(self._aside, count, count)
 
     def more(self, rows: int) -> RowMemory:
-        """Memory for the rows of a run that has pushed so many. Raises `MemoryBudgetError`."""
+        """Memory for the rows of a run that has pushed so many. Raises `MemoryError`."""
         return self._empty(rows + self.most + self.its.at_least)
 
     # Popped as often as only the card knows.
@@ -147,7 +147,7 @@ class StackRows:
         return replace(self._memory(stack.top()[0], count, count), is_whole=is_whole)
 
     def taken_aside(self, stack: Stack, wanted: int) -> RowMemory:
-        """So many rows as they come off the stack, if there are. Raises `MemoryBudgetError`."""
+        """So many rows as they come off the stack, if there are. Raises `MemoryError`."""
         its, context = self.its, self.context
         assert its.dtype is not None
         there = stack.alike(its.shape) if isinstance(stack, DeviceStack) else len(stack)

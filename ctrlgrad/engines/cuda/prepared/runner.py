@@ -23,7 +23,6 @@ from ctrlgrad.engines.cuda.prepared.passes import Passes, TooManyPasses, fitting
 from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows, pushed_too_many
 from ctrlgrad.engines.cuda.prepared.state import LoopState, Way
 from ctrlgrad.engines.cuda.prepared.table_rows import Table, as_stack
-from ctrlgrad.errors import MemoryBudgetError
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
@@ -88,7 +87,7 @@ class Iterations:
     def _listed(self, most: int, longest: int = 0, is_again: bool = False) -> int:
         """Run iterations from the list; none where that cannot be.
 
-        Of those that run again `MemoryBudgetError` is raised where there is no memory for that.
+        Of those that run again `MemoryError` is raised where there is no memory for that.
         """
         form = self._form
         # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
@@ -121,11 +120,11 @@ class Iterations:
                 rows |= more
                 count = self._counted[0]
                 self._launch(form.body, binding, rows, count, in_graph and count > TURN)
-        except MemoryBudgetError:
+        except MemoryError:
             if is_again:
                 raise
             # Step by step a loop needs less: a carry is gone when it has been read.
-            self._refuse("the budget has no memory for its buffers")
+            self._refuse("there is no memory for its buffers")
             return 0
         return self._moved(form.body, binding)
 
@@ -278,8 +277,8 @@ class Iterations:
                     binding.capture()
             except Refused as reason:
                 self._refused_graph(reason)
-            except MemoryBudgetError:
-                self._has_no_graph, self.body.without_graph = True, "the budget has no memory for its products"
+            except MemoryError:
+                self._has_no_graph, self.body.without_graph = True, "there is no memory for its products"
         return binding.graph is not None and not self._is_refused
 
     def _refused_graph(self, reason: Refused) -> None:
@@ -375,7 +374,7 @@ class Iterations:
             binding = form.take(self.context)
             try:
                 binding.begin(self.context, given, state.carry)
-            except MemoryBudgetError:
+            except MemoryError:
                 form.give_back(binding)
                 raise
         self._binding = binding

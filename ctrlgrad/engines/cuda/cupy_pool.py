@@ -1,0 +1,86 @@
+"""The pool of a session: what nobody uses can always go back to the card.
+
+A pool of CuPy's cuts small arrays off large pieces of the card's memory, and a piece goes back when nothing of it is
+used: as long as a number lies in it, megabytes are of no use to what is larger. Within a limit that is an array that
+is refused though the budget has room for it. So in a session with a budget for the device there is a pool for each
+size. None of them ever cuts anything off; where one is to grow, those that were not asked for longest give back what is
+free. Without a budget one pool is enough.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from ctrlgrad.memory.devices.cuda import GRANULE
+from ctrlgrad.memory.sizes import rounded_up
+
+
+class SessionPool:
+    """As CuPy's `MemoryPool`, as far as a session needs it, and for the device that is current."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._make, self._out_of_memory = cupy.cuda.MemoryPool, cupy.cuda.memory.OutOfMemoryError
+        # Of sessions without a limit; and by their sizes the others, what was asked for last at the end.
+        self._any = self._make()
+        self._sized: OrderedDict[int, Any] = OrderedDict()
+        self._limit = 0
+        # A finalizer may free memory in the middle of it, but asks for none.
+        self._lock = threading.Lock()
+
+    def malloc(self, nbytes: int) -> Any:
+        """Memory for the current stream. Raises CuPy's `OutOfMemoryError` where the limit or the card has none."""
+        with self._lock:
+            if not self._limit or not nbytes:
+                return self._any.malloc(nbytes)
+            size = rounded_up(nbytes, GRANULE)
+            if size not in self._sized:
+                self._sized[size] = self._make()
+            self._sized.move_to_end(size)
+            pool = self._sized[size]
+            if pool.free_bytes() < size:
+                self._let_grow(pool, size)
+            try:
+                return pool.malloc(size)
+            except self._out_of_memory:
+                # What was free in it was another stream's; or the card is full, and it is others' by now.
+                self.free_all_blocks()
+                self._let_grow(pool, size)
+                return pool.malloc(size)
+
+    def total_bytes(self) -> int:
+        """What is taken from the card, used and free."""
+        return sum(pool.total_bytes() for pool in self._pools())
+
+    def set_limit(self, size: int) -> None:
+        """The most that is ever taken from the card from now on; 0: all that there is."""
+        self._limit = size
+
+    def free_all_blocks(self) -> None:
+        """Give back all that is free."""
+        for pool in self._pools():
+            pool.free_all_blocks()
+
+    def _pools(self) -> Iterator[Any]:
+        yield self._any
+        yield from self._sized.values()
+
+    def _let_grow(self, pool: Any, size: int) -> None:
+        """Have a pool take so many bytes from the card, if they are there, and no more."""
+        taken = self.total_bytes()
+        for collects in (False, True):
+            if collects and taken + size > self._limit:
+                gc.collect()
+            for other in self._pools():
+                if taken + size <= self._limit:
+                    break
+                before = other.total_bytes()
+                other.free_all_blocks()
+                taken -= before - other.total_bytes()
+        pool.set_limit(size=max(pool.total_bytes() + min(size, self._limit - taken), 1))
+
+
+__all__ = ["SessionPool"]
