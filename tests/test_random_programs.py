@@ -24,6 +24,7 @@ from random_programs.expected import ProgramMismatch, UnsuitableError, describe
 from random_programs.generate import generate, write
 from random_programs.kinds import SCALAR, Variable
 from random_programs.program import Argument, Block, Carried, Line, Program, Structure, While
+from random_programs.python_source import python_source
 from random_programs.source import plain_source, traced_source
 from random_programs.writer import FEATURES
 
@@ -81,7 +82,15 @@ DTYPES = {
 }
 CHANCES = {"key", "split", "fold_in", "random numbers", "random integer"}
 ARRAYS = {"new array", "unstack", "push", "write", "read", "stack of an array"}
-PARTS = {"static index", "traced index", "slice", "dynamic slice", "gather", "at set", "at add", "unknown_dims"}
+PARTS = {"static index", "traced index", "slice", "dynamic slice", "gather", "at set", "at add", "unknown_dims"} | {
+    "part along axes",
+    "part along axes: set",
+    "part along axes: add",
+    "part along axes: multiply",
+    "part along axes: max",
+    "moving window",
+    "moving window replaced",
+}
 OPERATIONS = {"unary", "binary", "sum", "sum between", "matmul", "concatenate", "transpose", "where"}
 KINDS = {"integer arithmetic", "floor of a float", "compare floats", "compare integers", "logic", "stop_gradient"}
 
@@ -132,6 +141,22 @@ def test_a_program_is_written_in_two_forms() -> None:
         "    (v6,) = (c3,)\n"
         "    return (v6,)\n"
     )
+
+
+def test_a_program_is_written_with_pythons_control_flow() -> None:
+    assert python_source(halving()) == (
+        "def program(x1):\n"
+        "    (c3,) = (x1,)\n"
+        "    while True:\n"
+        "        b4 = c3 < 2.0\n"
+        "        if not b4:\n"
+        "            break\n"
+        "        v5 = c3 + np.sin(x1)\n"
+        "        (c3,) = (v5,)\n"
+        "    (v6,) = (c3,)\n"
+        "    return (v6,)\n"
+    )
+    assert examine(replace(halving(), python=True), Share(jax="scan")).iterations == 3
 
 
 def test_every_judge_speaks() -> None:
@@ -237,13 +262,14 @@ def test_programs_hold_every_construct() -> None:
     seen: Counter[str] = Counter()
     depths: set[int] = set()
     sizes: set[bool] = set()
-    for number in range(300):
+    for number in range(500):
         program = generate(number)
         contents = program.contents()
         depths.add(contents.pop("depth", 0))
         seen.update(contents.keys())
         sizes.add(program.has_unknown_sizes)
-    expected = CONSTRUCTS | CALLS | BRANCHES | ARRAYS | PARTS | OPERATIONS | KINDS | CARRIES | DTYPES | CHANCES
+    rows = {"vmap along another axis", "vmap to another axis"}
+    expected = rows | CONSTRUCTS | CALLS | BRANCHES | ARRAYS | PARTS | OPERATIONS | KINDS | CARRIES | DTYPES | CHANCES
     assert not expected - set(seen)
     assert depths >= {0, 1, 2, 3} and sizes == {False, True}
 
@@ -253,12 +279,13 @@ ADDED = {
     "bare": CARRIES - {"carry passed through"},
     "rules": {"call custom_jvp", "call custom_vjp"},
     "gradients": {"call grad", "call jvp", "call linearize", "grad inside", "jvp inside", "linearize inside"},
-    "vmap": {"call vmap"},
+    "vmap": {"call vmap", "vmap along another axis", "vmap to another axis"},
     "dtypes": DTYPES,
     "zero": {"axis without elements"},
     "long": {"long axis"},
     "random": CHANCES,
     "limits": {"maximum_iterations"},
+    "python": {"Python's control flow"},
 }
 
 

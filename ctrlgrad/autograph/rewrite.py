@@ -68,7 +68,7 @@ class _ControlFlow(control_flow.ControlFlowTransformer):  # type: ignore[misc]
 def _assigning(statements: list[Any], node: ast.stmt, *scopes: Any) -> list[Any]:
     """The statements that stand for a node, the last of which is its call, with one more argument."""
     bound = {str(name) for scope in scopes for name in anno.getanno(node, scope).bound if not name.is_composite()}
-    names = [ast.Constant(name) for name in sorted(bound)]
+    names: list[ast.expr] = [ast.Constant(name) for name in sorted(bound)]
     statements[-1].value.args.append(ast.Tuple(names, ast.Load()))
     return statements
 

@@ -158,7 +158,7 @@ class _Masked:
                 lambda inside: [Term(inside, new.value)],
                 lambda inside: [
                     choose_rows_of_one_size(
-                        *(Term(inside, x.value) for x in (mask, new, old)), "what the branches give"
+                        *(Term(inside, x.value) for x in (mask, new, old)), of="what the branches give"
                     )
                 ],
             ]

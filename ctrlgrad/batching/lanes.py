@@ -201,7 +201,7 @@ def choose_rows(mask: Term, a: Term, b: Term) -> Term:
     return emit("where", emit("expand_dims", mask, axes=axes) if axes else mask, a, b)
 
 
-def choose_rows_of_one_size(mask: Term, a: Term, b: Term, of: str) -> Term:
+def choose_rows_of_one_size(mask: Term, a: Term, b: Term, *, of: str) -> Term:
     """Row by row a or b, whose sizes must be equal: there is no array of rows of different sizes, and a size of 1 would
     be repeated to meet another one. `of` says in the error what they are the sizes of."""
     return choose_rows(mask, of_one_size(a, dict(enumerate(b.dims[1:], 1)), of), b)

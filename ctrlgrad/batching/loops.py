@@ -164,7 +164,7 @@ def _kept(active: Term, new: Term, old: Term) -> Term:
     # Sizes that change from iteration to iteration do so for all rows, or there is no array that holds them.
     everyone = emit("all", active, axes=(0,), keepdims=False)
     some = lambda inside: [
-        choose_rows_of_one_size(*(Term(inside, x.value) for x in (active, new, old)), "what a loop carries")
+        choose_rows_of_one_size(*(Term(inside, x.value) for x in (active, new, old)), of="what a loop carries")
     ]
     (kept,) = choose(active.builder, everyone, [some, lambda inside: [Term(inside, new.value)]])
     return kept

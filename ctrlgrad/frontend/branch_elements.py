@@ -11,12 +11,7 @@ from ctrlgrad.frontend.tracer import Traced
 
 def of_equal_elements(regions: Sequence[Traced]) -> list[Traced]:
     """The branches, each of whose arrays without an element has the one that another branch gives it."""
-    return [
-        Traced(region.builder.name, lambda _, region=region: _learned(region, regions), builder=region.builder)
-        if has_open_elements(region.result)
-        else region
-        for region in regions
-    ]
+    return [_taught(region, regions) if has_open_elements(region.result) else region for region in regions]
 
 
 def learned_of(region: Traced, mine: Any, other: Any) -> Any:
@@ -28,11 +23,11 @@ def learned_of(region: Traced, mine: Any, other: Any) -> Any:
     return mine if learned is None else learned
 
 
-def _learned(region: Traced, regions: Sequence[Traced]) -> Any:
+def _taught(region: Traced, regions: Sequence[Traced]) -> Traced:
     result = region.result
     for other in regions:
         result = learned_of(region, result, other.result)
-    return result
+    return Traced(region.builder.name, lambda _: result, builder=region.builder)
 
 
 __all__ = ["learned_of", "of_equal_elements"]

@@ -6,7 +6,21 @@ from contextlib import nullcontext
 from typing import Literal
 
 from random_programs.constructs import as_it_is, construct, declare_out, structure, value_of, write_statements
-from random_programs.kinds import SCALAR, Array, Bool, Float, Int, Kind, Typed, Unknown, Variable, is_filled, shape_text
+from random_programs.kinds import (
+    SCALAR,
+    Array,
+    Bool,
+    Dim,
+    Float,
+    Int,
+    Kind,
+    Typed,
+    Unknown,
+    Variable,
+    is_filled,
+    shape_text,
+    without,
+)
 from random_programs.program import Block, Branch, Call, Parameter, Structure
 from random_programs.writer import Writer
 
@@ -136,7 +150,7 @@ def derivative(w: Writer) -> None:
         block = w.finished([result])
     outs = tuple(w.fresh("g") for _ in kinds)
     made = tuple(p for p, _ in parameters)
-    w.statements.append(Call(form, made, Structure("bare"), block, outs, (), outside, tuple(directions)))
+    w.statements.append(Call(form, made, Structure("bare"), block, outs, visible=outside, directions=tuple(directions)))
     for out, kind in zip(outs, kinds, strict=True):
         # A derivative may be of any size: it is seen through a bounded function.
         w.line(kind, f"{form} inside", f"np.sin({out})")
@@ -157,10 +171,10 @@ def vmap(w: Writer) -> None:
         call(w)
         return
     size = leading[1].dims[0]
-    parameters: list[tuple[Parameter, Kind]] = [_row(w, *leading)]
-    more = w.floats(lambda k: k.rank > 0 and k.dims[0] == size)
+    parameters: list[tuple[Parameter, Kind]] = [_row(w, *leading, size)]
+    more = w.floats(lambda k: size in k.dims)
     if more is not None and w.chance(2):
-        parameters.append(_row(w, *more))
+        parameters.append(_row(w, *more, size))
     if w.chance(3):
         shared = w.pick(lambda k: isinstance(k, Float | Int | Bool))
         if shared is not None:
@@ -179,11 +193,12 @@ def vmap(w: Writer) -> None:
         if not found:
             found = [w.line(SCALAR, "sum", f"np.sin(np.sum({parameters[0][0].inner}))")]
         block = w.finished([v.name for v in found])
-    outs, rows = [], []
+    outs, rows, axes = [], [], []
     for variable in found:
         kind = variable.kind
+        axes.append(w.choose((0, 0, kind.rank)) if isinstance(kind, Float) else 0)
         if isinstance(kind, Float):
-            outs.append(w.declare(Float((size, *kind.dims))))
+            outs.append(w.declare(Float((*kind.dims[: axes[-1]], size, *kind.dims[axes[-1] :]))))
             rows.append(shape_text(kind.dims))
             continue
         assert isinstance(size, int)
@@ -193,8 +208,11 @@ def vmap(w: Writer) -> None:
         else:
             outs.append(w.declare(Typed((size,), "int64" if isinstance(kind, Int) else "bool")))
             rows.append("()")
-    w.statements.append(Call("vmap", tuple(p for p, _ in parameters), structure(w), block, tuple(outs), tuple(rows)))
+    made = tuple(p for p, _ in parameters)
+    w.statements.append(Call("vmap", made, structure(w), block, tuple(outs), tuple(rows), tuple(axes)))
 
 
-def _row(w: Writer, name: str, kind: Float) -> tuple[Parameter, Kind]:
-    return Parameter(w.fresh("p"), name, mapped=True), Float(kind.dims[1:])
+def _row(w: Writer, name: str, kind: Float, size: Dim) -> tuple[Parameter, Kind]:
+    """A parameter for the rows along an axis of this size."""
+    axis = w.choose([axis for axis, dim in enumerate(kind.dims) if dim == size])
+    return Parameter(w.fresh("p"), name, mapped=True, axis=axis), without(kind, axis)

@@ -12,7 +12,7 @@ def _key(w: Writer) -> str | None:
     return None if found is None else found.name
 
 
-@operation(4)
+@operation(6)
 def new_key(w: Writer) -> bool:
     if "random" not in w.features:
         return False
@@ -26,7 +26,7 @@ def new_key(w: Writer) -> bool:
     return key is not None or name is not None
 
 
-@operation(8)
+@operation(12)
 def random_numbers(w: Writer) -> bool:
     key = _key(w)
     if key is None:

@@ -43,7 +43,7 @@ def write(choices: Choices, features: frozenset[str] = frozenset(FEATURES)) -> P
     coarse = "dtypes" in features and choices.number(0, 9) == 9
     python = "python" in features and choices.number(0, 3) == 3
     most = MOST_STATEMENTS[choices.number(0, len(MOST_STATEMENTS) - 1)]
-    w = Writer(choices, cuts=cuts, most=most, features=features, coarse=coarse)
+    w = Writer(choices, cuts=cuts, most=most, features=features, coarse=coarse, python=python)
     rng = np.random.default_rng(choices.number(0, 999))
     arguments = _arguments(w, rng)
     write_statements(w, 8)

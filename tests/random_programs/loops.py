@@ -81,10 +81,11 @@ def _slot(w: Writer, free: bool) -> Slot:
 
 
 def _collecting(w: Writer) -> Slot:
-    """A TensorArray that learns its element from the body."""
+    """A TensorArray that learns its element from the body, which Python may never run."""
     found = w.floats(lambda k: k.rank < 2 and k.is_static)
     element = SCALAR.dims if found is None else found[1].dims
-    carried = Carried(w.fresh("c"), 'cg.TensorArray("float64", rewritable=True)', "", "[]")
+    known = f", element_shape={shape_text(element)}" if w.python else ""
+    carried = Carried(w.fresh("c"), f'cg.TensorArray("float64", rewritable=True{known})', "", "[]")
     return Slot(carried, Array(element, None, False), collects=True)
 
 

@@ -104,11 +104,12 @@ class Scan:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a branch or function, and what it is called with; `mapped`: by rows."""
+    """A parameter of a branch or function, and what it is called with; `mapped`: along an axis, row by row."""
 
     inner: str
     operand: str
     mapped: bool = False
+    axis: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ class Call:
     outs: tuple[str, ...]
     # Of a vmap: what a row of each result is, as text, for the case that there is none.
     rows: tuple[str, ...] = ()
+    # Where the rows of each result lie.
+    out_axes: tuple[int, ...] = ()
     # Of a derivative: what it may use from outside.
     visible: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
@@ -242,5 +245,10 @@ def _traits(statement: Statement) -> Iterator[str]:
             yield "identical branches"
         if any(not any(result[0].islower() for result in block.results) for block in blocks):
             yield "constant branch"
+    if isinstance(statement, Call):
+        if any(p.axis for p in statement.parameters):
+            yield "vmap along another axis"
+        if any(statement.out_axes):
+            yield "vmap to another axis"
     if isinstance(statement, Branch | For) and statement.note:
         yield statement.note

@@ -44,10 +44,6 @@ class _Python(Traced):
         self.assign([c.out for c in loop.carry], inner)
 
     def for_(self, loop: For) -> None:
-        if loop.upper.isdigit() and int(loop.upper) <= int(loop.lower):
-            # Python's own, which does not even look at the body: a `TensorArray` would learn no element.
-            super().for_(loop)
-            return
         inner = [c.inner for c in loop.carry]
         self.assign(inner, [c.start for c in loop.carry])
         self.emit(f"for {loop.index} in range({loop.lower}, {loop.upper}):")

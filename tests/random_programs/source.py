@@ -213,7 +213,9 @@ class Traced(_Writer):
             self.assign(call.outs, [along])
             return
         elif call.form == "vmap":
-            called = f"cg.vmap({name}, in_axes={_tuple([('None', '0')[p.mapped] for p in call.parameters])})"
+            axes = [str(p.axis) if p.mapped else "None" for p in call.parameters]
+            out = f", out_axes={pack(call.structure, [*map(str, call.out_axes)])}" if any(call.out_axes) else ""
+            called = f"cg.vmap({name}, in_axes={_tuple(axes)}{out})"
         else:
             called = f"cg.{call.form}({name})"
         operands = ", ".join(p.operand for p in call.parameters)
@@ -331,16 +333,19 @@ class _Plain(_Writer):
         for name in lists:
             self.emit(f"{name} = []")
         row = self.label("row")
-        mapped = next(p.operand for p in call.parameters if p.mapped)
-        self.emit(f"for {row} in range(len({mapped})):")
+        mapped = next(p for p in call.parameters if p.mapped)
+        self.emit(f"for {row} in range(np.shape({mapped.operand})[{mapped.axis}]):")
         with self.indented():
-            operands = [f"{p.operand}[{row}]" if p.mapped else p.operand for p in call.parameters]
+            operands = [
+                f"np.take({p.operand}, {row}, axis={p.axis})" if p.mapped else p.operand for p in call.parameters
+            ]
             self.assign([p.inner for p in call.parameters], operands)
             self.statements(call.block.statements)
             for name, result in zip(lists, call.block.results, strict=True):
                 self.emit(f"{name}.append({result})")
-        for name, out, shape in zip(lists, call.outs, call.rows, strict=True):
-            self.emit(f"{out} = stacked({name}, {shape})")
+        for name, out, shape, axis in zip(lists, call.outs, call.rows, call.out_axes, strict=True):
+            rows = f"stacked({name}, {shape})"
+            self.emit(f"{out} = {f'np.moveaxis({rows}, 0, {axis})' if axis else rows}")
 
     def derivative(self, call: Call) -> None:
         """Differentiated here and now, by the reference engine, of concrete values; decisions were noted before.

@@ -50,11 +50,14 @@ class Writer:
         most: int,
         features: frozenset[str] = frozenset(FEATURES),
         coarse: bool = False,
+        python: bool = False,
     ) -> None:
         self.choices = choices
         self.cuts = cuts
         self.features = features
         self.coarse = coarse
+        # Whether Python's own control flow decides what happens while a program is traced.
+        self.python = python
         self.visible: list[Variable] = []
         # The carries of the loops around, and whether no size may depend on data here.
         self.carried: list[Variable] = []
