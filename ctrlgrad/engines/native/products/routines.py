@@ -18,6 +18,7 @@ from ctrlgrad.engines.native.products import (
     fields,
     function,
     kernels,
+    lu,
     pack,
     plain,
     pool,
@@ -44,6 +45,7 @@ _MODULES = (
     function,
     kernels,
     loops,
+    lu,
     pack,
     plain,
     pool,
@@ -62,6 +64,7 @@ _MODULES = (
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
 # Triangular systems and Cholesky factors: of real numbers or complex ones; of few rows, without products, or of any.
+# LU beside those of real numbers of any size.
 _SMALL = "small"
 _TRIANGLES = {
     "triangles": slice(0, 1),
@@ -105,7 +108,8 @@ def parts(machine: Target) -> list[Part]:
 
 def _of_triangles(field: Field, name: str) -> list[str]:
     small = name.startswith(_SMALL)
-    return [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
+    found = [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
+    return found if small or field.parts == 2 else [*found, *lu.symbols(field)]
 
 
 def source(machine: Target, part: Part) -> str:
@@ -134,6 +138,7 @@ def source(machine: Target, part: Part) -> str:
         for field in fields.fields(kind)[_TRIANGLES[part.name]]:
             lines += [*triangular.parts(field, small), *triangular.triangular(field, small)]
             lines += cholesky.cholesky(field, small)
+            lines += [] if small or field.parts == 2 else lu.lu(field)
     else:
         (kind,) = part.kinds
         lines.append(kernels.source(kind, part.name))
