@@ -192,11 +192,33 @@ def test_matrices_that_turn_out_to_be_large_go_to_lapack(calls: list[str]) -> No
     n = factors.LARGEST + 1
     a = np.random.default_rng(2).normal(size=(n, n))
     signature = (cg.TensorSpec((None, None)),)
-    for fn in (lambda a: L.solve(a, a[:, :2]), lambda a: L.cholesky(a @ a.T), L.det):
+    for fn in (lambda a: L.solve(a, a[:, :2]), lambda a: L.cholesky(a @ a.T), L.det, cg.grad(lambda a: L.det(a))):
         assert_same(both(fn, a, signature=signature), 1e-6)
-    assert calls == ["solve", "det"]
-    assert_same(both(lambda a: L.solve(a, a[:, :2]), a), 1e-6)
-    assert calls[2:] == ["solve"]
+    assert calls == ["det", "adjugate"]
+    assert_same(both(L.det, a), 1e-6)
+    assert calls[2:] == ["det"]
+
+
+@pytest.mark.parametrize("columns", [(), (1,), (70,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_linear_systems_and_their_gradients_call_no_kernel(
+    dtype: str, columns: tuple[int, ...], calls: list[str]
+) -> None:
+    n = 2 * factors.LARGEST + 1
+    rng = np.random.default_rng(8)
+    a, b = rng.normal(size=(n, n)).astype(dtype), rng.normal(size=(n, *columns)).astype(dtype)
+    a += 2 * n**0.5 * np.eye(n, dtype=dtype)
+
+    def loss(np_: Any) -> Any:
+        return lambda a, b: np_.sum(np_.sin(np_.linalg.solve(a, b) * 5))
+
+    found = cg.function(cg.grad(loss(cnp), argnums=(0, 1)), engine="native")(a, b)
+    assert not calls
+    with jax.enable_x64(True):
+        expected = jax.grad(loss(jax.numpy), argnums=(0, 1))(a.astype("d"), b.astype("d"))
+    for x, y in zip(found, map(np.asarray, expected), strict=True):
+        assert x.dtype == dtype
+        np.testing.assert_allclose(x, y, rtol=0, atol=np.abs(y).max() * n * np.finfo(dtype).eps)
 
 
 def likelihood(np_: Any, linalg: Any) -> Any:

@@ -392,7 +392,7 @@ def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch:
     monkeypatch.setattr(routines, "compiled", noted)
     for _ in range(2):
         found = routines.Routines(target.host())
-        assert found["cg_lu_solve_f64"] and found["cg_gemm_f32"] != found["cg_gemm_packed_f32"]
+        assert found["cg_lu_solve_small_f64"] and found["cg_gemm_f32"] != found["cg_gemm_packed_f32"]
         assert compiled == [("solves", ["f64"]), ("pool", ["f32", "f64"]), ("products", ["f32"])]
 
 
@@ -431,5 +431,5 @@ def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.
 
 def test_every_routine_has_its_name() -> None:
     names, tiles = list(routines.Routines(target.host())), 3 * len(heights(real.reals(target.host())[0]))
-    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 4 + 4 * 8 + 4 + 5
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 6 + 4 * 8 + 4 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

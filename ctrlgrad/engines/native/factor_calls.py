@@ -8,12 +8,15 @@ from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.product_calls import known, moved
 from ctrlgrad.engines.native.products import blocks, kernels, real
+from ctrlgrad.engines.native.products.solves import MOST_ROWS
 from ctrlgrad.engines.native.products.triangular import BLOCK
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Factorise, View
 from ctrlgrad.plan.sizes import ONE
 
 _ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
+# Those that are made of products, but for so few rows.
+_FEW_ROWS = {"lu_solve": MOST_ROWS, "triangular_solve": BLOCK, "cholesky": BLOCK}
 _KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128"}
 
 
@@ -24,10 +27,9 @@ class FactorsWriter:
         self.plan, self.w, self.step = plan, plan.w, step
         self.kind = _KINDS[step.result.dtype.char]
         self.name = _ROUTINES[step.how]
-        if step.largest is None:
-            # Made of products, but for few rows.
+        if self.name in _FEW_ROWS:
             n, columns = (known(size) for size in step.result.shape[-2:])
-            if n is not None and n <= BLOCK:
+            if step.largest is not None or (n is not None and n <= _FEW_ROWS[self.name]):
                 self.name += "_small"
             else:
                 self.declare_kernels(columns)

@@ -350,8 +350,8 @@ class KernelWriter:
             at = offsets[place]
             differ = any(is_vector for _, is_vector in arguments)
             if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)):
-                lanes = Lanes(axis, width, further, first)
-                return read_lanes(self, lanes, place, at, arguments, operand.gathered, part), True
+                apart = Lanes(axis, width, further, first)
+                return read_lanes(self, apart, place, at, arguments, operand.gathered, part), True
             for (argument, _), stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
             if not moved:

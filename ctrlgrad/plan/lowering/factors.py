@@ -1,8 +1,8 @@
 """Linear systems, Cholesky factors, determinants and adjugates.
 
-Triangular systems and Cholesky factors are of matrices of any size, real or complex; what goes by LU is of small real
-ones. Where a matrix has no answer, or sizes that only run time knows turn out to be large, the reference kernel is
-called: it says what is wrong, or computes it.
+Triangular systems and Cholesky factors are of matrices of any size, real or complex; linear systems are of real ones of
+any size, determinants of small real ones. Where a matrix has no answer, or sizes that only run time knows turn out to
+be large, the reference kernel is called: it says what is wrong, or computes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ctrlgrad.plan.model import Array, Factorise, Kernel, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
 Factors = Literal["solve", "triangular_solve", "cholesky", "pivots"]
-# Rows of a matrix up to which LU in the loop is faster than a call of LAPACK from Python.
+# Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
 LARGEST = 64
 
 
@@ -39,15 +39,17 @@ def _may_be_small(state: State, node: Node) -> bool:
 
 
 def solve(state: State, node: Node) -> None:
-    if _may_be_small(state, node):
-        _system(state, node, "solve", None, LARGEST)
+    if dtype_kind(node.operands[0].tensor.dtype) == "f":
+        _system(state, node, "solve", None)
+    else:
+        outside(state, node)
 
 
 def triangular_solve(state: State, node: Node) -> None:
-    _system(state, node, "triangular_solve", Triangle.of(node), None)
+    _system(state, node, "triangular_solve", Triangle.of(node))
 
 
-def _system(state: State, node: Node, how: Factors, triangle: Triangle | None, largest: int | None) -> None:
+def _system(state: State, node: Node, how: Factors, triangle: Triangle | None) -> None:
     a, b = (state.tensor(v) for v in node.operands)
     batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], node.result.tensor.shape[:-2])
     n = _side(state, a.shape)
@@ -56,7 +58,7 @@ def _system(state: State, node: Node, how: Factors, triangle: Triangle | None, l
     left = state.in_memory(spread(state, a, (*batch, n, n)))
     right = state.in_memory(spread(state, b, (*batch, n, columns)))
     result = state.array(node.result.tensor.dtype, (*batch, n, columns))
-    done = _emit(state, node, how, result, left, right, triangle, largest)
+    done = _emit(state, node, how, result, left, right, triangle, largest=None)
     state.items[node.result] = result.view
     or_outside(state, node, done, lambda: None, result.shape)
 

@@ -16,7 +16,7 @@ diagonal on. The unblocked form is Golub and Van Loan's, "Matrix Computations", 
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.fields import Field, Planes, add_product, squares
-from ctrlgrad.engines.native.products.function import Function
+from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.substitution import multiply_add, planes_at
 from ctrlgrad.engines.native.products.triangular import BLOCK, HALVES, and_for_products, as_parts, halves_name
 from ctrlgrad.engines.native.products.whole import given
@@ -69,7 +69,15 @@ def _factor(kind: Field, small: bool) -> str:
         f.leave(f"i64 {status}")
     # U^H, whose rows are columns: of complex numbers the planes that have it are the first and the last.
     beside = w.moved(f, real, 0, middle).pointers[0]
-    solved = {"w": beside, "a": w.pointers[0], "ai": w.pointers[-1], "ra": 1, "ca": "%rw", "n": half, "r": rest}
+    solved: dict[str, Number] = {
+        "w": beside,
+        "a": w.pointers[0],
+        "ai": w.pointers[-1],
+        "ra": 1,
+        "ca": "%rw",
+        "n": half,
+        "r": rest,
+    }
     f.line(f"call void @{halves_name(kind)}({given(HALVES, **solved, unit='false', lower='true')})")
     with f.loop(0, rest, STRIP) as j:
         at, rows = f.add(middle, j), f.smaller(f.sub(rest, j), STRIP)
@@ -137,7 +145,7 @@ def _routine(kind: Field, small: bool) -> str:
         for value, place in zip(values, w.moved(f, real, i, j).pointers, strict=False):
             real.put(f, value, place)
     behind = f.at("%scratch", f.rounded_up(f.mul(f.mul(plane, kind.planes), real.bytes), 64), "i8")
-    numbers = {"w": w.pointers[0], "plane": plane, "rw": width, "first": 0, "scratch": behind}
+    numbers: dict[str, Number] = {"w": w.pointers[0], "plane": plane, "rw": width, "first": 0, "scratch": behind}
     status = f.op(f"call i64 @factor_{kind.name}({given(FACTOR, **numbers)})")
     with f.leaving_when(f.test("ne", status, 0)):
         f.leave(f"i64 {status}")

@@ -92,9 +92,10 @@ class Products:
         c = (out.ctypes.data, _strides(out)[0])
         routine(*c, a.ctypes.data, *_strides(a), b, *b_strides, *sizes, int(accumulate), scratch.ctypes.data)
 
-    def lu_solve(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, int]:
+    def lu_solve(self, a: np.ndarray, b: np.ndarray, small: bool = False) -> tuple[np.ndarray, int]:
         """x with a x = b, and the status: 0, or one more than the number of the pivot that is 0."""
-        return self._solve("lu_solve", a, b)
+        self._need_for(a, small)
+        return self._solve("lu_solve_small" if small else "lu_solve", a, b)
 
     def triangular_solve(
         self, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, small: bool = False

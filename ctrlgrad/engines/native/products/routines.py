@@ -18,6 +18,7 @@ from ctrlgrad.engines.native.products import (
     fields,
     function,
     kernels,
+    lu,
     pack,
     plain,
     pool,
@@ -44,6 +45,7 @@ _MODULES = (
     function,
     kernels,
     loops,
+    lu,
     pack,
     plain,
     pool,
@@ -61,14 +63,8 @@ _MODULES = (
 )
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
-# Triangular systems and Cholesky factors: of real numbers or complex ones; of few rows, without products, or of any.
-_SMALL = "small"
-_TRIANGLES = {
-    "triangles": slice(0, 1),
-    "complex triangles": slice(1, 2),
-    "small triangles": slice(0, 1),
-    "small complex triangles": slice(1, 2),
-}
+# Routines on triangles, and LU of real numbers: of any size, of which parts are products, and of few rows, without any.
+_ANY, _FEW = "triangles of {}", "small triangles of {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare i64 @llvm.smin.i64(i64, i64)",
@@ -95,17 +91,18 @@ def parts(machine: Target) -> list[Part]:
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
     systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
     triangles = [
-        Part(name, tuple(symbol for field in fields.fields(kind)[of] for symbol in _of_triangles(field, name)), (kind,))
+        Part(name.format(field.name), tuple(_of_triangles(field, name is _FEW)), (kind,))
         for kind in kinds
-        for name, of in _TRIANGLES.items()
+        for field in fields.fields(kind)
+        for name in (_ANY, _FEW)
     ]
-    simple_part = Part("plain", simple, kinds)
-    return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, *triangles, simple_part]
+    integers = Part("plain", simple, kinds)
+    return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, *triangles, integers]
 
 
-def _of_triangles(field: Field, name: str) -> list[str]:
-    small = name.startswith(_SMALL)
-    return [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
+def _of_triangles(field: Field, small: bool) -> list[str]:
+    found = [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
+    return found if small or field.parts == 2 else [*found, *lu.symbols(field)]
 
 
 def source(machine: Target, part: Part) -> str:
@@ -127,13 +124,12 @@ def source(machine: Target, part: Part) -> str:
     elif part.name == "solves":
         (kind,) = part.kinds
         lines += solves.solves(kind)
-    elif part.name in _TRIANGLES:
-        (kind,) = part.kinds
-        small = part.name.startswith(_SMALL)
-        lines += [] if small else fields.declarations(kind)
-        for field in fields.fields(kind)[_TRIANGLES[part.name]]:
-            lines += [*triangular.parts(field, small), *triangular.triangular(field, small)]
-            lines += cholesky.cholesky(field, small)
+    elif (found := _triangles(part)) is not None:
+        field, small = found
+        lines += [] if small else fields.declarations(field.real)
+        lines += [*triangular.parts(field, small), *triangular.triangular(field, small)]
+        lines += cholesky.cholesky(field, small)
+        lines += [] if small or field.parts == 2 else lu.lu(field)
     else:
         (kind,) = part.kinds
         lines.append(kernels.source(kind, part.name))
@@ -158,9 +154,16 @@ def _uses(part: Part) -> Sequence[str]:
     """The symbols of other parts that one calls."""
     if part.name in ("vectors", "products"):
         return pool.SYMBOLS
-    if part.name in _TRIANGLES and not part.name.startswith(_SMALL):
-        return [name.format(part.kinds[0].name) for name in ("cg_gemm_{}", "cg_gemm_scratch_{}")]
-    return ()
+    found = _triangles(part)
+    if found is None or found[1]:
+        return ()
+    return [name.format(found[0].real.name) for name in ("cg_gemm_{}", "cg_gemm_scratch_{}")]
+
+
+def _triangles(part: Part) -> tuple[Field, bool] | None:
+    """The numbers of a part with routines on triangles, and whether it is the one for few rows; None of another."""
+    every = ((field, name) for kind in part.kinds for field in fields.fields(kind) for name in (_ANY, _FEW))
+    return next(((field, name is _FEW) for field, name in every if part.name == name.format(field.name)), None)
 
 
 class Routines(Mapping[str, int]):

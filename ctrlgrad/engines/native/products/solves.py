@@ -1,8 +1,8 @@
 """Small linear systems: LU with partial pivoting, of some tens of rows.
 
-    cg_lu_solve_TYPE(X, row stride, A, row stride, column stride, B, row stride, column stride, n, r, scratch)
+    cg_lu_solve_small_TYPE(X, row stride, A, row stride, column stride, B, row stride, column stride, n, r, scratch)
     cg_pivots_TYPE(P, A, row stride, column stride, n, scratch)
-    cg_lu_solve_scratch_TYPE(n, r), ...                                   bytes
+    cg_lu_solve_small_scratch_TYPE(n, r), ...                              bytes
 
 Each gives 0, or k + 1 where it stopped at pivot k, which is 0. Then the result is undefined, but for the pivots, which
 are all 0. A and B are not written; A is n by n, B and X are n by r. The pivots are the diagonal of U, the first times
@@ -19,6 +19,9 @@ from collections.abc import Iterator
 
 from ctrlgrad.engines.native.products.function import Function, Number, Variable
 from ctrlgrad.engines.native.products.real import Real
+
+MOST_ROWS = 64
+"""Up to so many rows they are as fast as those of any size, which are made of products."""
 
 _OPERANDS = [("ptr", "a"), ("i64", "ra"), ("i64", "ca")]
 SOLVE = [
@@ -40,13 +43,13 @@ def solves(real: Real) -> list[str]:
 
 
 def symbols(real: Real) -> list[str]:
-    names = ("lu_solve", "pivots")
+    names = ("lu_solve_small", "pivots")
     return [f"cg_{name}_{part}{real.name}" for name in names for part in ("", "scratch_")]
 
 
 def _scratches(real: Real) -> list[str]:
     texts = []
-    for name, has_b in (("lu_solve", 1), ("pivots", 0)):
+    for name, has_b in (("lu_solve_small", 1), ("pivots", 0)):
         sizes = [("i64", "n"), ("i64", "r")][: 1 + has_b]
         f = Function(f"cg_{name}_scratch_{real.name}", sizes, "i64")
         width = f.rounded_up("%n", real.lanes)
@@ -80,7 +83,7 @@ def _subtract(f: Function, real: Real, row: str, factor: str, other: str, first:
 
 
 def _lu_solve(real: Real) -> str:
-    f = Function(f"cg_lu_solve_{real.name}", SOLVE, "i64")
+    f = Function(f"cg_lu_solve_small_{real.name}", SOLVE, "i64")
     right = f.rounded_up("%n", real.lanes)
     width = f.add(right, f.rounded_up("%r", real.lanes))
     rights = real.at(f, "%scratch", right)
@@ -123,7 +126,7 @@ def _eliminated(f: Function, real: Real, width: Number, sign: Variable | None) -
     with f.loop(0, "%n") as k:
         here = real.at(f, "%scratch", f.mul(k, width))
         first = f.sub(k, f.rest(k, real.lanes))
-        best = _pivot(f, real, k, width)
+        best = largest_below(f, real, "%scratch", k, width, "%n")
         with f.when(f.test("ne", best, k)):
             if sign is not None:
                 f.set(sign, f.op(f"fneg {real.scalar} {f.get(sign)}"))
@@ -146,17 +149,17 @@ def _diagonal(f: Function, real: Real, k: str, width: str) -> str:
     return real.element(f, real.at(f, "%scratch", f.add(f.mul(k, width), k)))
 
 
-def _pivot(f: Function, real: Real, k: str, width: Number) -> str:
-    """The row, from k on, whose element in column k is largest."""
+def largest_below(f: Function, real: Real, start: str, k: str, width: Number, n: Number) -> str:
+    """The row, from k on below n, whose element in column k is largest."""
     best, largest = f.variable("i64", k), f.variable(real.scalar, "0.0")
-    column = real.at(f, "%scratch", k)
+    column = real.at(f, start, k)
 
     def size(i: str) -> str:
         value = real.element(f, real.at(f, column, f.mul(i, width)))
         return f.op(f"call {real.scalar} @llvm.fabs.{real.name}({real.scalar} {value})")
 
     f.set(largest, size(k))
-    with f.loop(f.add(k, 1), "%n") as i:
+    with f.loop(f.add(k, 1), n) as i:
         found = size(i)
         larger = f.op(f"fcmp ogt {real.scalar} {found}, {f.get(largest)}")
         f.set(best, f.select(larger, "i64", i, f.get(best)))
