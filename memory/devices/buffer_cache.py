@@ -39,7 +39,8 @@ class BufferCache(Generic[Buffer]):
     def __init__(self, make: Callable[[int], Buffer], *, oldest_first: bool = False) -> None:
         self._make = make
         self._oldest_first = oldest_first
-        self._lock = threading.Lock()
+        # `make` may ask for what is free to be let go of.
+        self._lock = threading.RLock()
         # The longest unused first.
         self._free: list[_Free[Buffer]] = []
         self._idle = 0

@@ -97,6 +97,19 @@ def test_blocks_count_with_what_they_are_rounded_up_by(card: Card, memory: RunMe
     del blocks
 
 
+def test_buffers_that_blocks_had_serve_what_comes_next(card: Card, memory: RunMemory) -> None:
+    """They are no longer counted: neither a value nor a block of another size finds the pool full."""
+    for nbytes in (1024, 2048):
+        chunk = memory.manager.loop("loop", swap=True).begin()
+        blocks = [chunk.block((nbytes,), BYTE, "rows") for _ in range(10_240 // nbytes)]
+        assert card.device_bytes == 10_240 // nbytes * nbytes
+        chunk.discard()
+        del blocks
+    whole = alloc(10_240)
+    assert memory.manager.accounts[0].used == card.device_bytes == 10_240 and not memory.manager.stats.evictions
+    del whole
+
+
 def test_memory_of_a_size_that_was_not_asked_for_longest_goes_first(card: Card, memory: RunMemory) -> None:
     for size in (1024, 2048, 3072, 1024):
         pointer = alloc(size)

@@ -43,12 +43,18 @@ class SessionDevice(CudaDevice):
             timing=True,
             streams=streams,
         )
+        self.pool.give_back = self._give_back
 
     def _limit(self, nbytes: int | None) -> None:
         """The most that the pool takes from the card; None: all that there is, for which CuPy has zero."""
         if nbytes is not None and self.pool.total_bytes() > nbytes:
             self.pool.free_all_blocks()
         self.pool.set_limit(size=nbytes or 0)
+
+    def _give_back(self) -> None:
+        """Buffers that blocks had go back to the pool: what comes next may need them in another size."""
+        self.let_go()
+        self.memory.cache.clear()
 
     def has_workspace(self, counted: Any, nbytes: int) -> None:
         """Products have taken so much beside the pool; it counts as long as the session lasts."""
@@ -66,6 +72,7 @@ class SessionDevice(CudaDevice):
         self.workspace = None
         pool, self.pool = self.pool, None
         if pool is not None:
+            pool.give_back = lambda: None
             self._pools.append(pool)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.memory.devices.cuda import GRANULE
@@ -28,8 +28,10 @@ class SessionPool:
         self._any = self._make()
         self._sized: OrderedDict[int, Any] = OrderedDict()
         self._limit = 0
-        # A finalizer may free memory in the middle of it, but asks for none.
-        self._lock = threading.Lock()
+        # Has who keeps memory for later let go of it.
+        self.give_back: Callable[[], object] = lambda: None
+        # Where Python looks for garbage in the middle of it, a finalizer may ask for memory.
+        self._lock = threading.RLock()
 
     def malloc(self, nbytes: int) -> Any:
         """Memory for the current stream. Raises CuPy's `OutOfMemoryError` where the limit or the card has none."""
@@ -64,23 +66,25 @@ class SessionPool:
         for pool in self._pools():
             pool.free_all_blocks()
 
-    def _pools(self) -> Iterator[Any]:
-        yield self._any
-        yield from self._sized.values()
+    def _pools(self) -> list[Any]:
+        """What was asked for longest ago first."""
+        return [self._any, *self._sized.values()]
 
     def _let_grow(self, pool: Any, size: int) -> None:
-        """Have a pool take so many bytes from the card, if they are there, and no more."""
-        taken = self.total_bytes()
-        for collects in (False, True):
-            if collects and taken + size > self._limit:
-                gc.collect()
+        """Have a pool take so many bytes from the card and no more. Raises CuPy's error where they are not there."""
+        for free_more in (lambda: None, self.give_back, gc.collect):
+            free_more()
+            taken = self.total_bytes()
             for other in self._pools():
                 if taken + size <= self._limit:
                     break
                 before = other.total_bytes()
                 other.free_all_blocks()
                 taken -= before - other.total_bytes()
-        pool.set_limit(size=max(pool.total_bytes() + min(size, self._limit - taken), 1))
+            if taken + size <= self._limit:
+                pool.set_limit(size=pool.total_bytes() + size)
+                return
+        raise self._out_of_memory(size, taken, self._limit)
 
 
 __all__ = ["SessionPool"]
