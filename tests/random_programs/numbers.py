@@ -35,7 +35,7 @@ def casting(w: Writer) -> bool:
         dtype = w.choose(NARROW)
         name = dtype_text(dtype)
         cut = x if w.coarse else f"cg.stop_gradient({x})"
-        w.line(Typed(dims, dtype), f"to {dtype}", f"({cut} * 1.0).astype({name})", f"cast({x}, {name})")
+        w.line(Typed(dims, dtype), f"to {dtype}", f"cnp.astype({cut} * 1.0, {name})", f"cast({x}, {name})")
     elif form == "bool":
         w.line(Typed(dims, "bool"), "to bool", f"np.less({x}, 0.13)", f"less({x}, 0.13)")
     else:
