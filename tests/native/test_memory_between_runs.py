@@ -80,6 +80,35 @@ def test_rows_of_another_shape_do_not_go_where_the_last_ones_were() -> None:
         np.testing.assert_allclose(f(x, 40), expected(x, 40), rtol=1e-12)
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_stacks_of_derivatives_of_loops_inside_begin_again_without_being_asked_for(
+    requests: list[Request], order: int
+) -> None:
+    """The cotangent of a stack that a loop has emptied begins with no rows, in each iteration of the loop around."""
+
+    def powers(x, n):
+        inner = lambda y: cg.fori_loop(0, 3, lambda j, y: cnp.sin(y) * x + 0.1 * j, y)
+        return cnp.sum(cg.fori_loop(0, n, lambda i, y: inner(y) * 0.9 + 0.1, x))
+
+    def derivative(x, n):
+        fn = powers
+        for _ in range(order):
+            fn = (lambda its: lambda x, n: cnp.sum(cg.grad(its)(x, n) ** 2))(fn)
+        return fn(x, n)
+
+    f = cg.function(derivative, engine="native")
+    expected = cg.function(derivative, engine="reference")
+    x = np.linspace(0.1, 0.9, 4)
+    f(x, 5)
+    for n in (5, 4, 0, 5):
+        requests.clear()
+        np.testing.assert_allclose(f(x, n), expected(x, n), rtol=1e-11)
+        assert not requests, n
+    # Rows of another shape lie elsewhere.
+    for x in (np.linspace(0.1, 0.9, 6), np.linspace(0.1, 0.9, 4)):
+        np.testing.assert_allclose(f(x, 5), expected(x, 5), rtol=1e-11)
+
+
 def test_rows_that_a_run_gives_are_not_those_of_the_next() -> None:
     def f(x, n):
         array = cg.fori_loop(0, n, lambda i, array: array.push(x * i), cg.TensorArray("float64", element_shape=(3,)))

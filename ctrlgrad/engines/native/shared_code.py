@@ -77,10 +77,16 @@ def _may_begin_again() -> SharedFunction:
 def _begin_unwritten() -> SharedFunction:
     """Have a stack begin again with so many rows that were never written, in the block that it has: whether it could.
 
-    What loops may keep in variables (where the block is, its rows in use) is told.
+    What loops may keep in variables (where the block is, its rows in use) is told. Without rows it has no marks, as any
+    empty stack; that its block has none in use then is left to the caller.
     """
     w = Writer()
     stack = _word(w, "%stack")
+    idle = f"store i64 0, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {frame.IDLE}')}"
+    with w.when(w.op("icmp eq i64 %size, 0")):
+        w.line(idle)
+        w.line(f"ret i1 {_is_own(w, stack, has_marks=False)}")
+        w.label(w.new_label("never"))
     found = _is_own(w, stack, has_marks=True)
     found = w.op(f"and i1 {found}, {w.op('icmp eq i64 %count, %size')}")
     with w.when(w.op(f"xor i1 {found}, true")):
@@ -90,7 +96,7 @@ def _begin_unwritten() -> SharedFunction:
     nbytes = w.op("mul i64 %size, %bytes")
     for address, count in ((w.op("inttoptr i64 %base to ptr"), nbytes), (marks, "%size")):
         w.line(f"call void @llvm.memset.p0.i64(ptr {address}, i8 0, i64 {count}, i1 false)")
-    w.line(f"store i64 0, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {frame.IDLE}')}")
+    w.line(idle)
     w.line("ret i1 true")
     given = "ptr %frame, i64 %stack, i64 %base, i64 %count, i64 %size, i64 %bytes"
     return SharedFunction("begin_unwritten", "i1", w.function(f"internal i1 @begin_unwritten({given}) noinline"))

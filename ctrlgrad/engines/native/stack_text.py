@@ -138,6 +138,8 @@ class StackText(PlanText):
         with self.w.when(self.w.op(f"xor i1 {begun}, true")):
             self.row_shape(stack)
             self.ask(Request.NEW_STACK, str(handle), size)
+        with self.w.when(self.w.op(f"icmp eq i64 {size}, 0")):
+            self.store_word(words + frame.COUNT, "0")
 
     def may_begin_again(self, stack: Stack) -> str:
         """Whether a stack's words are those of one block, which nobody else has and whose rows have its shape."""
