@@ -13,6 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.lax.numbers import ConvDimensionNumbers
 from ctrlgrad.lax.shapes import pad
+from ctrlgrad.lax.window_sizes import reach, window_count
 from ctrlgrad.source import here
 
 # Up to so many positions of a window, each is a slice; of more, the windows are read by arrays of indices.
@@ -39,7 +40,18 @@ def padtype_to_pads(
         )
     pads = []
     for n, k, stride in zip(in_shape, window_shape, window_strides, strict=True):
-        total = max((-(-n // stride) - 1) * stride + k - n, 0)
+        if stride == 1:
+            total = k - 1
+        elif isinstance(n, int):
+            total = max((-(-n // stride) - 1) * stride + k - n, 0)
+        else:
+            raise ShapeError(
+                f"lax: how much {name!r} pads depends on a size that only a run knows",
+                source=here(),
+                expected=f"known sizes, where windows are {stride} apart",
+                got="an axis whose size is not known",
+                hint="give a pair of numbers per axis, or 'VALID'",
+            )
         before = total // 2 if name == "SAME" else total - total // 2
         pads.append((before, total - before))
     return pads
@@ -123,7 +135,7 @@ def conv_general_dilated(
         padding = padtype_to_pads(sizes, window, window_strides, padding)
     config = [(0, 0, 0), (0, 0, 0), *((low, high, d - 1) for (low, high), d in zip(padding, spread, strict=True))]
     x = pad(x, x.dtype.type(0), config)
-    counts = [max((n - k) // s + 1, 0) for n, k, s in zip(x.shape[2:], window, window_strides, strict=True)]
+    counts = [window_count(n, k, s) for n, k, s in zip(x.shape[2:], window, window_strides, strict=True)]
     # [group, batch, features, *sizes] and [group, features out, features, *window].
     n, features, per_group = x.shape[0], x.shape[1], w.shape[0] // groups
     if batch_group_count > 1:
@@ -158,12 +170,11 @@ def _windows(x: Any, counts: Sequence[int], window: Sequence[int], strides: Sequ
         parts = []
         for at in product(*map(range, window)):
             starts = [k * d for k, d in zip(at, apart, strict=True)]
-            cuts = [np.s_[a : a + (n - 1) * s + 1 : s] for a, n, s in zip(starts, counts, strides, strict=True)]
-            empty = [np.s_[:0] if not n else cut for n, cut in zip(counts, cuts, strict=True)]
-            parts.append(x[(np.s_[:], np.s_[:], *empty)])
+            cuts = [np.s_[a : a + reach(n, s) : s] for a, n, s in zip(starts, counts, strides, strict=True)]
+            parts.append(x[(np.s_[:], np.s_[:], *cuts)])
         return parts[0] if len(parts) == 1 else cnp.stack(parts, axis=2 + axes)
     for i in range(axes):
-        places = np.arange(counts[i])[:, None] * strides[i] + np.arange(window[i]) * apart[i]
+        places = cnp.arange(counts[i])[:, None] * strides[i] + np.arange(window[i]) * apart[i]
         # The windows' axes lie behind those of the counts, in their order.
         x = cnp.moveaxis(cnp.take(x, places, axis=2 + i), 3 + i, 2 + axes + i)
     return x

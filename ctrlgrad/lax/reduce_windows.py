@@ -19,6 +19,7 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.lax.convolutions import padtype_to_pads
 from ctrlgrad.lax.shapes import pad
 from ctrlgrad.lax.slices import slice_in_dim
+from ctrlgrad.lax.window_sizes import reach, window_count
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp
 from ctrlgrad.transforms.jvp import jvp
@@ -48,11 +49,10 @@ _KNOWN = (
 def _along(xs: list[Any], axis: int, window: int, stride: int, apart: int, combine: Combine) -> list[Any]:
     """The windows along one axis, reduced."""
     size = xs[0].shape[axis]
-    count = max((size - (window - 1) * apart - 1) // stride + 1, 0)
+    count = window_count(size, (window - 1) * apart + 1, stride)
 
     def every(values: list[Any], start: int) -> list[Any]:
-        limit = start + (count - 1) * stride + 1 if count else start
-        return [slice_in_dim(x, start, limit, stride, axis) for x in values]
+        return [slice_in_dim(x, start, start + reach(count, stride), stride, axis) for x in values]
 
     if window <= _SHORT:
         found = every(xs, 0)

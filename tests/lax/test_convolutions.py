@@ -67,6 +67,37 @@ def test_a_transposed_convolution(padding: str, stride: int, size: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("padding", ["VALID", ((2, 1), (0, 3))], ids=["VALID", "numbers"])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 3)], ids=str)
+@pytest.mark.parametrize("window", [(3, 3), (7, 6)], ids=str)
+def test_of_sizes_that_only_a_run_knows(padding: Any, strides: tuple[int, int], window: tuple[int, int]) -> None:
+    """Where there is no window, too: few positions of a window are slices, many are indices."""
+    w = rng.normal(size=(4, 2, *window))
+    ours = lambda x, w: cnp.sum(cnp.sin(lax.conv_general_dilated(x, w, strides, padding)))
+    theirs = lambda x, w: jax.numpy.sum(jax.numpy.sin(jax.lax.conv_general_dilated(x, w, strides, padding)))
+    signature = (cg.TensorSpec((3, 2, None, None), np.float64), cg.TensorSpec(w.shape, np.float64))
+    f = cg.function(cg.value_and_grad(ours, (0, 1)), signature=signature, engine="native")
+    for size in ((8, 9), (7, 12), (2, 5), (1, 1)):
+        x = rng.normal(size=(3, 2, *size))
+        (value, gradients), (expected, others) = f(x, w), jax.value_and_grad(theirs, (0, 1))(x, w)
+        np.testing.assert_allclose(value, expected, rtol=1e-10)
+        for one, other in zip(gradients, others, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_same_padding_of_unknown_sizes() -> None:
+    """Beside each other, windows are padded alike whatever the size; apart, it depends on the size."""
+    w = rng.normal(size=(4, 2, 4))
+    signature = (cg.TensorSpec((3, 2, None), np.float64),)
+    f = cg.function(lambda x: lax.conv(x, w, (1,), "SAME"), signature=signature)
+    for size in (7, 2):
+        x = rng.normal(size=(3, 2, size))
+        np.testing.assert_allclose(f(x), jax.lax.conv(x, w, (1,), "SAME"), rtol=1e-12)
+    apart = cg.function(lambda x: lax.conv(x, w, (2,), "SAME"), signature=signature)
+    with pytest.raises(ShapeError, match="depends on a size that only a run knows"):
+        apart(x)
+
+
 def test_bad_convolutions_are_named() -> None:
     with pytest.raises(ShapeError, match="features do not fit"):
         lax.conv(np.ones((1, 2, 3)), np.ones((1, 3, 2)), (1,), "VALID")

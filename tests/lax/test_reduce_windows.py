@@ -47,6 +47,18 @@ def test_reduced_windows_and_their_derivatives(name, settings):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("window", [3, 11])
+def test_windows_of_a_size_that_only_a_run_knows(window):
+    ours = lambda x: cnp.sum(lax.reduce_window(x, 0.0, cnp.add, (1, window), (1, 2), "VALID") ** 2)
+    theirs = lambda x: jax.numpy.sum(jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, window), (1, 2), "VALID") ** 2)
+    f = cg.function(cg.value_and_grad(ours), signature=(cg.TensorSpec((2, None), np.float64),))
+    for size in (12, window, 2, 9):
+        x = np.random.default_rng(size).normal(size=(2, size))
+        (value, gradient), (expected, other) = f(x), jax.value_and_grad(theirs)(x)
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        np.testing.assert_allclose(gradient, other, rtol=1e-12)
+
+
 def test_long_windows_take_few_steps():
     x = rng.normal(size=200)
     f = cg.function(lambda x: lax.reduce_window(x, 0.0, lax.add, (100,), (3,)))
