@@ -36,5 +36,5 @@ def interpreted_parts() -> Iterator[list[Graph]]:
         ran.append(graph)
         return found
 
-    with mock.patch.object(pieces, "_planned", planned), mock.patch.object(parts, "gain", lambda part: 1.0):
+    with mock.patch.object(pieces, "_fitting", planned), mock.patch.object(parts, "gain", lambda part: 1.0):
         yield ran

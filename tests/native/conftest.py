@@ -46,7 +46,7 @@ def parts_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
     from ctrlgrad.engines.native import parts, pieces
 
     found: list[Graph] = []
-    planned = pieces._planned
+    planned = pieces._fitting
 
     def noted(graph: Graph, values: list[Any]) -> list[Any] | None:
         try:
@@ -59,7 +59,7 @@ def parts_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
         return results
 
     monkeypatch.setattr(parts, "gain", lambda part: 1.0)
-    monkeypatch.setattr(pieces, "_planned", noted)
+    monkeypatch.setattr(pieces, "_fitting", noted)
     yield found
 
 
