@@ -363,3 +363,23 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
     mistake(monkeypatch)
     is_found = any(shows(monkeypatch, graph_of(fn, 1, X), [X]) for fn in (updated, numbered))
     assert is_found == (mistake is not nothing)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_rows_without_elements_have_no_bytes(order: int) -> None:
+    """How many of them there is memory for is no matter of their bytes; found by a random program."""
+
+    def inside(x: Any, v: Any) -> Any:
+        def step(i: Any, y: Any) -> Any:
+            goes_on = lambda c: (c[0] < i) & (v < 0.9)
+            return cg.while_loop(goes_on, lambda c: (c[0] + 1, cnp.sin(c[1])), (0, y))[1]
+
+        return cg.fori_loop(0, STEPS, step, x)
+
+    fn = lambda x, v: cnp.sum(inside(x, v)) + v
+    for _ in range(order):
+        fn = (lambda its: lambda x, v: cnp.sum(cg.grad(its)(x, v) ** 2) + v)(fn)
+    x, v = np.ones((2, 0)), np.float64(0.3)
+    graph = cg.function(fn).graph(x, v)
+    for kinds in ("", "f"):
+        assert_same(on_stand_in(graph, [x, v], kinds).results, on_reference(graph, [x, v]))

@@ -100,7 +100,12 @@ class StackRows:
 
     @property
     def _rows_aside(self) -> int:
-        return max(2 * self.most, OWN_BYTES // self.its.row_bytes) if self.its.is_endless else self.most
+        return self._plenty if self.its.is_endless else self.most
+
+    @property
+    def _plenty(self) -> int:
+        """Rows for whoever takes nobody knows how many; those of arrays without elements have no bytes."""
+        return max(2 * self.most, OWN_BYTES // max(self.its.row_bytes, 1))
 
     def lent(self, carry: Values, needed: int) -> RowMemory:
         """Memory for the rows of a run: so many, where the host knows that.
@@ -143,7 +148,7 @@ class StackRows:
         count = stack.top_rows(its.shape)
         is_whole = count == len(stack) and its.least == its.at_least <= count
         if not is_whole and its.usable(count) < self.most:
-            return self.taken_aside(stack, max(2 * self.most, OWN_BYTES // its.row_bytes))
+            return self.taken_aside(stack, self._plenty)
         return replace(self._memory(stack.top()[0], count, count), is_whole=is_whole)
 
     def taken_aside(self, stack: Stack, wanted: int) -> RowMemory:
