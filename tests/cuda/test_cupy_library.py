@@ -141,6 +141,32 @@ def test_products_have_a_workspace_that_counts(
         manager.close()
 
 
+def test_a_workspace_as_large_as_the_budget_leaves_nothing(
+    card: Card, library: CupyLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To CuPy's pools a limit of no bytes is no limit."""
+    monkeypatch.setattr(cupy_library, "product", lambda *_: None)
+    budget = Budget(device=library.workspace_bytes)
+    manager = Manager(library.device(budget), budget)
+    memory = RunMemory(manager, library)
+    with library.running(memory):
+        library.matmul(None, None, "ieee")
+        with memory.uncounted(), pytest.raises(MemoryBudgetError):
+            alloc(512)
+    manager.close()
+
+
+def test_sizes_that_nobody_has_any_more_are_forgotten(card: Card, library: CupyLibrary) -> None:
+    for size in (512, 1024):
+        device = library.device(Budget(device=1024))
+        with device.current(), device.compute.raw:
+            kept = alloc(size)
+            assert [*device.pool._sized] == [size]
+        del kept
+        device.pool.free_all_blocks()
+        device.close()
+
+
 def test_a_session_has_the_streams_and_the_memory_of_those_before(card: Card, library: CupyLibrary) -> None:
     counts = []
     for _ in range(3):

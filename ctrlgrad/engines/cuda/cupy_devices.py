@@ -46,10 +46,10 @@ class SessionDevice(CudaDevice):
         self.pool.give_back = self._give_back
 
     def _limit(self, nbytes: int | None) -> None:
-        """The most that the pool takes from the card; None: all that there is, for which CuPy has zero."""
+        """The most that the pool takes from the card; None: all that there is."""
         if nbytes is not None and self.pool.total_bytes() > nbytes:
             self.pool.free_all_blocks()
-        self.pool.set_limit(size=nbytes or 0)
+        self.pool.set_limit(nbytes)
 
     def _give_back(self) -> None:
         """Buffers that blocks had go back to the pool: what comes next may need them in another size."""

@@ -27,7 +27,7 @@ class SessionPool:
         # Of sessions without a limit; and by their sizes the others, what was asked for last at the end.
         self._any = self._make()
         self._sized: OrderedDict[int, Any] = OrderedDict()
-        self._limit = 0
+        self._limit: int | None = None
         # Has who keeps memory for later let go of it.
         self.give_back: Callable[[], object] = lambda: None
         # Where Python looks for garbage in the middle of it, a finalizer may ask for memory.
@@ -36,7 +36,7 @@ class SessionPool:
     def malloc(self, nbytes: int) -> Any:
         """Memory for the current stream. Raises CuPy's `OutOfMemoryError` where the limit or the card has none."""
         with self._lock:
-            if not self._limit or not nbytes:
+            if self._limit is None or not nbytes:
                 return self._any.malloc(nbytes)
             size = rounded_up(nbytes, GRANULE)
             if size not in self._sized:
@@ -44,22 +44,25 @@ class SessionPool:
             self._sized.move_to_end(size)
             pool = self._sized[size]
             if pool.free_bytes() < size:
-                self._let_grow(pool, size)
+                self._let_grow(pool, size, self._limit)
             try:
                 return pool.malloc(size)
             except self._out_of_memory:
                 # What was free in it was another stream's; or the card is full, and it is others' by now.
                 self.free_all_blocks()
-                self._let_grow(pool, size)
+                self._let_grow(pool, size, self._limit)
                 return pool.malloc(size)
 
     def total_bytes(self) -> int:
         """What is taken from the card, used and free."""
         return sum(pool.total_bytes() for pool in self._pools())
 
-    def set_limit(self, size: int) -> None:
-        """The most that is ever taken from the card from now on; 0: all that there is."""
-        self._limit = size
+    def set_limit(self, size: int | None) -> None:
+        """The most that is ever taken from the card from now on; None: all that there is."""
+        with self._lock:
+            self._limit = size
+            # Sizes of sessions before, of which nothing is left, are looked through no more.
+            self._sized = OrderedDict((n, pool) for n, pool in self._sized.items() if pool.total_bytes())
 
     def free_all_blocks(self) -> None:
         """Give back all that is free."""
@@ -70,21 +73,21 @@ class SessionPool:
         """What was asked for longest ago first."""
         return [self._any, *self._sized.values()]
 
-    def _let_grow(self, pool: Any, size: int) -> None:
+    def _let_grow(self, pool: Any, size: int, limit: int) -> None:
         """Have a pool take so many bytes from the card and no more. Raises CuPy's error where they are not there."""
         for free_more in (lambda: None, self.give_back, gc.collect):
             free_more()
             taken = self.total_bytes()
             for other in self._pools():
-                if taken + size <= self._limit:
+                if taken + size <= limit:
                     break
                 before = other.total_bytes()
                 other.free_all_blocks()
                 taken -= before - other.total_bytes()
-            if taken + size <= self._limit:
+            if taken + size <= limit:
                 pool.set_limit(size=pool.total_bytes() + size)
                 return
-        raise self._out_of_memory(size, taken, self._limit)
+        raise self._out_of_memory(size, taken, limit)
 
 
 __all__ = ["SessionPool"]
