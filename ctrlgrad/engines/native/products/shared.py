@@ -51,7 +51,9 @@ def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
     if not packed:
         vector = f.test("eq", f.smaller("%m", "%n"), 1)
         tile = f.select(vector, "i64", LONGEST * real.lanes, tile)
-    unit = f.mul(f.div(f.add(f.div(length, parts), f.sub(tile, 1)), tile), tile)
+    # A side shorter than the number of parts is cut into parts of one tile.
+    unit = f.larger(f.div(length, parts), 1)
+    unit = f.mul(f.div(f.add(unit, f.sub(tile, 1)), tile), tile)
     # The last part takes what is left over, at least a tile: so a tile is the same whoever does it.
     panels = f.larger(f.div(f.sub(f.add(length, unit), tile), unit), 1)
     several = f.both(f.test("sgt", threads, 1), f.test("sgt", panels, 1))
