@@ -32,10 +32,18 @@ Unflatten = Callable[[Sequence[Any]], Any]
 class _Bound:
     """The code of a function for arguments of certain types and sizes."""
 
-    def __init__(self, graph: Graph, unflatten: Unflatten, program: Callable[[Sequence[Any]], list[Any]]) -> None:
-        self.graph, self.unflatten, self.program = graph, unflatten, program
+    def __init__(
+        self,
+        graph: Graph,
+        unflatten: Unflatten,
+        program: Callable[[Sequence[Any]], list[Any]],
+        captured: Sequence[np.ndarray],
+    ) -> None:
+        self.graph, self.unflatten, self.program, self.captured = graph, unflatten, program, captured
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
+        if self.captured:
+            leaves = [*leaves, *self.captured]
         try:
             results = self.program(leaves)
         except Exception as error:
@@ -58,15 +66,20 @@ class KnownCalls:
     def get(self, key: Any) -> _Bound | None:
         return self._bound.get(key)
 
-    def note(self, key: Any, graph: Graph, unflatten: Unflatten, arrays: Sequence[Any]) -> None:
-        """Remember the code that served this call, for calls that differ in the arrays' values alone."""
+    def note(
+        self, key: Any, graph: Graph, unflatten: Unflatten, arrays: Sequence[Any], captured: Sequence[np.ndarray]
+    ) -> None:
+        """Remember the code that served this call, for calls that differ in the arrays' values alone.
+
+        `captured` are the last of the arrays, which are no arguments of the call.
+        """
         if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
             return
         program = program_of(graph, arrays)
         if program is not None:
             if len(self._bound) >= MOST_KNOWN:
                 self._bound.clear()
-            self._bound[key] = _Bound(graph, unflatten, program)
+            self._bound[key] = _Bound(graph, unflatten, program, captured)
 
 
 def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described | None:
