@@ -3,7 +3,8 @@
 A transform that is applied to values, and a loop outside of a function, are traced at each call. Their graphs differ in
 the arrays and numbers that the user's Python held at that time. `shared` finds the graph of an earlier call that
 differs in constants alone, and makes inputs of those constants: arrays at once, small constants once their values have
-changed. So a rebound number compiles one more graph, and no further one; a literal stays a constant.
+changed. So a rebound number compiles one more graph, and no further one; a literal stays a constant. Where a transform
+inlines such a graph into the trace around it, the values stand there as constants that vary, and are inputs there too.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def shared(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
 
     The graph has no calls. The first call's graph serves later ones that differ in constants alone.
     """
-    constants: list[np.ndarray] = []
+    constants: list[attributes.Constant] = []
     try:
         family = _FAMILIES.get(_key(graph, {}, constants), _Family)
     except TypeError:
@@ -60,15 +61,16 @@ def shared(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
         return graph, []
     with family.lock:
         if family.graph is None:
-            family.constants = {i: x.tobytes() for i, x in enumerate(constants) if x.size <= SMALL}
+            kept = (i for i, x in enumerate(constants) if x.value.size <= SMALL and not x.varies)
+            family.constants = {i: constants[i].value.tobytes() for i in kept}
             family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
         else:
-            changed = [i for i, held in family.constants.items() if constants[i].tobytes() != held]
+            changed = [i for i, held in family.constants.items() if constants[i].value.tobytes() != held]
             if changed:
                 for i in changed:
                     del family.constants[i]
                 family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
-        return family.graph, [x for i, x in enumerate(constants) if i not in family.constants]
+        return family.graph, [x.value for i, x in enumerate(constants) if i not in family.constants]
 
 
 def _lifted(graph: Graph, positions: frozenset[int]) -> Graph:
@@ -119,7 +121,7 @@ def _capturing(
             raise AssertionError(f"{node} owns regions, and is neither a loop nor a branch")
 
 
-def _key(graph: Graph, numbers: dict[Value, int], constants: list[np.ndarray]) -> Hashable:
+def _key(graph: Graph, numbers: dict[Value, int], constants: list[attributes.Constant]) -> Hashable:
     """Everything that a graph says but the values of its constants, which are appended to `constants`."""
     for value in graph.inputs:
         numbers[value] = len(numbers)
@@ -128,8 +130,8 @@ def _key(graph: Graph, numbers: dict[Value, int], constants: list[np.ndarray]) -
         for value in node.results:
             numbers[value] = len(numbers)
         if isinstance(node.attrs, attributes.Constant):
-            constants.append(node.attrs.value)
-            given: Any = ()
+            constants.append(node.attrs)
+            given: Any = node.attrs.varies
         else:
             given = tuple((name, _attribute(value)) for name, value in node.attrs.given().items())
         nodes.append(

@@ -16,9 +16,6 @@ from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph
 
-if TYPE_CHECKING:
-    from ctrlgrad.plan.model import Plan
-
 
 @pytest.fixture(autouse=True)
 def checked_and_optimised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,17 +72,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
     monkeypatch.setattr(Frame, "serve", noted)
     return found
-
-
-@pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
-    """The plans that machine code is asked for during a test."""
-    from ctrlgrad.engines.native import engine
-
-    found: list[Plan] = []
-    linked = engine._linked
-    monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
-    yield found
 
 
 @pytest.fixture
