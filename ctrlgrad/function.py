@@ -24,6 +24,7 @@ from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
+from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.interning import shared
@@ -51,6 +52,8 @@ class Concrete:
     # The graph that runs, which other traces may share, and the values of its further inputs.
     program: Graph
     captured: list[np.ndarray]
+    # What the function read of Python besides its arguments.
+    watched: Watched
     # The results that stand for arrays of float0.
     float0: frozenset[int] = frozenset()
 
@@ -97,9 +100,12 @@ class Function:
         name: str | None,
         static: StaticArguments | None = None,
         donated: Sequence[int] = (),
+        written: Callable[..., Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
+        # The function as the user wrote it, where another was made of it.
+        self.written = written
         self.engine = engine
         wish = name or str(getattr(fn, "__name__", "function"))
         self.name: str = wish if wish.isidentifier() else "function"
@@ -128,11 +134,11 @@ class Function:
         if found is not None:
             key, leaves = found
             bound = self._known.get(key)
-            if bound is not None:
+            if bound is not None and bound.watched.is_current():
                 return bound(leaves)
         concrete, arrays, result = self._traced_and_run(args, kwargs)
         if found is not None and not any(map(_is_swapped, leaves)):
-            self._known.note(key, concrete.program, concrete.unflatten, arrays, concrete.captured)
+            self._known.note(key, concrete.program, concrete.unflatten, arrays, concrete)
         return result
 
     def _traced_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any], Any]:
@@ -220,8 +226,10 @@ class Function:
 
     def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """What was traced for these types, or is now."""
-        for concrete in known.variants:
+        for i, concrete in enumerate(known.variants):
             if concrete.accepts(types):
+                if not concrete.watched.is_current():
+                    concrete = known.variants[i] = self._trace(concrete.types, leaves, treedef)
                 return concrete
         return self._trace_new(known, types, leaves, treedef)
 
@@ -256,9 +264,10 @@ class Function:
             if yes
         ]
 
+        known = [x.value if isinstance(x, Static) else x for x in leaves]
+
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
-            known = [x.value if isinstance(x, Static) else x for x in leaves]
             given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
             args, kwargs = tree.unflatten(treedef, given)
             try:
@@ -266,11 +275,22 @@ class Function:
             except RecursionError as error:
                 raise _endless(self.name) from error
 
-        traced = Traced(self.name, call, inputs, what=f"{self.name}: the result", builder=Builder(name=self.name))
-        graph = traced.finish()
+        what = f"{self.name}: the result"
+        with trace.capturing() as held:
+            traced = Traced(self.name, call, inputs, what=what, builder=Builder(name=self.name))
+            graph = traced.finish()
         empty = frozenset(i for i, x in enumerate(traced.leaves) if isinstance(x, Float0))
-        found, captured = shared(without_calls(graph))
-        return Concrete(tuple(types), graph, traced.treedef, _simplified(found), captured, empty)
+        found, constants = shared(without_calls(graph))
+        captured = [_users_own(x, held) for x in constants]
+        own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
+        watched = self._watch(tree.unflatten(treedef, known), own)
+        return Concrete(tuple(types), graph, traced.treedef, _simplified(found), captured, watched, empty)
+
+    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
+        """What the function can read of Python besides numbers in these arguments, and these arrays."""
+        found = watch([self.fn, self.written, *code_in(arguments)])
+        found.inputs, found.shapes = tuple(captured), tuple(x.shape for x in captured)
+        return found
 
     def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
         assert self.signature is not None
@@ -296,6 +316,12 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<ctrlgrad function {self.name}>"
+
+
+def _users_own(constant: np.ndarray, held: trace.Captured) -> np.ndarray:
+    """The user's array that a constant is a copy of, unless the function itself has changed it meanwhile."""
+    _, array = held.get(id(constant), (None, constant))
+    return array if array.tobytes() == constant.tobytes() else constant
 
 
 def _is_swapped(x: Any) -> bool:
@@ -366,10 +392,8 @@ def function(
             donate_argnums=donate_argnums,
         )
     fixed = StaticArguments("function", fn, static_argnums, static_argnames)
-    if autograph:
-        fn = convert(fn)
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else donate_argnums
-    return Function(fn, engine, signature, name, fixed, donated)
+    return Function(convert(fn) if autograph else fn, engine, signature, name, fixed, donated, fn)
 
 
 # How NumPy's functions compute on results that stayed on a card.

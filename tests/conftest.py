@@ -59,7 +59,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The plans that machine code is asked for during a test."""
     from ctrlgrad.engines.native import engine
 
-    found: list[Plan] = []
+    found: list[Any] = []
     linked = engine._linked
     monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
     yield found

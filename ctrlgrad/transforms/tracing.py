@@ -53,7 +53,9 @@ def trace_function(
     # What was made of the graph at an earlier call is found again: it is simplified, and differentiated, once.
     graph, constants = shared(graph)
     split, outer = len(graph.inputs) - len(constants), trace.current()
-    varying = constants if outer is None else [outer.emit("constant", (), {"value": x, "varies": True}) for x in constants]
+    varying = (
+        constants if outer is None else [outer.emit("constant", (), {"value": x, "varies": True}) for x in constants]
+    )
     captures = (*varying, *closed.captures)
     graph = _SIMPLIFIED.get(graph, split, lambda: simplify(_last_first(graph, split)))
     return TracedFunction(captures, graph, traced.leaves, traced.treedef)

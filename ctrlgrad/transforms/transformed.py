@@ -19,12 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TracingError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import evaluate
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tracer import Traced
+from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.function import Concrete, Function, Signature
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import lift_constants, shared
@@ -91,6 +94,10 @@ class Transformed(Function):
                 error.asks_for_values, error.refused = True, ()
                 known.refused = error.with_traceback(None)
             raise
+
+    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
+        """Nothing: each call traces."""
+        return Watched()
 
     def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for concrete arguments, of which those are traced alone that are differentiated."""
