@@ -179,7 +179,7 @@ def value_in(builder: Builder, x: Any) -> Value:
     captured = trace.captured()
     if captured is not None and array is x and array.size > SMALL:
         constant = attributes.Constant.of(builder.nodes[-1]).value
-        captured[id(constant)] = (constant, array)
+        captured[id(constant)] = (constant, captured.get(id(array), (array, array))[1])
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
@@ -270,7 +270,11 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     if isinstance(x, Unsized):
         return Unsized.of(np.asarray(x).astype(dtype), x.axes)
     if not is_weak(x):
-        return np.asarray(x).astype(dtype)
+        array = np.asarray(x)
+        copy = array.astype(dtype)
+        if array.dtype == dtype and (captured := trace.captured()) is not None:
+            captured[id(copy)] = (copy, array)
+        return copy
     try:
         return np.asarray(x, dtype)
     except OverflowError as error:

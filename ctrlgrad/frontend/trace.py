@@ -33,7 +33,8 @@ def current() -> Builder | None:
 
 @contextmanager
 def capturing() -> Iterator[Captured]:
-    """In this block, note the user's arrays that become constants of a graph: by the id of the constant, both."""
+    """In this block, note the user's arrays that become constants of a graph: by the id of the constant or
+    another copy, both."""
     outer, _STATE.captured = _STATE.captured, {}
     try:
         yield _STATE.captured

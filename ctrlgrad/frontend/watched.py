@@ -30,11 +30,11 @@ import numpy as np
 
 from ctrlgrad.frontend.closed_over import _inside
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.records import record
 from ctrlgrad.source import is_own
 
-# Arrays of more bytes are not compared at each call, containers of more elements are not looked through.
-LARGEST = 4096
+# Containers of more elements are not looked through.
 LONGEST = 64
 # Objects that are looked at for one function.
 MOST = 10_000
@@ -209,7 +209,7 @@ class _Walk:
                 self.waiting.append((path, x.fget))
             case _ if type(x).__module__.partition(".")[0] == "ctrlgrad":
                 # Functions that the user gave to a transform, or to a function with a rule.
-                self.waiting += [(path, y) for y in _inside(x)]
+                self.waiting += [(path, y) for y in (*_inside(x), getattr(x, "__wrapped__", None))]
             case _:
                 self._object(path, x)
 
@@ -254,7 +254,8 @@ class _Walk:
                 self.waiting += [(f"{path}.{n}", y) for n, y in vars(kind).items() if isinstance(y, methods)]
 
     def _object(self, path: str, x: Any) -> None:
-        self.waiting.append((type(x).__name__, type(x)))
+        # A function that another library has wrapped, as `jax.jit` does.
+        self.waiting += [(type(x).__name__, type(x)), (path, getattr(x, "__wrapped__", None) if callable(x) else None)]
         held = getattr(x, "__dict__", None)
         if isinstance(held, dict) and _is_users_module(type(x).__module__):
             self._space(path, held)

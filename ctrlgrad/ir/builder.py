@@ -111,6 +111,11 @@ class Builder:
             self._constants[key] = self.emit("constant", (), {"value": array})
         return self._constants[key]
 
+    def constant_again(self, known: Constant) -> Value:
+        """A constant of another graph; a large one is the same array, by which the user's own is found."""
+        small = known.value.size <= SMALL and not known.varies
+        return self.constant(known.value) if small else self.emit("constant", (), known)
+
     def keep(self, node: Node) -> tuple[Value, ...]:
         """Append a node as it is and return its results; those of a small constant that is there already."""
         if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL and not node.attrs.varies:

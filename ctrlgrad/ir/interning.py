@@ -2,7 +2,7 @@
 
 A transform that is applied to values, and a loop outside of a function, are traced at each call. Their graphs differ in
 the arrays and numbers that the user's Python held at that time. `shared` finds the graph of an earlier call that
-differs in constants alone, and makes inputs of those constants: arrays at once, small constants once their values have
+differs in constants alone, and makes inputs of those constants: large ones at once, others once their values have
 changed. So a rebound number compiles one more graph, and no further one; a literal stays a constant. Where a transform
 inlines such a graph into the trace around it, the values stand there as constants that vary, and are inputs there too.
 """
@@ -18,12 +18,13 @@ import numpy as np
 
 from ctrlgrad import forks
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.control import Branch, Capture, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.records import record
 
+# Bytes of a constant that is compared with its former value; a larger one is an input from the first.
+LARGEST = 4096
 # Graphs that are kept.
 MOST = 1024
 
@@ -61,7 +62,7 @@ def shared(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
         return graph, []
     with family.lock:
         if family.graph is None:
-            kept = (i for i, x in enumerate(constants) if x.value.size <= SMALL and not x.varies)
+            kept = (i for i, x in enumerate(constants) if x.value.nbytes <= LARGEST and not x.varies)
             family.constants = {i: constants[i].value.tobytes() for i in kept}
             family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
         else:
@@ -160,4 +161,4 @@ def _attribute(value: Any) -> Hashable:
     return type(value), value
 
 
-__all__ = ["lift_constants", "shared"]
+__all__ = ["LARGEST", "lift_constants", "shared"]

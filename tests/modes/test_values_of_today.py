@@ -22,7 +22,7 @@ factor: Any = 2.0
 table: dict[str, Any] = {"factor": 2.0}
 listed: list[float] = [2.0]
 array = np.full(3, 2.0)
-large = np.full(200, 2.0)
+large = np.full(2000, 2.0)
 square = False
 
 
@@ -109,11 +109,11 @@ def a_captured_array_in_place() -> tuple[Scaled, Change]:
 
 
 def a_large_array_in_place() -> tuple[Scaled, Change]:
-    return lambda x: (x * large).sum() / 200.0, lambda to: large.fill(to)
+    return lambda x: (x * large).sum() / 2000.0, lambda to: large.fill(to)
 
 
 def a_view_of_a_large_array() -> tuple[Scaled, Change]:
-    return lambda x: (x * large[::2]).sum() / 100.0, lambda to: large.fill(to)
+    return lambda x: (x * large[::2]).sum() / 1000.0, lambda to: large.fill(to)
 
 
 FORMS = [
