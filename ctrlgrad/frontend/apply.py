@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import NAMES, dtype_kind, native, result_type
+from ctrlgrad.dtypes import NAMES, converted, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
@@ -268,10 +268,10 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
         strong = apply("cast", [x], {"dtype": dtype})
         return Tensor(strong.builder, strong.value)
     if isinstance(x, Unsized):
-        return Unsized.of(np.asarray(x).astype(dtype), x.axes)
-    if not is_weak(x):
+        return Unsized.of(converted(np.asarray(x), dtype), x.axes)
+    if not is_weak(x) or isinstance(x, float):
         array = np.asarray(x)
-        copy = array.astype(dtype)
+        copy = converted(array, dtype)
         if array.dtype == dtype and (captured := trace.captured()) is not None:
             captured[id(copy)] = (copy, array)
         return copy
