@@ -14,6 +14,7 @@ from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.gradients.strong_zeros import with_strong_zeros
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -26,6 +27,7 @@ class Options:
     check_nans: bool = False
     precision: Precision = "ieee"
     default_float: str = "float64"
+    strong_zeros: bool = True
 
 
 def _check_float(name: Any, where: str) -> str:
@@ -84,6 +86,9 @@ def options(**changes: Any) -> Iterator[Options]:
             functions and `ctrlgrad.random` make where no dtype is given, Python floats and lists of them, and floats
             that are made of integers alone. Arrays keep their dtype. The environment variable CTRLGRAD_DEFAULT_FLOAT
             sets it from the start.
+        strong_zeros: whether a cotangent that is zero because something else was selected stops there, whatever the
+            slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
+            infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -114,7 +119,8 @@ def options(**changes: Any) -> Iterator[Options]:
         _check_float(changes["default_float"], "options(default_float=)")
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
-        with computing_with(_OPTIONS.get().precision):
+        now = _OPTIONS.get()
+        with computing_with(now.precision), with_strong_zeros(now.strong_zeros):
             yield _OPTIONS.get()
     finally:
         _OPTIONS.reset(token)

@@ -72,6 +72,7 @@ class Key:
     leaves: tuple[Any, ...]
     engine: str
     default_float: str
+    strong_zeros: bool
 
 
 def static(leaf: Any) -> Static:

@@ -10,5 +10,6 @@ if __name__ != "ctrlgrad.gradients":
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.forward import Pushforward, push_forward
 from ctrlgrad.gradients.reverse import reverse
+from ctrlgrad.gradients.strong_zeros import strong_zeros_are_on, with_strong_zeros
 
-__all__ = ["Pullback", "Pushforward", "push_forward", "reverse"]
+__all__ = ["Pullback", "Pushforward", "push_forward", "reverse", "strong_zeros_are_on", "with_strong_zeros"]

@@ -128,7 +128,8 @@ class JaxFunction:
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Signature, list[Any]]:
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         kinds = tuple(map(self._kind, leaves))
-        key = (treedef, kinds, has_x64(), current_options().engine)
+        options = current_options()
+        key = (treedef, kinds, has_x64(), options.engine, options.strong_zeros)
         signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
         return signature, [_array(x, kind) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, Leaf)]
 

@@ -98,7 +98,7 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = reverse(traced.graph, [traced.wrt[i] for i in floats], (0,), batch_whole)
+        halves = reverse(traced.graph, [traced.wrt[i] for i in floats], (0,), batch_whole, selected=False)
         outputs, residuals = _inline_forward(halves, traced, leaves)
         found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
