@@ -11,9 +11,9 @@ but not by this product). So an analysis of the graph to be differentiated says 
 
 - `selected`: the value's cotangent may be a zero that a selection made. It is made by what takes some elements and
   leaves others out (`where`, `maximum`, extremes along an axis, reads and updates of a part: `Trait.SELECTS`,
-  `Use.READ`, `Use.UPDATE`), by a factor that is zero whatever is differentiated (a mask, data), by a branch that is not taken and
-  a loop that does not run, and by a seed, where that is given by the caller. It flows on to the operands. A value has
-  the sum of its uses' cotangents: that is such a zero if each of them may be.
+  `Use.READ`, `Use.UPDATE`), by a factor that is zero whatever is differentiated (a mask, data), by a branch that is
+  not taken and a loop that does not run, and by a seed, where that is given by the caller. It flows on to the operands.
+  A value has the sum of its uses' cotangents: that is such a zero if each of them may be.
 - `wild`: the value may be infinite or NaN though the graph's inputs are finite, since an op in front of it is singular
   (`Trait.SINGULAR`: division, logarithm, power, ...). Inputs and constants count as finite, so a product of inputs
   stays a product; what overflows or diverges through sums and products alone is not looked for.
@@ -76,6 +76,8 @@ class StrongZeros:
         self.selected: set[Value] = set()
         self.wild: set[Value] = set()
         self.zero: set[Value] = set()
+        # Constants without a zero: a factor that selects nothing.
+        self.nonzero: set[Value] = set()
         self.hot: set[Value] = set()
         # By what is known of its operands, or of its results: what a node with regions has been asked.
         self._asked: dict[Any, Any] = {}
@@ -130,16 +132,21 @@ class StrongZeros:
         if node.results[0] not in self.selected or not self._may_be_wild(node, position):
             return rule(operands)
         if Trait.PRODUCT in node.op.traits:
-            given, other = list(operands), operands[1 - position]
-            dead = emit("all", ct.equals(0), axes=(ct.rank - 2 + position,), keepdims=True)
-            given[1 - position] = _where_finite(dead, other)
-            return rule(given)
+            along, across = (ct.rank - 2, ct.rank - 1) if position == 0 else (ct.rank - 1, ct.rank - 2)
+            # Along a vector that would cost as much as the product: there only a matrix as a whole is left out.
+            if ct.tensor.shape[along] != 1 or ct.tensor.shape[across] == 1:
+                given = list(operands)
+                dead = emit("all", ct.equals(0), axes=(along,), keepdims=True)
+                given[1 - position] = _where_finite(dead, operands[1 - position])
+                return rule(given)
         found, x = rule(operands), operands[position]
-        if Trait.SINGULAR in node.op.traits:
-            lanes = x.rank - 2
-            dead = ct.equals(0)
-            dead = emit("all", dead, axes=tuple(range(lanes, ct.rank)), keepdims=False) if ct.rank > lanes else dead
-            return _where_finite(emit("expand_dims", dead, axes=(lanes, lanes + 1)), found)
+        if Trait.SINGULAR in node.op.traits or Trait.PRODUCT in node.op.traits:
+            lanes, dead = min(x.rank, ct.rank) - 2, ct.equals(0)
+            if ct.rank > lanes or ct.rank > x.rank:
+                first = ct.rank - x.rank if ct.rank > x.rank else 0
+                axes = (*range(first), *range(first + x.rank - 2, ct.rank))
+                dead = emit("all", dead, axes=axes, keepdims=False)
+            return _where_finite(emit("expand_dims", dead, axes=(dead.rank, dead.rank + 1)), found)
         reduction = attributes.Reduction.find(node)
         if reduction is not None and not reduction.keepdims and reduction.axes:
             ct = emit("expand_dims", ct, axes=reduction.axes)
@@ -186,7 +193,7 @@ class StrongZeros:
         """Have the second of each pair be what the first may be; whether one of them was not yet."""
         found = False
         for outer, inner in pairs:
-            for values in (self.wild, self.zero):
+            for values in (self.wild, self.zero, self.nonzero):
                 if outer in values and inner not in values:
                     values.add(inner)
                     found = True
@@ -213,13 +220,16 @@ class StrongZeros:
             return
         if Trait.SINGULAR in node.op.traits or not self.wild.isdisjoint(node.operands):
             self.wild.update(results)
-        if self._is_zero(node):
-            self.zero.update(results)
-
-    def _is_zero(self, node: Node) -> bool:
         known = attributes.Constant.find(node)
         if known is not None:
-            return known.value.size > _MOST_LOOKED_AT or bool(np.any(known.value == 0))
+            has_zero = known.value.size > _MOST_LOOKED_AT or bool(np.any(known.value == 0))
+            (self.zero if has_zero else self.nonzero).update(results)
+        elif self._is_zero(node):
+            self.zero.update(results)
+        elif Trait.VIEW in node.op.traits and node.operands[0] in self.nonzero:
+            self.nonzero.update(results)
+
+    def _is_zero(self, node: Node) -> bool:
         zeros = [v in self.zero for v in node.operands]
         traits = node.op.traits
         if Trait.PRODUCT in traits or Trait.SELECTS in traits:
@@ -276,7 +286,7 @@ class StrongZeros:
         if Trait.PRODUCT not in node.op.traits:
             return False
         other = node.operands[1 - position]
-        return other in self.zero or other not in self.varied
+        return other in self.zero or not (other in self.varied or other in self.nonzero)
 
     def _of_loop(self, loop: Loop, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
         active = self.activity.active_loop(loop, varied, given)
