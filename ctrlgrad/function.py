@@ -220,8 +220,7 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        now = current_options()
-        key = Key(treedef, tuple(keys), self.engine, now.default_float, now.strong_zeros)
+        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
         with self._lock:
             return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.gradients.strong_zeros import with_strong_zeros
+from ctrlgrad.gradients.strong_zeros import Manner, differentiating
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -24,7 +24,7 @@ class Options:
     """The options in force."""
 
     engine: str = "auto"
-    check_nans: bool = False
+    check_nans: bool | Literal["gradients"] = False
     precision: Precision = "ieee"
     default_float: str = "float64"
     strong_zeros: bool = True
@@ -78,7 +78,9 @@ def options(**changes: Any) -> Iterator[Options]:
             "dataflow" or "reference".
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop. Every op is then run by itself;
-            of engine="cuda" by the reference engine, on the processor.
+            of engine="cuda" by the reference engine, on the processor. With "gradients" it stops at the first
+            cotangent that is not finite: a NaN that `where` leaves out of the result is passed over. It looks at
+            what is differentiated in the block.
         precision: how exactly engine="cuda" computes. "ieee" rounds every operation in its dtype. With "tf32" and
             "bf16" products of float32 and complex64 may round their operands to 10 and to 7 bits of fraction, and sum
             in float32; kernels may then round a product and a sum once. Other engines always compute as "ieee" says.
@@ -107,6 +109,14 @@ def options(**changes: Any) -> Iterator[Options]:
             )
     if "engine" in changes:
         check_engine(changes["engine"])
+    if changes.get("check_nans", False) not in (False, True, "gradients"):
+        raise UserInputError(
+            f"there is no check_nans={changes['check_nans']!r}",
+            source=here(),
+            expected="True, False or 'gradients'",
+            got=repr(changes["check_nans"]),
+            hint="'gradients' looks at cotangents alone",
+        )
     if changes.get("precision", "ieee") not in PRECISIONS:
         raise UserInputError(
             f"there is no precision {changes['precision']!r}",
@@ -120,7 +130,8 @@ def options(**changes: Any) -> Iterator[Options]:
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
         now = _OPTIONS.get()
-        with computing_with(now.precision), with_strong_zeros(now.strong_zeros):
+        manner = Manner(now.strong_zeros, now.check_nans == "gradients")
+        with computing_with(now.precision), differentiating(manner):
             yield _OPTIONS.get()
     finally:
         _OPTIONS.reset(token)

@@ -15,6 +15,7 @@ from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import as_dtype
 from ctrlgrad.frontend.checks import check_function, how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
 from ctrlgrad.records import record
@@ -72,7 +73,7 @@ class Key:
     leaves: tuple[Any, ...]
     engine: str
     default_float: str
-    strong_zeros: bool
+    manner: Manner = field(default_factory=current_manner)
 
 
 def static(leaf: Any) -> Static:

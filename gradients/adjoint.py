@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.strong_zeros import StrongZeros
+from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.dependence import dependent_outputs
+from ctrlgrad.ops.call import COTANGENT
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record
 from ctrlgrad.stacks.saving import Scope
@@ -116,6 +117,8 @@ class Adjoint:
         if value not in self.varied:
             return
         cotangent = _with_known_sizes(cotangent, value)
+        if current_manner().marks_cotangents and isinstance(cotangent.type, TensorType):
+            cotangent = emit("barrier", cotangent, name=COTANGENT)
         known = self.cotangents.get(value)
         if known is None:
             self.cotangents[value] = cotangent

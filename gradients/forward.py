@@ -17,7 +17,7 @@ from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
 from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
-from ctrlgrad.gradients.strong_zeros import StrongZeros, strong_zeros_are_on
+from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, Map, operand_reached, refusal
 from ctrlgrad.ir import (
     INDEX,
@@ -53,7 +53,7 @@ def push_forward(graph: Graph, wrt: Sequence[int], batch: Batch) -> Pushforward:
     builder = Builder(name=f"{graph.name}_forward")
     inputs = [builder.input(v.type, v.hint) for v in graph.inputs]
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}
-    strong = StrongZeros.of_tangents(graph) if strong_zeros_are_on() else None
+    strong = StrongZeros.of_tangents(graph) if current_manner().strong_zeros else None
     tangent = _Tangents(builder, graph, inputs, given, Activity(), batch, strong)
     found = tuple(i for i, v in enumerate(graph.outputs) if v in tangent.tangents)
     outputs = [tangent.primals[v] for v in graph.outputs]

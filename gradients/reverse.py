@@ -11,7 +11,7 @@ from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
 from ctrlgrad.gradients.branches import reverse_cond
 from ctrlgrad.gradients.calls import Batch, reverse_call
 from ctrlgrad.gradients.loops import reverse_while
-from ctrlgrad.gradients.strong_zeros import StrongZeros, strong_zeros_are_on
+from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.ir import Builder, Graph, StackType, Value
 from ctrlgrad.ops.term import Term, ensure_sizes
 from ctrlgrad.stacks.saving import FunctionScope
@@ -42,7 +42,7 @@ def reverse(
     scope = FunctionScope(graph, backward)
     activity = Activity()
     strong = None
-    if strong_zeros_are_on():
+    if current_manner().strong_zeros:
         strong = StrongZeros.of_cotangents(graph, wrt, seeded, selected, activity)
     recursion = Recursion(REGION_RULES, partial(reverse, batch=batch, linear=linear), batch, linear, strong)
     adjoint = Adjoint(scope, activity.varied_values(graph, [graph.inputs[i] for i in wrt]), activity, recursion)

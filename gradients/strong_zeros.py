@@ -41,23 +41,34 @@ from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.table import LINEAR, operand_reached
 from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Trait, Use, Value, attributes, view
 from ctrlgrad.ops.term import Term, constant, emit, where
+from ctrlgrad.records import record
 
-_ON: ContextVar[bool] = ContextVar("strong zeros", default=True)
+
+@record
+class Manner:
+    """How derivatives are taken: with strong zeros or as IEEE's arithmetic has it, and with each cotangent marked by a
+    barrier or not, by which a check finds it in a run."""
+
+    strong_zeros: bool = True
+    marks_cotangents: bool = False
 
 
-def strong_zeros_are_on() -> bool:
-    """Whether derivatives that are taken now have strong zeros."""
-    return _ON.get()
+_AT_FIRST = Manner()
+_MANNER: ContextVar[Manner] = ContextVar("manner of derivatives", default=_AT_FIRST)
+
+
+def current_manner() -> Manner:
+    return _MANNER.get()
 
 
 @contextmanager
-def with_strong_zeros(on: bool) -> Iterator[None]:
-    """A block of code that differentiates with strong zeros, or as IEEE's arithmetic has it."""
-    token = _ON.set(on)
+def differentiating(manner: Manner) -> Iterator[None]:
+    """A block of code that takes derivatives in this manner."""
+    token = _MANNER.set(manner)
     try:
         yield
     finally:
-        _ON.reset(token)
+        _MANNER.reset(token)
 
 
 # Constants with more elements count as data, some of which is zero.
@@ -344,4 +355,4 @@ def _where_finite(dead: Term, x: Term) -> Term:
     return where(emit("logical_and", dead, emit("logical_not", emit("isfinite", x))), 0, x)
 
 
-__all__ = ["StrongZeros", "strong_zeros_are_on", "with_strong_zeros"]
+__all__ = ["Manner", "StrongZeros", "current_manner", "differentiating"]

@@ -24,7 +24,7 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
-from ctrlgrad.gradients.strong_zeros import strong_zeros_are_on
+from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.results import hand_out
@@ -267,7 +267,7 @@ def pulled(
     return (result, pullback, aux) if has_aux else (result, pullback)
 
 
-_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...], bool, bool], Pullback] = Cache(4)
+_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...], bool, Manner], Pullback] = Cache(4)
 
 
 def _halves(
@@ -278,7 +278,7 @@ def _halves(
     `selected`: see `reverse`.
     """
     wrt = tuple(traced.wrt[i] for i in floats)
-    key = (wrt, seeded, selected, strong_zeros_are_on())
+    key = (wrt, seeded, selected, current_manner())
     return _HALVES.get(traced.graph, key, lambda: reverse(traced.graph, wrt, seeded, batch_whole, selected=selected))
 
 

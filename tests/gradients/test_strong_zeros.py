@@ -253,3 +253,22 @@ def test_the_analysis_leaves_products_alone() -> None:
 
     text = str(cg.function(cg.grad(f)).graph(0.5, X))
     assert "strong_multiply" not in text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_check_nans_of_gradients_passes_over_what_is_masked_and_stops_at_the_first_cotangent(engine: str) -> None:
+    masked = lambda x: cnp.where(x > 0.0, cnp.log(x), 0.0).sum()
+    wrong = lambda x: cnp.where(x > 0.0, cnp.log(x), cnp.sqrt(x)).sum()
+    x = np.array([0.0, 4.0])
+    with cg.options(engine=engine, check_nans="gradients"):
+        np.testing.assert_array_equal(cg.grad(masked)(x), [0.0, 0.25])
+        np.testing.assert_array_equal(cg.function(cg.grad(masked))(x), [0.0, 0.25])
+        with pytest.raises(cg.errors.NonFiniteError, match="a cotangent is an Inf: the derivative of sqrt"):
+            cg.grad(wrong)(x)
+    with cg.options(engine=engine, check_nans=True), pytest.raises(cg.errors.NonFiniteError, match="makes an Inf"):
+        cg.grad(masked)(x)
+
+
+def test_check_nans_takes_no_other_word() -> None:
+    with pytest.raises(cg.errors.UserInputError, match="check_nans"), cg.options(check_nans="forward"):
+        pass
