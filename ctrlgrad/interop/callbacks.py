@@ -12,15 +12,11 @@ from ctrlgrad.frontend.host_calls import host_call
 from ctrlgrad.interop.avals import tensor_type
 from ctrlgrad.interop.primitives import REFUSED, Equation, entry
 
-_DEVICES = "it speaks of several devices"
 _REFS = "it changes an array in place"
 _TOKENS = "it orders effects"
 
 REFUSED |= {
     "io_callback": "it has effects, and a gradient runs parts of a program again",
-    **dict.fromkeys(
-        ("all_gather", "all_to_all", "axis_index", "pmax", "pmin", "ppermute", "psum", "ragged_all_to_all"), _DEVICES
-    ),
     **dict.fromkeys(("get", "swap", "addupdate"), _REFS),
     **dict.fromkeys(("after_all", "create_token"), _TOKENS),
     "custom_lin": "it is a step of JAX's own reverse mode",
