@@ -25,6 +25,9 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.records import record
 
+# Any of JAX's primitives that are classes with rules, since JAX 0.11: `jax.lax.custom_root` is one.
+_HIGH = "call_hi_primitive"
+
 
 class _Alone:
     """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out.
@@ -69,7 +72,9 @@ def _called(equation: Equation) -> Any:
         if name in params:
             return params[name]
     # A primitive whose implementation is JAX.
-    return equation.trace(lambda *xs: equation.jax.primitive.impl(*xs, **params), *equation.inputs)
+    primitive = equation.jax.primitive
+    run = primitive.to_lojax if equation.name == _HIGH else primitive.impl
+    return equation.trace(lambda *xs: run(*xs, **params), *equation.inputs)
 
 
 class _Call:
@@ -179,7 +184,13 @@ class _Vjp(_Call):
 
 
 class _Both(_Jvp, _Vjp):
-    """One with a forward mode beside its reverse mode."""
+    """One with a forward mode beside its reverse mode, unless JAX has none of it."""
+
+    def push(self, results: Results, perturbed: Positions) -> Answer | None:
+        try:
+            return super().push(results, perturbed)
+        except NotImplementedError:
+            return None
 
 
 def with_rules_of_jax(equation: Equation, operands: Sequence[Any], places: Collection[int]) -> Any:
@@ -238,6 +249,11 @@ def _custom_jvp(equation: Equation, *operands: Any) -> Any:
 @entry("custom_vjp_call", "custom_vjp_call_jaxpr")
 def _custom_vjp(equation: Equation, *operands: Any) -> Any:
     return _Vjp("custom_vjp", equation, operands).recorded(LaterReverse)
+
+
+@entry(_HIGH)
+def _high(equation: Equation, *operands: Any) -> Any:
+    return with_rules_of_jax(equation, operands, range(len(operands)))
 
 
 def _placed(found: Sequence[Any], places: Sequence[int], like: Results) -> list[Any]:

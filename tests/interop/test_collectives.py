@@ -62,8 +62,8 @@ def test_an_extreme_over_rows(reduce: Any) -> None:
 
 
 def test_programs_for_devices_run_on_one() -> None:
-    mesh = jax.make_mesh((1,), ("d",))
-    spec = jax.sharding.PartitionSpec("d")
+    auto = jax.sharding.AxisType.Auto
+    mesh, spec = jax.make_mesh((1,), ("d",), axis_types=(auto,)), jax.sharding.PartitionSpec("d")
     mapped = jax.shard_map(
         lambda x: jnp.sin(x) * lax.psum(jnp.sum(x), "d"), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
