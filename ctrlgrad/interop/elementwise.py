@@ -34,7 +34,6 @@ _SAME_NAME = (
     "cos",
     "cosh",
     "digamma",
-    "div",
     "eq",
     "erf",
     "erf_inv",
@@ -65,7 +64,6 @@ _SAME_NAME = (
     "polygamma",
     "population_count",
     "real",
-    "rem",
     "rsqrt",
     "select_n",
     "shift_right_logical",
@@ -115,6 +113,23 @@ def _pow(equation: Equation, x: Any, y: Any) -> Any:
 def _convert(equation: Equation, x: Any) -> Any:
     dtype = dtype_of(equation.outputs[0])
     return (cnp.real(x) if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x).astype(dtype)
+
+
+def _divided(fn: Any, by_zero: Any) -> Any:
+    """A division that has a meaning for integers and the divisor 0."""
+
+    def divide(equation: Equation, x: Any, y: Any) -> Any:
+        if dtype_kind(x.dtype) not in "iu" or (isinstance(y, np.ndarray) and y.all()):
+            return fn(x, y)
+        is_zero = y == 0
+        return cnp.where(is_zero, by_zero(x), fn(x, cnp.where(is_zero, cnp.ones_like(y), y)))
+
+    return divide
+
+
+# All bits are set in -1 and in the largest number without a sign.
+TABLE["div"] = _divided(lax.div, lambda x: cnp.bitwise_not(cnp.zeros_like(x)))
+TABLE["rem"] = _divided(lax.rem, lambda x: x)
 
 
 def _shift(fn: Any, overflow: Any) -> Any:
