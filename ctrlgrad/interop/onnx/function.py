@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.files import open_file
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, function
@@ -125,6 +126,7 @@ def read_model(model: Any) -> tuple[onnx.ModelProto, str]:
         if isinstance(model, bytes):
             return onnx.load_model_from_string(model), "ONNX model"
         if isinstance(model, str | os.PathLike):
+            open_file(model).close()
             return onnx.load(os.fspath(model)), str(model)
     except DecodeError as error:
         raise UserInputError(
