@@ -192,7 +192,8 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
+        chosen = current_options()
+        key = Key(treedef, tuple(keys), self.engine, chosen.default_float, chosen.no_answer)
         with self._lock:
             known = self._cache.get(key, _Signature)
             for concrete in known.variants:

@@ -72,6 +72,7 @@ class Key:
     leaves: tuple[Any, ...]
     engine: str
     default_float: str
+    no_answer: str
 
 
 def static(leaf: Any) -> Static:

@@ -2,8 +2,7 @@
 
 A field without a default must be given. What one stage notes for a later one (`chunk`, `counts_down`, `paired`, ...) is
 a field like any other. `attributes.Axis.of(node).axis` reads one, and fails where the node is of another family;
-`dataclasses.replace` makes another one. The builder makes an op's attributes from names and values; the verifier
-checks both.
+`dataclasses.replace` makes another one. The builder makes attributes of names and values; the verifier checks both.
 """
 
 from __future__ import annotations
@@ -221,7 +220,14 @@ class Search(Attributes):
 
 
 @record(kw_only=True)
-class Triangle(Attributes):
+class Answer(Attributes):
+    """Of ops on matrices of which some have no answer: `or_nan` gives NaN for these, in place of an error."""
+
+    or_nan: bool = False
+
+
+@record(kw_only=True)
+class Triangle(Answer):
     """Which triangle of a matrix is read, and whether its diagonal is ones, which are not."""
 
     lower: bool
