@@ -24,11 +24,14 @@ from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
+from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
-from ctrlgrad.ir.caching import Recent
+from ctrlgrad.ir.caching import Cache, Recent
+from ctrlgrad.ir.interning import shared
 from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
 from ctrlgrad.options import check_engine, current_options
-from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.passes import simplify
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.results import OnCard, hand_out
 from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, require_numbers, static
@@ -46,9 +49,18 @@ class Concrete:
     types: tuple[Type, ...]
     graph: Graph
     treedef: tree.TreeDef
-    simplified: Graph
+    # The graph that runs, which other traces may share, and the values of its further inputs.
+    program: Graph
+    captured: list[np.ndarray]
+    # What the function read of Python besides its arguments.
+    watched: Watched
     # The results that stand for arrays of float0.
     float0: frozenset[int] = frozenset()
+
+    @property
+    def simplified(self) -> Graph:
+        """The graph as it would run, with its constants in it."""
+        return _simplified(self.graph)
 
     def unflatten(self, results: Sequence[Any]) -> Any:
         if self.float0:
@@ -61,8 +73,15 @@ class Concrete:
         return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
 
 
+_SIMPLIFIED: Cache[None, Graph] = Cache(1)
+
+
+def _simplified(graph: Graph) -> Graph:
+    return _SIMPLIFIED.get(graph, None, lambda: simplify(without_calls(graph)))
+
+
 @record(frozen=False)
-class _Signature:
+class Signature:
     """All that was traced for one key. `exact_only`: the function needs to know its sizes."""
 
     variants: list[Concrete] = field(default_factory=list)
@@ -81,9 +100,12 @@ class Function:
         name: str | None,
         static: StaticArguments | None = None,
         donated: Sequence[int] = (),
+        written: Callable[..., Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
+        # The function as the user wrote it, where another was made of it.
+        self.written = written
         self.engine = engine
         wish = name or str(getattr(fn, "__name__", "function"))
         self.name: str = wish if wish.isidentifier() else "function"
@@ -91,7 +113,7 @@ class Function:
         self.static = static
         self.donated = tuple(donated)
         self.traces = 0
-        self._cache: Recent[Key, _Signature] = Recent(SIGNATURES)
+        self._cache: Recent[Key, Signature] = Recent(SIGNATURES)
         self._known = KnownCalls()
         self._lock = forks.recursive_lock()
 
@@ -112,17 +134,23 @@ class Function:
         if found is not None:
             key, leaves = found
             bound = self._known.get(key)
-            if bound is not None:
+            if bound is not None and bound.watched.is_current():
                 return bound(leaves)
+        concrete, arrays, result = self._traced_and_run(args, kwargs)
+        if found is not None and not any(map(_is_swapped, leaves)):
+            self._known.note(key, concrete.program, concrete.unflatten, arrays, concrete)
+        return result
+
+    def _traced_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any], Any]:
+        """The call's signature, all arrays of it, and its result."""
         require_numbers(tree.leaves((args, kwargs)))
         engine = self._engine_now()
         expect(engine)
         concrete, arrays = self._specialize(args, kwargs)
         checks, donated = current_options().check_nans, donated_positions(args, self.donated, arrays)
-        results = run_on(engine, concrete.simplified, arrays, checks, stays_on_card=True, donated=donated)
-        if found is not None and not any(map(_is_swapped, leaves)):
-            self._known.note(key, concrete.simplified, concrete.unflatten, arrays)
-        return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))
+        arrays = [*arrays, *concrete.captured]
+        results = run_on(engine, concrete.program, arrays, checks, stays_on_card=True, donated=donated)
+        return concrete, arrays, concrete.unflatten(hand_out(concrete.program, results, arrays, _COMPUTE))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.static.mark(args, kwargs) if self.static else (args, kwargs)
@@ -160,7 +188,7 @@ class Function:
             UserInputError: the engine is not installed, or the arguments lie on a GPU and the engine is another.
         """
         concrete, arrays = self._specialize(*self._marked(args, kwargs))
-        return explain_on(self._engine_now(), concrete.simplified, arrays)
+        return explain_on(self._engine_now(), concrete.program, [*arrays, *concrete.captured])
 
     def _engine_now(self) -> str:
         return self.engine if self.engine != "auto" else current_options().engine
@@ -195,15 +223,18 @@ class Function:
         chosen = current_options()
         key = Key(treedef, tuple(keys), self.engine, chosen.default_float, chosen.no_answer)
         with self._lock:
-            known = self._cache.get(key, _Signature)
-            for concrete in known.variants:
-                if concrete.accepts(types):
-                    return concrete, arrays
-            with only_new_objects():
-                concrete = self._trace_new(known, types, leaves, treedef)
-        return concrete, arrays
+            return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 
-    def _trace_new(self, known: _Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+    def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        """What was traced for these types, or is now."""
+        for i, concrete in enumerate(known.variants):
+            if concrete.accepts(types):
+                if not concrete.watched.is_current():
+                    concrete = known.variants[i] = self._trace(concrete.types, leaves, treedef)
+                return concrete
+        return self._trace_new(known, types, leaves, treedef)
+
+    def _trace_new(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """Trace for these types; where only sizes differ from a former call, with those unknown."""
         if known.variants and not known.exact_only:
             merged = [join(a, b) for a, b in zip(known.variants[-1].types, types, strict=True)]
@@ -222,6 +253,10 @@ class Function:
 
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1
+        with only_new_objects():
+            return self._traced(types, leaves, treedef)
+
+    def _traced(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         given = iter(types)
         is_input = [isinstance(x, (*_ARRAYS, TensorSpec)) or hasattr(x, "__array__") or lies_on_card(x) for x in leaves]
         inputs = [
@@ -230,9 +265,10 @@ class Function:
             if yes
         ]
 
+        known = [x.value if isinstance(x, Static) else x for x in leaves]
+
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
-            known = [x.value if isinstance(x, Static) else x for x in leaves]
             given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
             args, kwargs = tree.unflatten(treedef, given)
             try:
@@ -240,10 +276,22 @@ class Function:
             except RecursionError as error:
                 raise _endless(self.name) from error
 
-        traced = Traced(self.name, call, inputs, what=f"{self.name}: the result", builder=Builder(name=self.name))
-        graph = traced.finish()
+        what = f"{self.name}: the result"
+        with trace.capturing() as held:
+            traced = Traced(self.name, call, inputs, what=what, builder=Builder(name=self.name))
+            graph = traced.finish()
         empty = frozenset(i for i, x in enumerate(traced.leaves) if isinstance(x, Float0))
-        return Concrete(tuple(types), graph, traced.treedef, simplify(inline_calls(graph)), empty)
+        found, constants = shared(without_calls(graph))
+        captured = [_users_own(x, held) for x in constants]
+        own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
+        watched = self._watch(tree.unflatten(treedef, known), own)
+        return Concrete(tuple(types), graph, traced.treedef, _simplified(found), captured, watched, empty)
+
+    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
+        """What the function can read of Python besides numbers in these arguments, and these arrays."""
+        found = watch([self.fn, self.written, *code_in(arguments)])
+        found.inputs, found.shapes = tuple(captured), tuple(x.shape for x in captured)
+        return found
 
     def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
         assert self.signature is not None
@@ -269,6 +317,12 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<ctrlgrad function {self.name}>"
+
+
+def _users_own(constant: np.ndarray, held: trace.Captured) -> np.ndarray:
+    """The user's array that a constant is a copy of, unless the function itself has changed it meanwhile."""
+    _, array = held.get(id(constant), (None, constant))
+    return array if array.tobytes() == constant.tobytes() else constant
 
 
 def _is_swapped(x: Any) -> bool:
@@ -339,10 +393,8 @@ def function(
             donate_argnums=donate_argnums,
         )
     fixed = StaticArguments("function", fn, static_argnums, static_argnames)
-    if autograph:
-        fn = convert(fn)
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else donate_argnums
-    return Function(fn, engine, signature, name, fixed, donated)
+    return Function(convert(fn) if autograph else fn, engine, signature, name, fixed, donated, fn)
 
 
 # How NumPy's functions compute on results that stayed on a card.

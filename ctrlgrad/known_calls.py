@@ -7,7 +7,7 @@ traced, compiled and run as any other, and may then be noted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ctrlgrad import tree
 from ctrlgrad.engines import current_without
 from ctrlgrad.execution import after_failure, program_of
 from ctrlgrad.frontend.concrete import Array
+from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import Options, current_options
@@ -29,13 +30,29 @@ Described = tuple[Any, Sequence[Any]]
 Unflatten = Callable[[Sequence[Any]], Any]
 
 
+class Reads(Protocol):
+    """What a traced function reads besides its arguments."""
+
+    captured: list[np.ndarray]
+    watched: Watched
+
+
 class _Bound:
     """The code of a function for arguments of certain types and sizes."""
 
-    def __init__(self, graph: Graph, unflatten: Unflatten, program: Callable[[Sequence[Any]], list[Any]]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        unflatten: Unflatten,
+        program: Callable[[Sequence[Any]], list[Any]],
+        read: Reads,
+    ) -> None:
         self.graph, self.unflatten, self.program = graph, unflatten, program
+        self.captured, self.watched = read.captured, read.watched
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
+        if self.captured:
+            leaves = [*leaves, *self.captured]
         try:
             results = self.program(leaves)
         except Exception as error:
@@ -58,15 +75,18 @@ class KnownCalls:
     def get(self, key: Any) -> _Bound | None:
         return self._bound.get(key)
 
-    def note(self, key: Any, graph: Graph, unflatten: Unflatten, arrays: Sequence[Any]) -> None:
-        """Remember the code that served this call, for calls that differ in the arrays' values alone."""
+    def note(self, key: Any, graph: Graph, unflatten: Unflatten, arrays: Sequence[Any], read: Reads) -> None:
+        """Remember the code that served this call, for calls that differ in the arrays' values alone.
+
+        `read` says what is no argument of the call: the last of the arrays, and what must be as it was.
+        """
         if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
             return
         program = program_of(graph, arrays)
         if program is not None:
             if len(self._bound) >= MOST_KNOWN:
                 self._bound.clear()
-            self._bound[key] = _Bound(graph, unflatten, program)
+            self._bound[key] = _Bound(graph, unflatten, program, read)
 
 
 def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described | None:

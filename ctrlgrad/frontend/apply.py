@@ -19,7 +19,8 @@ from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
-from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
+from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
+from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
@@ -173,7 +174,12 @@ def value_in(builder: Builder, x: Any) -> Value:
         return x.value
     if isinstance(x, EagerStack):
         return _stack_constant(builder, x)
-    value = builder.constant(_array(x))
+    array = _array(x)
+    value = builder.constant(array)
+    captured = trace.captured()
+    if captured is not None and array is x and array.size > SMALL:
+        constant = attributes.Constant.of(builder.nodes[-1]).value
+        captured[id(constant)] = (constant, captured.get(id(array), (array, array))[1])
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
@@ -264,7 +270,11 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     if isinstance(x, Unsized):
         return Unsized.of(converted(np.asarray(x), dtype), x.axes)
     if not is_weak(x) or isinstance(x, float):
-        return converted(np.asarray(x), dtype)
+        array = np.asarray(x)
+        copy = converted(array, dtype)
+        if array.dtype == dtype and (captured := trace.captured()) is not None:
+            captured[id(copy)] = (copy, array)
+        return copy
     try:
         return np.asarray(x, dtype)
     except OverflowError as error:

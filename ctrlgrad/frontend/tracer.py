@@ -25,8 +25,8 @@ from ctrlgrad.frontend.known import Known
 from ctrlgrad.frontend.refusals import refused_inside
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Type
-from ctrlgrad.ir.interning import interned, lift_constants
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.ir.interning import lift_constants, shared
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
 
 
@@ -118,7 +118,8 @@ def in_trace(fn: Callable[[], Any]) -> Any:
     traced = Traced("at_once", lambda _: fn(), known=())
     graph, arrays = lift_constants(traced.finish())
     # What runs knows no rules, so that two traces of one program are equal.
-    results = map(without_numbers, traced.leaves, evaluate(interned(inline_calls(graph)), arrays))
+    graph, captured = shared(without_calls(graph))
+    results = map(without_numbers, traced.leaves, evaluate(graph, [*arrays, *captured]))
     return tree.unflatten(traced.treedef, [*map(concrete, map(_writable, results))])
 
 

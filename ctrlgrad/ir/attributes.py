@@ -130,6 +130,8 @@ def _quiet(value: Any) -> Any:
 class Constant(Attributes):
     # Its elements lie by rows: engines count their places by the shape alone.
     value: np.ndarray
+    # Another trace of the function had another value here: an input of what is compiled (see `ir/interning.py`).
+    varies: bool = _hidden(False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", np.asarray(self.value, order="C"))

@@ -6,7 +6,7 @@ trace around it, so transforms compose in any order and to any depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.ir import TensorType
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.results import hand_out
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
@@ -98,7 +99,7 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = reverse(traced.graph, [traced.wrt[i] for i in floats], (0,), batch_whole)
+        halves = _halves(traced, floats, (0,))
         outputs, residuals = _inline_forward(halves, traced, leaves)
         found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
@@ -208,13 +209,14 @@ def pulled(
     result_treedef = tree.flatten(result)[1]
     count = result_treedef.num_leaves
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs[:count]) if v.type.is_differentiable)
-    halves = reverse(traced.graph, [traced.wrt[i] for i in floats], seeded, batch_whole)
+    halves = _halves(traced, floats, seeded)
     if linear and not halves.is_of_linear_map:
         raise not_linear(operation, source)
     residuals: list[Any]
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
-        results = evaluate(halves.forward, [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves])
+        own = [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves]
+        results = evaluate(halves.forward, [*traced.captures, *own])
         split = len(results) - halves.residuals
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
@@ -262,6 +264,15 @@ def pulled(
     result, aux = tree.unflatten(traced.treedef, outputs)
     pullback = tree.Partial(pull, (residuals, sizes))
     return (result, pullback, aux) if has_aux else (result, pullback)
+
+
+_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...]], Pullback] = Cache(4)
+
+
+def _halves(traced: TracedFunction, floats: Iterable[int], seeded: tuple[int, ...]) -> Pullback:
+    """The function differentiated with respect to those of its own inputs; once, where another trace made its graph."""
+    wrt = tuple(traced.wrt[i] for i in floats)
+    return _HALVES.get(traced.graph, (wrt, seeded), lambda: reverse(traced.graph, wrt, seeded, batch_whole))
 
 
 def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
