@@ -220,8 +220,7 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        chosen = current_options()
-        key = Key(treedef, tuple(keys), self.engine, chosen.default_float, chosen.no_answer)
+        key = Key(treedef, tuple(keys), self.engine, current_options().of_traces)
         with self._lock:
             return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 

@@ -28,6 +28,11 @@ class Options:
     default_float: str = "float64"
     no_answer: Literal["error", "nan"] = "error"
 
+    @property
+    def of_traces(self) -> tuple[str, ...]:
+        """The options that decide what a trace records."""
+        return self.default_float, self.no_answer
+
 
 def _check_float(name: Any, where: str) -> str:
     """The name of a dtype that may be the default; an error for any other."""

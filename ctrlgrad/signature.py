@@ -71,8 +71,7 @@ class Key:
     treedef: Any
     leaves: tuple[Any, ...]
     engine: str
-    default_float: str
-    no_answer: str
+    options: tuple[str, ...]
 
 
 def static(leaf: Any) -> Static:

@@ -87,10 +87,7 @@ _Fits = Callable[[Any], bool]
 
 @functools.cache
 def _kinds(family: type[Attributes]) -> tuple[tuple[str, str, _Fits], ...]:
-    """Of each field of a family its name, its declared kind, and whether a value is of that.
-
-    Kept, since the verifier asks for every node of every graph, and to read a declaration takes long.
-    """
+    """Each field's name, its declared kind, and its test of a value. Cached: the verifier asks for every node."""
     hints = typing.get_type_hints(family)
     return tuple((f.name, str(f.type), _kind(hints[f.name])) for f in fields(family))
 
