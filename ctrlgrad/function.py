@@ -220,7 +220,7 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
+        key = Key(treedef, tuple(keys), self.engine, current_options().of_traces)
         with self._lock:
             return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 

@@ -71,7 +71,7 @@ class Key:
     treedef: Any
     leaves: tuple[Any, ...]
     engine: str
-    default_float: str
+    options: tuple[str, ...]
 
 
 def static(leaf: Any) -> Static:
