@@ -174,7 +174,8 @@ class Function:
 
         The report prints, and has for each loop: the engine (with the reason where it is not native), the fused kernels
         and matrix products, the values pushed with their bytes and reasons, and the ops that Python is called back for,
-        with the reason. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
+        with the reason. `captured` says what the function reads besides its arguments, from where, and when: numbers
+        and small arrays are compared at each call, large arrays are read. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
         how the loop's predicate is read, and how often the run launched, copied and waited.
 
         >>> import ctrlgrad as cg
@@ -188,7 +189,9 @@ class Function:
             UserInputError: the engine is not installed, or the arguments lie on a GPU and the engine is another.
         """
         concrete, arrays = self._specialize(*self._marked(args, kwargs))
-        return explain_on(self._engine_now(), concrete.program, [*arrays, *concrete.captured])
+        report = explain_on(self._engine_now(), concrete.program, [*arrays, *concrete.captured])
+        report.captured = concrete.watched.lines()
+        return report
 
     def _engine_now(self) -> str:
         return self.engine if self.engine != "auto" else current_options().engine
@@ -283,12 +286,13 @@ class Function:
         found, constants = shared(without_calls(graph))
         captured = [_users_own(x, held) for x in constants]
         own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
-        watched = self._watch(tree.unflatten(treedef, known), own)
+        fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
+        watched = self._watch([*fixed, *code_in(tree.unflatten(treedef, known))], own)
         return Concrete(tuple(types), graph, traced.treedef, _simplified(found), captured, watched, empty)
 
-    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
-        """What the function can read of Python besides numbers in these arguments, and these arrays."""
-        found = watch([self.fn, self.written, *code_in(arguments)])
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
+        """What the function, and objects and classes that it is given, can read of Python; these arrays are read."""
+        found = watch([self.fn, self.written, *given])
         found.inputs, found.shapes = tuple(captured), tuple(x.shape for x in captured)
         return found
 
@@ -352,6 +356,12 @@ def function(
     donate_argnums: int | Sequence[int] = (),
 ) -> Any:
     """Make a Python function run as a graph: it is called once per signature, with symbolic tensors.
+
+    What it reads besides its arguments may change, unlike under `jax.jit`: where a global or closure variable, a
+    default, an attribute of an object or a module, an element of a list, dict or set, or an array of up to 4,096 bytes
+    is not what it was, it is called again. Larger arrays that tensors meet are read at each call. Not noticed are
+    attributes in slots or behind a property, containers of more than 64 elements, and numbers that NumPy computed of a
+    larger array while the function was called; pass those as arguments. `explain` lists what was read.
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.

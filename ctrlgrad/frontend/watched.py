@@ -42,6 +42,7 @@ MOST = 10_000
 _PATHS = sysconfig.get_paths()
 _INSTALLED = tuple(os.path.join(_PATHS[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, types.BuiltinFunctionType)
+_NUMBERS = (bool, int, float, complex, np.generic)
 _contents = attrgetter("cell_contents")
 _shape = attrgetter("shape")
 
@@ -61,7 +62,7 @@ class Watched:
     # Arrays that are read at each call, as further inputs of what was compiled, and their shapes.
     inputs: tuple[np.ndarray, ...] = ()
     shapes: tuple[Any, ...] = ()
-    # Every array that was reached, and every container that is too long, as the user calls them.
+    # Every number and array that was reached, and every container that is too long, as the user calls them.
     reached: list[tuple[str, Any]] = field(default_factory=list)
 
     def is_current(self) -> bool:
@@ -87,11 +88,14 @@ class Watched:
             return False
 
     def lines(self) -> list[str]:
-        """A line about each array that was reached: where it is, and when it is read."""
+        """A line about each number and array that was reached: where it is, and when it is read."""
         read = {id(y) for x in self.inputs for y in _bases(x)}
         compared = {id(x) for x, _ in self.arrays}
         lines = []
         for path, x in self.reached:
+            if isinstance(x, _NUMBERS):
+                lines.append(f"{path}: {x!r}, compared at each call")
+                continue
             if not isinstance(x, np.ndarray):
                 lines.append(f"{path}: {len(x)} elements, read when traced")
                 continue
@@ -164,7 +168,9 @@ class _Walk:
         did = bool(self.waiting)
         while self.waiting and len(self.seen) < MOST:
             path, x = self.waiting.pop()
-            if not isinstance(x, _PLAIN) and id(x) not in self.seen:
+            if isinstance(x, _NUMBERS):
+                self.found.reached.append((path, x))
+            elif not isinstance(x, _PLAIN) and id(x) not in self.seen:
                 # Kept, so that no other object gets its number.
                 self.seen[id(x)] = x
                 self._look(path, x)

@@ -95,7 +95,7 @@ class Transformed(Function):
                 known.refused = error.with_traceback(None)
             raise
 
-    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
         """Nothing: each call traces."""
         return Watched()
 
