@@ -93,6 +93,7 @@ class Watched:
         compared = {id(x) for x, _ in self.arrays}
         lines = []
         for path, x in self.reached:
+            path = path or "an object"
             if isinstance(x, _NUMBERS):
                 lines.append(f"{path}: {x!r}, compared at each call")
                 continue
@@ -103,7 +104,7 @@ class Watched:
             lines.append(f"{path}: {x.dtype}{list(x.shape)}, {how + ' at each call' if how else 'read when traced'}")
         known = {id(x) for _, x in self.reached}
         unknown = [x for x in self.inputs if known.isdisjoint(map(id, _bases(x)))]
-        return lines + [f"an array: {x.dtype}{list(x.shape)}, read at each call" for x in unknown]
+        return sorted(lines + [f"an array: {x.dtype}{list(x.shape)}, read at each call" for x in unknown])
 
 
 def _bases(x: Any) -> Iterator[Any]:
@@ -140,7 +141,7 @@ def code_in(arguments: Any) -> list[Any]:
 
 
 class _Walk:
-    """A walk over what functions reach: `waiting` are objects with how the user calls them."""
+    """A walk over what functions reach: `waiting` are objects with how the user calls them, "" inside of libraries."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self.found = Watched()
@@ -168,7 +169,7 @@ class _Walk:
         did = bool(self.waiting)
         while self.waiting and len(self.seen) < MOST:
             path, x = self.waiting.pop()
-            if isinstance(x, _NUMBERS):
+            if isinstance(x, _NUMBERS) and path:
                 self.found.reached.append((path, x))
             elif not isinstance(x, _PLAIN) and id(x) not in self.seen:
                 # Kept, so that no other object gets its number.
@@ -185,7 +186,7 @@ class _Walk:
                 continue
             for name in self.names.intersection(space).difference(read):
                 read.add(name)
-                self.waiting.append((f"{path}.{name}", space[name]))
+                self.waiting.append((path and f"{path}.{name}", space[name]))
         return bool(self.waiting)
 
     def _look(self, path: str, x: Any) -> None:
@@ -208,14 +209,14 @@ class _Walk:
             case list() | dict() | set():
                 self._container(path, x)
             case tuple() | frozenset():
-                self.waiting += [(f"{path}[{i}]", y) for i, y in enumerate(x)] if len(x) <= LONGEST else []
+                self.waiting += [(path and f"{path}[{i}]", y) for i, y in enumerate(x)] if len(x) <= LONGEST else []
             case staticmethod() | classmethod():
                 self.waiting.append((path, x.__func__))
             case property():
                 self.waiting.append((path, x.fget))
             case _ if type(x).__module__.partition(".")[0] == "ctrlgrad":
                 # Functions that the user gave to a transform, or to a function with a rule.
-                self.waiting += [(path, y) for y in (*_inside(x), getattr(x, "__wrapped__", None))]
+                self.waiting += [("", y) for y in (*_inside(x), getattr(x, "__wrapped__", None))]
             case _:
                 self._object(path, x)
 
@@ -225,7 +226,7 @@ class _Walk:
         self.waiting.append((path, getattr(fn, "__wrapped__", None)))
         if not _is_users(fn.__code__.co_filename):
             # A decorator's: looked through for the user's functions.
-            self.waiting += [(path, x) for x in (*(c.cell_contents for c in bound.values()), *defaults)]
+            self.waiting += [("", x) for x in (*(c.cell_contents for c in bound.values()), *defaults)]
             return
         self.cells.update((id(cell), cell) for cell in bound.values())
         self.waiting += [(f"variable {n} around {fn.__name__}", c.cell_contents) for n, c in bound.items()]
@@ -257,7 +258,7 @@ class _Walk:
             if _is_users_module(kind.__module__):
                 self._space(path, vars(kind))
                 methods = (types.FunctionType, staticmethod, classmethod, property)
-                self.waiting += [(f"{path}.{n}", y) for n, y in vars(kind).items() if isinstance(y, methods)]
+                self.waiting += [(path and f"{path}.{n}", y) for n, y in vars(kind).items() if isinstance(y, methods)]
 
     def _object(self, path: str, x: Any) -> None:
         # A function that another library has wrapped, as `jax.jit` does.
@@ -273,7 +274,7 @@ class _Walk:
         elements = tuple(_elements(x))
         self.found.containers.append((x, elements))
         keys = x if isinstance(x, dict) else range(len(x))
-        self.waiting += [(f"{path}[{k!r}]", y) for k, y in zip(keys, elements, strict=True)]
+        self.waiting += [(path and f"{path}[{k!r}]", y) for k, y in zip(keys, elements, strict=True)]
 
     def _array(self, path: str, x: np.ndarray) -> None:
         if x.dtype != object:
