@@ -175,8 +175,9 @@ class Function:
         The report prints, and has for each loop: the engine (with the reason where it is not native), the fused kernels
         and matrix products, the values pushed with their bytes and reasons, and the ops that Python is called back for,
         with the reason. `captured` says what the function reads besides its arguments, from where, and when: numbers
-        and small arrays are compared at each call, large arrays are read. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
-        how the loop's predicate is read, and how often the run launched, copied and waited.
+        and small arrays are compared at each call, large arrays are read. On a GPU: the text of each kernel, the other
+        ops by where they run (some go through the host), how the loop's predicate is read, and how often the run
+        launched, copied and waited.
 
         >>> import ctrlgrad as cg
         >>> def root(a):

@@ -87,7 +87,7 @@ def test_an_attribute_of_a_class_and_of_a_module(monkeypatch: pytest.MonkeyPatch
 
 def test_a_function_that_is_an_argument() -> None:
     f = cg.function(lambda act, x: act(x), static_argnums=0)
-    act = lambda x: x * rate  # noqa: E731
+    act = lambda x: x * rate
     assert f(act, 1.0) == 2.0
     set_rate(3.0)
     assert f(act, 1.0) == 3.0
