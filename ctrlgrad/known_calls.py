@@ -106,14 +106,13 @@ def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Des
 
 
 def _described(leaves: Sequence[Any], options: Options) -> Described | None:
-    default_float = options.default_float
-    key: list[Any] = [default_float, options.strong_zeros]
+    key: list[Any] = [options.of_traces]
     has_static = False
     for leaf in leaves:
         kind = type(leaf)
         if kind is np.ndarray or kind is Array:
             key += (leaf.dtype, leaf.shape)
-        elif kind in (float, complex) and default_float != "float64":
+        elif kind in (float, complex) and options.default_float != "float64":
             return None
         elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
             key.append(kind)

@@ -27,7 +27,13 @@ class Options:
     check_nans: bool | Literal["gradients"] = False
     precision: Precision = "ieee"
     default_float: str = "float64"
+    no_answer: Literal["error", "nan"] = "error"
     strong_zeros: bool = True
+
+    @property
+    def of_traces(self) -> tuple[Any, ...]:
+        """The options that decide what a trace records."""
+        return self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"
 
 
 def _check_float(name: Any, where: str) -> str:
@@ -88,6 +94,9 @@ def options(**changes: Any) -> Iterator[Options]:
             functions and `ctrlgrad.random` make where no dtype is given, Python floats and lists of them, and floats
             that are made of integers alone. Arrays keep their dtype. The environment variable CTRLGRAD_DEFAULT_FLOAT
             sets it from the start.
+        no_answer: "error", or "nan": what Cholesky factors and linear systems are of a matrix that has none (it is not
+            positive definite, or singular), in functions that are traced in the block. In programs of JAX
+            (`ctrlgrad.from_jax`) they are always NaN.
         strong_zeros: whether a cotangent that is zero because something else was selected stops there, whatever the
             slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
             infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
@@ -124,6 +133,14 @@ def options(**changes: Any) -> Iterator[Options]:
             expected=" or ".join(map(repr, PRECISIONS)),
             got=repr(changes["precision"]),
             hint="leave it out for 'ieee'",
+        )
+    if changes.get("no_answer", "error") not in ("error", "nan"):
+        raise UserInputError(
+            "options(no_answer=): there is no such answer",
+            source=here(),
+            expected="'error' or 'nan'",
+            got=repr(changes["no_answer"]),
+            hint="leave it out for 'error'",
         )
     if "default_float" in changes:
         _check_float(changes["default_float"], "options(default_float=)")
