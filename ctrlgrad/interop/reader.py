@@ -34,12 +34,8 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     windows,
 )
 from ctrlgrad.interop.avals import constant, dtype_of, key_words
-<<<<<<< HEAD
 from ctrlgrad.interop.custom_rules import by_its_rules
-from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, jax_primitive, unsupported
-=======
-from ctrlgrad.interop.primitives import TABLE, Equation, Parameters, jax_primitive, unsupported
->>>>>>> a
+from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, jax_primitive, unsupported
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
 
