@@ -330,7 +330,7 @@ def factorisations(draw: random.Random) -> Form:
 
 @form()
 def statistics(draw: random.Random) -> Form:
-    variables, samples = short(draw, 20), max(2, size(draw, MOST // 20))
+    variables, samples = max(2, short(draw, 20)), max(2, size(draw, MOST // 20))
     return draw.choice(
         (
             Form("np.cov(x)", (Argument((variables, samples)),)),
