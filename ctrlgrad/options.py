@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,12 @@ class Options:
     check_nans: bool = False
     precision: Precision = "ieee"
     default_float: str = "float64"
+    no_answer: Literal["error", "nan"] = "error"
+
+    @property
+    def of_traces(self) -> tuple[str, ...]:
+        """The options that decide what a trace records."""
+        return self.default_float, self.no_answer
 
 
 def _check_float(name: Any, where: str) -> str:
@@ -84,6 +90,9 @@ def options(**changes: Any) -> Iterator[Options]:
             functions and `ctrlgrad.random` make where no dtype is given, Python floats and lists of them, and floats
             that are made of integers alone. Arrays keep their dtype. The environment variable CTRLGRAD_DEFAULT_FLOAT
             sets it from the start.
+        no_answer: "error", or "nan": what Cholesky factors and linear systems are of a matrix that has none (it is not
+            positive definite, or singular), in functions that are traced in the block. In programs of JAX
+            (`ctrlgrad.from_jax`) they are always NaN.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -109,6 +118,14 @@ def options(**changes: Any) -> Iterator[Options]:
             expected=" or ".join(map(repr, PRECISIONS)),
             got=repr(changes["precision"]),
             hint="leave it out for 'ieee'",
+        )
+    if changes.get("no_answer", "error") not in ("error", "nan"):
+        raise UserInputError(
+            "options(no_answer=): there is no such answer",
+            source=here(),
+            expected="'error' or 'nan'",
+            got=repr(changes["no_answer"]),
+            hint="leave it out for 'error'",
         )
     if "default_float" in changes:
         _check_float(changes["default_float"], "options(default_float=)")

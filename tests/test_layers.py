@@ -20,6 +20,7 @@ LAYERS = {
     "collector": 0,
     "dtypes": 0,
     "errors": 0,
+    "files": 0,
     "forks": 0,
     "records": 0,
     "source": 0,

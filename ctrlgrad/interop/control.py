@@ -99,6 +99,12 @@ def _call(equation: Equation, *operands: Any) -> Any:
     return equation.read(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], *operands)
 
 
+@entry("custom_vmap_call")
+def _custom_vmap(equation: Equation, *operands: Any) -> Any:
+    """Read the function itself: where JAX maps it over rows, its rule stands in the jaxpr instead."""
+    return equation.read(equation.params["call"], *operands)
+
+
 @entry("remat2", "checkpoint", "remat")
 def _remat(equation: Equation, *operands: Any) -> Any:
     policy = equation.params["policy"]

@@ -2,7 +2,8 @@
 
 Each op has one result, so that a derivative rule names exactly what it needs: the eigenvalues and the
 eigenvectors are two ops, as are the singular values and the singular vectors. A matrix that has no answer
-(singular, not positive definite) is an error at run time.
+(singular, not positive definite) is an error at run time, or NaN where the node says so (`attributes.Answer`).
+Singular values and vectors of a matrix that is not finite are NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir.attributes import Attributes, Triangle
+from ctrlgrad.ir.attributes import Answer, Attributes, Triangle
 from ctrlgrad.ir.op import TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
@@ -157,11 +158,11 @@ def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
 
 
 # x with a @ x = b.
-declare("solve", 2, _system("solve"))
+declare("solve", 2, _system("solve"), attributes=Answer)
 # The same by one triangle of a, the only one that is read.
 declare("triangular_solve", 2, _system("triangular_solve"), attributes=Triangle)
 # The lower triangular l with l @ l^H = a, of hermitian positive definite a.
-declare("cholesky", 1, _square("cholesky"))
+declare("cholesky", 1, _square("cholesky"), attributes=Answer)
 declare("det", 1, _scalar("det", real=False))
 # The transposed cofactors: a @ adjugate(a) = det(a) * identity, at singular matrices too.
 declare("adjugate", 1, _square("adjugate"))

@@ -184,8 +184,33 @@ def _share(x: Term, y: Term, chosen: Term) -> Term:
     return where(like, 0.5, emit("cast", chosen, dtype=x.dtype))
 
 
-_binary("maximum", REAL, lambda t, z, x, y: t * _share(x, y, x > y), lambda t, z, x, y: t * _share(y, x, y > x))
-_binary("minimum", REAL, lambda t, z, x, y: t * _share(x, y, x < y), lambda t, z, x, y: t * _share(y, x, y < x))
+def _of_zeros(of_numbers: Any, of_signs: Any) -> Any:
+    """An extreme of two; of two zeros -0 is the smaller one, which NumPy leaves to the processor."""
+
+    def extreme(x: Any, y: Any) -> Any:
+        found = of_numbers(x, y)
+        if dtype_kind(found.dtype) != "f" or found.all():
+            return found
+        signed = np.where(of_signs(np.signbit(x), np.signbit(y)), found.dtype.type(-0.0), found.dtype.type(0.0))
+        return np.where(found == 0, signed, found)[()]
+
+    return extreme
+
+
+_binary(
+    "maximum",
+    REAL,
+    lambda t, z, x, y: t * _share(x, y, x > y),
+    lambda t, z, x, y: t * _share(y, x, y > x),
+    numpy=_of_zeros(np.maximum, np.logical_and),
+)
+_binary(
+    "minimum",
+    REAL,
+    lambda t, z, x, y: t * _share(x, y, x < y),
+    lambda t, z, x, y: t * _share(y, x, y < x),
+    numpy=_of_zeros(np.minimum, np.logical_or),
+)
 # x - y * floor(x / y)
 _binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor", x / y))
 _binary(

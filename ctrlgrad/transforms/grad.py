@@ -190,14 +190,24 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def pulled(
-    operation: str, fn: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool = False, *, linear: bool = False
+    operation: str,
+    fn: Callable[..., Any],
+    primals: tuple[Any, ...],
+    has_aux: bool = False,
+    *,
+    linear: bool = False,
+    fixed: int = 0,
 ) -> Any:
-    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter."""
+    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter.
+
+    The first `fixed` primals are not differentiated: their cotangents are of dtype `float0`.
+    """
     source = here()
     check_function(operation, fn)
     leaves, treedef = tree.flatten(primals)
     check_leaves(f"{operation}: a primal", leaves)
-    floats = float_positions(leaves)
+    first = len(tree.leaves(primals[:fixed]))
+    floats = [i for i in float_positions(leaves) if i >= first]
     hints = leaf_names(fn, primals, range(len(primals)))
 
     def call(tensors: list[Any]) -> Any:
