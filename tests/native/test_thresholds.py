@@ -313,7 +313,6 @@ def numbers() -> dict[str, list[int]]:
 
 SCRIPT = """
 import sys
-sys.path[:0] = ["tests"]
 from native.at_thresholds import judge
 for told in sys.argv[1:]:
     name, number = told.split()
@@ -329,6 +328,7 @@ def test_just_below_at_and_just_above(threads: int, bits: int, request: pytest.F
     told = [f"{name} {n}" for name, values in sorted(numbers().items()) for n in values]
     told = some(told, -(-len(told) // len(THREADS)), request.config, THREADS.index(threads))
     variables = {**os.environ, "CTRLGRAD_THREADS": str(threads), "CTRLGRAD_VECTOR_BITS": str(bits)}
+    variables["PYTHONPATH"] = "tests"
     command = [sys.executable, "-c", SCRIPT, *told]
     found = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=1800)
     last = found.stdout.splitlines()[-1:]
