@@ -185,7 +185,7 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
+        key = Key(treedef, tuple(keys), self.engine, current_options().of_traces)
         with self._lock:
             return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 
@@ -235,10 +235,7 @@ class Function:
             passed = iter(tensors)
             given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
             args, kwargs = tree.unflatten(treedef, given)
-            try:
-                return self.fn(*args, **kwargs)
-            except RecursionError as error:
-                raise _endless(self.name) from error
+            return self.fn(*args, **kwargs)
 
         what = f"{self.name}: the result"
         fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
@@ -295,16 +292,6 @@ def _users_own(constant: np.ndarray, held: trace.Captured) -> np.ndarray:
 def _is_swapped(x: Any) -> bool:
     """Whether the bytes of an array's numbers are in another order than the machine's: code takes a copy of it."""
     return isinstance(x, np.ndarray) and not x.dtype.isnative
-
-
-def _endless(name: str) -> TracingError:
-    return TracingError(
-        f"{name}: tracing it never came to an end",
-        source=here(),
-        expected="a function whose recursion ends whatever the data are: both branches of a cond are traced",
-        got="calls that are nested deeper than Python allows",
-        hint="write the recursion as a while_loop; what waits for its turn goes on a TensorArray",
-    )
 
 
 @explains_calls

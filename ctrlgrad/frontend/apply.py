@@ -186,6 +186,8 @@ def value_in(builder: Builder, x: Any) -> Value:
 
 
 def _stack_constant(builder: Builder, x: EagerStack) -> Value:
+    if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
+        return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
     stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
     for position, item in enumerate(x.items):
         if item is not None:

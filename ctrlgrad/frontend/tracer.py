@@ -8,6 +8,7 @@ captures of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.errors import TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
@@ -28,6 +30,7 @@ from ctrlgrad.ir import Builder, Graph, Type
 from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
+from ctrlgrad.source import here
 
 
 @record
@@ -64,6 +67,7 @@ class Traced:
         builder: Builder | None = None,
         known: Sequence[Any] | None = None,
     ) -> None:
+        is_outermost = trace.current() is None
         self.builder = Builder(trace.current(), name) if builder is None else builder
         with self.recording():
             self.inputs = [self.input(x) for x in inputs]
@@ -76,6 +80,10 @@ class Traced:
                 if refused is None:
                     raise
                 raise refused from None
+            except RecursionError as error:
+                if not is_outermost:
+                    raise
+                raise _too_deep(name) from error
             if what is not None:
                 check_leaves(what, self.leaves)
 
@@ -106,6 +114,19 @@ class Traced:
             if dtypes is not None:
                 found = [x if d is None else cast(x, d) for x, d in zip(found, dtypes, strict=True)]
             return builder.finish([value_in(builder, x) for x in found])
+
+
+def _too_deep(name: str) -> TracingError:
+    limit = sys.getrecursionlimit()
+    return TracingError(
+        f"{name}: tracing it takes calls that are nested deeper than Python allows",
+        source=here(),
+        expected=f"at most {limit} calls in each other: a loop or branch inside another one takes about twelve\n"
+        "of them, and a recursion that only data would end any number, since both branches of a cond are traced",
+        got=f"more than {limit}",
+        hint=f"where the nest ends: sys.setrecursionlimit({10 * limit}); else write the recursion as a while_loop,\n"
+        "and keep what waits for its turn on a TensorArray",
+    )
 
 
 def in_trace(fn: Callable[[], Any]) -> Any:
