@@ -144,8 +144,9 @@ class _FromJax:
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
         flat = Flat(self.fn, treedef, kinds)
+        before = watch([self.fn, *code_in(kinds)])
         closed = jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays))
-        return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]))
+        return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]).without_own(before))
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its abstract value, or the value itself."""
