@@ -37,7 +37,8 @@ REAL_NAMES = (
 NAMES = (*REAL_NAMES, "complex64", "complex128")
 """The names of all dtypes that a graph holds."""
 
-_FLOAT16, _FLOAT32, _INT8 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.int8)
+_FLOAT16, _FLOAT32, _FLOAT64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+_COMPLEX128, _INT8 = np.dtype(np.complex128), np.dtype(np.int8)
 
 
 def dtype_kind(dtype: np.dtype) -> str:
@@ -61,6 +62,32 @@ def finfo(dtype: Any) -> Any:
 def computed_dtype(dtype: np.dtype) -> np.dtype:
     """What functions and sums of a dtype are computed in, to be rounded once: float32 for floats of 16 bits."""
     return _FLOAT32 if dtype in (_FLOAT16, BFLOAT16) else dtype
+
+
+def running_dtype(dtype: np.dtype) -> np.dtype:
+    """What a running total of a dtype is carried in: float64 for floats, complex128 for complex numbers.
+
+    A float32 that has grown to 2**24 would not grow by 1 any more.
+    """
+    kind = dtype_kind(dtype)
+    return _FLOAT64 if kind == "f" else _COMPLEX128 if kind == "c" else dtype
+
+
+def converted(x: Any, dtype: np.dtype) -> Any:
+    """An array of real numbers in another dtype, as every engine casts.
+
+    A float becomes the nearest integer towards zero. Beyond the integers of the dtype it becomes the least or the
+    largest of them, and NaN becomes 0, as in JAX: NumPy leaves both to the processor.
+    """
+    if dtype_kind(dtype) not in "iu" or dtype_kind(x.dtype) != "f":
+        return x.astype(dtype)
+    limits, wide = np.iinfo(dtype), x.astype(np.float64)
+    is_low, is_high = wide <= float(limits.min - 1), wide >= float(limits.max + 1)
+    is_outside = is_low | is_high | np.isnan(wide)
+    if not is_outside.any():
+        return wide.astype(dtype)
+    ends = np.where(is_high, dtype.type(limits.max), np.where(is_low, dtype.type(limits.min), dtype.type(0)))
+    return np.where(is_outside, ends, np.where(is_outside, 0.0, wide).astype(dtype))[()]
 
 
 class Promotion:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,53 +20,34 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.float0 import Float0, float0
+from ctrlgrad.frontend.float0 import Float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
+from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.ir.caching import Recent
+from ctrlgrad.ir.interning import shared
 from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
 from ctrlgrad.options import check_engine, current_options
-from ctrlgrad.passes import inline_calls, simplify
-from ctrlgrad.records import record
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.results import OnCard, hand_out
-from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, require_numbers, static
+from ctrlgrad.signature import (
+    Concrete,
+    Key,
+    Signature,
+    Static,
+    StaticArguments,
+    TensorSpec,
+    donated_positions,
+    require_numbers,
+    simplified,
+    static,
+)
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
 # Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
 SIGNATURES = 1024
-
-
-@record(frozen=False)
-class Concrete:
-    """A traced signature: the types it accepts, its graph, and how its results are put together."""
-
-    types: tuple[Type, ...]
-    graph: Graph
-    treedef: tree.TreeDef
-    simplified: Graph
-    # The results that stand for arrays of float0.
-    float0: frozenset[int] = frozenset()
-
-    def unflatten(self, results: Sequence[Any]) -> Any:
-        if self.float0:
-            results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
-        if self.treedef.is_leaf():
-            return results[0]
-        return tree.unflatten(self.treedef, results)
-
-    def accepts(self, types: Sequence[Type]) -> bool:
-        return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
-
-
-@record(frozen=False)
-class _Signature:
-    """All that was traced for one key. `exact_only`: the function needs to know its sizes."""
-
-    variants: list[Concrete] = field(default_factory=list)
-    exact_only: bool = False
-    refused: TracingError | None = None
 
 
 class Function:
@@ -81,9 +61,12 @@ class Function:
         name: str | None,
         static: StaticArguments | None = None,
         donated: Sequence[int] = (),
+        written: Callable[..., Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
+        # The function as the user wrote it, where another was made of it.
+        self.written = written
         self.engine = engine
         wish = name or str(getattr(fn, "__name__", "function"))
         self.name: str = wish if wish.isidentifier() else "function"
@@ -91,7 +74,7 @@ class Function:
         self.static = static
         self.donated = tuple(donated)
         self.traces = 0
-        self._cache: Recent[Key, _Signature] = Recent(SIGNATURES)
+        self._cache: Recent[Key, Signature] = Recent(SIGNATURES)
         self._known = KnownCalls()
         self._lock = forks.recursive_lock()
 
@@ -112,17 +95,23 @@ class Function:
         if found is not None:
             key, leaves = found
             bound = self._known.get(key)
-            if bound is not None:
+            if bound is not None and bound.watched.is_current():
                 return bound(leaves)
+        concrete, arrays, result = self._traced_and_run(args, kwargs)
+        if found is not None and not any(map(_is_swapped, leaves)):
+            self._known.note(key, concrete.program, concrete.unflatten, arrays, concrete)
+        return result
+
+    def _traced_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any], Any]:
+        """The call's signature, all arrays of it, and its result."""
         require_numbers(tree.leaves((args, kwargs)))
         engine = self._engine_now()
         expect(engine)
         concrete, arrays = self._specialize(args, kwargs)
         checks, donated = current_options().check_nans, donated_positions(args, self.donated, arrays)
-        results = run_on(engine, concrete.simplified, arrays, checks, stays_on_card=True, donated=donated)
-        if found is not None and not any(map(_is_swapped, leaves)):
-            self._known.note(key, concrete.simplified, concrete.unflatten, arrays)
-        return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))
+        arrays = [*arrays, *concrete.captured]
+        results = run_on(engine, concrete.program, arrays, checks, stays_on_card=True, donated=donated)
+        return concrete, arrays, concrete.unflatten(hand_out(concrete.program, results, arrays, _COMPUTE))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.static.mark(args, kwargs) if self.static else (args, kwargs)
@@ -146,8 +135,10 @@ class Function:
 
         The report prints, and has for each loop: the engine (with the reason where it is not native), the fused kernels
         and matrix products, the values pushed with their bytes and reasons, and the ops that Python is called back for,
-        with the reason. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
-        how the loop's predicate is read, and how often the run launched, copied and waited.
+        with the reason. `captured` says what the function reads besides its arguments, from where, and when: numbers
+        and small arrays are compared at each call, large arrays are read. On a GPU: the text of each kernel, the other
+        ops by where they run (some go through the host), how the loop's predicate is read, and how often the run
+        launched, copied and waited.
 
         >>> import ctrlgrad as cg
         >>> def root(a):
@@ -160,7 +151,9 @@ class Function:
             UserInputError: the engine is not installed, or the arguments lie on a GPU and the engine is another.
         """
         concrete, arrays = self._specialize(*self._marked(args, kwargs))
-        return explain_on(self._engine_now(), concrete.simplified, arrays)
+        report = explain_on(self._engine_now(), concrete.program, [*arrays, *concrete.captured])
+        report.captured = concrete.watched.lines()
+        return report
 
     def _engine_now(self) -> str:
         return self.engine if self.engine != "auto" else current_options().engine
@@ -192,17 +185,20 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
+        key = Key(treedef, tuple(keys), self.engine, current_options().of_traces)
         with self._lock:
-            known = self._cache.get(key, _Signature)
-            for concrete in known.variants:
-                if concrete.accepts(types):
-                    return concrete, arrays
-            with only_new_objects():
-                concrete = self._trace_new(known, types, leaves, treedef)
-        return concrete, arrays
+            return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 
-    def _trace_new(self, known: _Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+    def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        """What was traced for these types, or is now."""
+        for i, concrete in enumerate(known.variants):
+            if concrete.accepts(types):
+                if not concrete.watched.is_current():
+                    concrete = known.variants[i] = self._trace(concrete.types, leaves, treedef)
+                return concrete
+        return self._trace_new(known, types, leaves, treedef)
+
+    def _trace_new(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """Trace for these types; where only sizes differ from a former call, with those unknown."""
         if known.variants and not known.exact_only:
             merged = [join(a, b) for a, b in zip(known.variants[-1].types, types, strict=True)]
@@ -221,6 +217,10 @@ class Function:
 
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1
+        with only_new_objects():
+            return self._traced(types, leaves, treedef)
+
+    def _traced(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         given = iter(types)
         is_input = [isinstance(x, (*_ARRAYS, TensorSpec)) or hasattr(x, "__array__") or lies_on_card(x) for x in leaves]
         inputs = [
@@ -229,20 +229,31 @@ class Function:
             if yes
         ]
 
+        known = [x.value if isinstance(x, Static) else x for x in leaves]
+
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
-            known = [x.value if isinstance(x, Static) else x for x in leaves]
             given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
             args, kwargs = tree.unflatten(treedef, given)
-            try:
-                return self.fn(*args, **kwargs)
-            except RecursionError as error:
-                raise _endless(self.name) from error
+            return self.fn(*args, **kwargs)
 
-        traced = Traced(self.name, call, inputs, what=f"{self.name}: the result", builder=Builder(name=self.name))
-        graph = traced.finish()
+        what = f"{self.name}: the result"
+        with trace.capturing() as held:
+            traced = Traced(self.name, call, inputs, what=what, builder=Builder(name=self.name))
+            graph = traced.finish()
         empty = frozenset(i for i, x in enumerate(traced.leaves) if isinstance(x, Float0))
-        return Concrete(tuple(types), graph, traced.treedef, simplify(inline_calls(graph)), empty)
+        found, constants = shared(without_calls(graph))
+        captured = [_users_own(x, held) for x in constants]
+        own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
+        fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
+        watched = self._watch([*fixed, *code_in(tree.unflatten(treedef, known))], own)
+        return Concrete(tuple(types), graph, traced.treedef, simplified(found), captured, watched, empty)
+
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
+        """What the function, and objects and classes that it is given, can read of Python; these arrays are read."""
+        found = watch([self.fn, self.written, *given])
+        found.inputs, found.shapes = tuple(captured), tuple(x.shape for x in captured)
+        return found
 
     def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
         assert self.signature is not None
@@ -270,19 +281,15 @@ class Function:
         return f"<ctrlgrad function {self.name}>"
 
 
+def _users_own(constant: np.ndarray, held: trace.Captured) -> np.ndarray:
+    """The user's array that a constant is a copy of, unless the function itself has changed it meanwhile."""
+    _, array = held.get(id(constant), (None, constant))
+    return array if array.tobytes() == constant.tobytes() else constant
+
+
 def _is_swapped(x: Any) -> bool:
     """Whether the bytes of an array's numbers are in another order than the machine's: code takes a copy of it."""
     return isinstance(x, np.ndarray) and not x.dtype.isnative
-
-
-def _endless(name: str) -> TracingError:
-    return TracingError(
-        f"{name}: tracing it never came to an end",
-        source=here(),
-        expected="a function whose recursion ends whatever the data are: both branches of a cond are traced",
-        got="calls that are nested deeper than Python allows",
-        hint="write the recursion as a while_loop; what waits for its turn goes on a TensorArray",
-    )
 
 
 @explains_calls
@@ -298,6 +305,12 @@ def function(
     donate_argnums: int | Sequence[int] = (),
 ) -> Any:
     """Make a Python function run as a graph: it is called once per signature, with symbolic tensors.
+
+    What it reads besides its arguments may change, unlike under `jax.jit`: where a global or closure variable, a
+    default, an attribute of an object or a module, an element of a list, dict or set, or an array of up to 4,096 bytes
+    is not what it was, it is called again. Larger arrays that tensors meet are read at each call. Not noticed are
+    attributes in slots or behind a property, containers of more than 64 elements, and numbers that NumPy computed of a
+    larger array while the function was called; pass those as arguments. `explain` lists what was read.
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
@@ -338,10 +351,8 @@ def function(
             donate_argnums=donate_argnums,
         )
     fixed = StaticArguments("function", fn, static_argnums, static_argnames)
-    if autograph:
-        fn = convert(fn)
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else donate_argnums
-    return Function(fn, engine, signature, name, fixed, donated)
+    return Function(convert(fn) if autograph else fn, engine, signature, name, fixed, donated, fn)
 
 
 # How NumPy's functions compute on results that stayed on a card.

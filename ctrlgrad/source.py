@@ -131,6 +131,14 @@ def user_frame() -> FrameType | None:
     return None
 
 
+def in_converted_code() -> bool:
+    """Answer whether a function that autograph has converted is running: its code sees the runtime as `ag__`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and "ag__" not in frame.f_code.co_freevars:
+        frame = frame.f_back
+    return frame is not None
+
+
 def library_function() -> tuple[str, str] | None:
     """The function of NumPy or SciPy that the user has called, if it is one in Python: its module and its name."""
     user, called = user_frame(), None

@@ -264,16 +264,69 @@ def unwritten_rows(dtype: np.dtype, shape: tuple[int, ...], count: int, supply: 
     return stack
 
 
-def from_rows(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply = UNLIMITED) -> BlockStack:
-    """A block stack of given rows; None stands for a row of zeros."""
+class ListedRows:
+    """Rows of a caller's list as a storage: they take memory while it is open."""
+
+    __slots__ = ("_dtype", "_lies", "_opened", "_rows", "_shape", "_supply")
+
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply) -> None:
+        self._dtype, self._shape, self._rows, self._supply = dtype, shape, rows, supply
+        self._opened = 0
+        self._lies: Storage | None = None
+
+    def open(self) -> Any:
+        if self._lies is None:
+            self._lies = _filled(self._dtype, self._shape, self._rows, self._supply)
+        self._opened += 1
+        return self._lies.open()
+
+    def close(self) -> None:
+        self._opened -= 1
+        if not self._opened:
+            self._lies = None
+
+    def shrink(self, rows: int) -> None:
+        self._rows = self._rows[:rows]
+
+    def settle(self) -> None:
+        pass
+
+    def share(self) -> None:
+        pass
+
+    def free(self) -> None:
+        pass
+
+
+def _filled(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply) -> Storage:
+    """Memory with these rows; None stands for a row of zeros."""
+    storage = supply.array((len(rows), *shape), dtype, "rows")
+    array = storage.open()
+    for i, row in enumerate(rows):
+        array[i] = 0 if row is None else row
+    storage.close()
+    return storage
+
+
+def from_rows(
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    rows: Sequence[Any],
+    supply: Supply = UNLIMITED,
+    most_rows: int | None = None,
+) -> BlockStack:
+    """A block stack of given rows; None stands for a row of zeros.
+
+    Where there are more than `most_rows`, they lie in blocks of as many, each of which takes memory while it is open.
+    """
     stack = BlockStack(dtype, shape, supply=supply)
-    if rows:
-        storage = supply.array((len(rows), *shape), dtype, "rows")
-        array = storage.open()
-        for i, row in enumerate(rows):
-            array[i] = 0 if row is None else row
-        storage.close()
-        stack.append(storage, len(rows))
-        if any(row is None for row in rows):
-            stack.written = np.array([row is not None for row in rows], np.uint8)
+    if any(row is None for row in rows):
+        stack.written = np.array([row is not None for row in rows], np.uint8)
+    if most_rows is None or len(rows) <= most_rows:
+        if rows:
+            stack.append(_filled(dtype, shape, rows, supply), len(rows))
+        return stack
+    for start in range(0, len(rows), most_rows):
+        block = rows[start : start + most_rows]
+        stack.append(ListedRows(dtype, shape, block, supply), len(block))
     return stack

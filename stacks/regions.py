@@ -103,7 +103,7 @@ class RegionScope(Scope):
             return self._determined(value)
         node = self.producers.get(value)
         if node is not None and node.op.name == "constant":
-            return builder.constant(attributes.Constant.of(node).value)
+            return builder.constant_again(attributes.Constant.of(node))
         outside = self._measured_outside(value)
         return None if outside is None else self.need(outside)
 
@@ -132,7 +132,7 @@ class RegionScope(Scope):
         if free is not None:
             return free
         number = self.outer.number(value)
-        return self.need(value) if number is None else self.opening.constant(number)
+        return self.need(value) if number is None else self.opening.constant_again(attributes.Constant(value=number))
 
     def _operands(self, value: Value) -> list[Value] | None:
         """What a value is restored with, or can be computed again from, without what is free; None if it cannot."""

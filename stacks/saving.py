@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, Value
+from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, Value, attributes
 from ctrlgrad.records import record
 from ctrlgrad.stacks.lengths import constant_of, known_length
 from ctrlgrad.stacks.sizes import Size, origin
@@ -158,7 +158,7 @@ class FunctionScope(Scope):
 
     def _bring(self, value: Value) -> Value:
         if (number := self.number(value)) is not None:
-            return self.backward.constant(number)
+            return self.backward.constant_again(attributes.Constant(value=number))
         self.residuals.append(value)
         return self.backward.input(value.type, value.hint)
 

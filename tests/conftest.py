@@ -8,6 +8,8 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from quick_jax import set_flags, share_contexts
@@ -45,6 +47,22 @@ def _plans_are_made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         from ctrlgrad.engines.native import kept_plans
 
         monkeypatch.setattr(kept_plans, "key_of", lambda graph, told: None)
+    # Nor are graphs of earlier tests found again, with what was made of them.
+    from ctrlgrad.ir import interning
+    from ctrlgrad.ir.caching import Recent
+
+    monkeypatch.setattr(interning, "_FAMILIES", Recent(interning.MOST))
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The plans that machine code is asked for during a test."""
+    from ctrlgrad.engines.native import engine
+
+    found: list[Any] = []
+    linked = engine._linked
+    monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
+    yield found
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.batching import batcher
+from ctrlgrad.errors import TracingError
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.ir import walk
 from ctrlgrad.passes import dead_code, optimise
@@ -28,6 +30,14 @@ def in_fori(f):
 
 def in_while(f):
     return lambda y: cg.while_loop(lambda c: c < 1.0, lambda c: f(c) + 0.5, y)
+
+
+def in_once(f):
+    return lambda y: cg.fori_loop(0, 1, lambda i, c: f(c), y)
+
+
+def in_likely(f):
+    return lambda y: cg.cond(y > -1.0, lambda: f(y), lambda: y)
 
 
 def in_map(f):
@@ -159,3 +169,22 @@ def test_each_body_of_a_nest_is_batched_once_more_for_a_level_around_it_at_most(
         found.append(len(calls))
     # Two regions each.
     assert max(np.diff(found, n=2)) <= 2, found
+
+
+@pytest.mark.parametrize("engine", ["native", "reference", "dataflow"])
+@pytest.mark.parametrize("wrap", [in_once, in_likely], ids=["loops", "branches"])
+def test_a_nest_that_is_too_deep_for_python_says_so_and_its_advice_helps(wrap, engine):
+    deep = nested(100, wrap, np.sin)
+    limit = sys.getrecursionlimit()
+    advice = rf"deeper than Python allows(.|\n)*sys\.setrecursionlimit\({10 * limit}\)"
+    calls = [deep, cg.function(deep), cg.grad(deep), lambda x: cg.vjp(deep, x), lambda x: cg.vmap(deep)(np.array([x]))]
+    with cg.options(engine=engine):
+        for call in calls[wrap is in_likely :]:
+            with pytest.raises(TracingError, match=advice):
+                call(0.5)
+        try:
+            sys.setrecursionlimit(10 * limit)
+            found = cg.grad(deep)(0.5)
+        finally:
+            sys.setrecursionlimit(limit)
+    np.testing.assert_allclose(found, np.cos(0.5), rtol=1e-14)

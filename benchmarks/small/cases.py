@@ -65,6 +65,52 @@ STEADY = (
         {"layers": 2, "width": 3, "length": 4, "batch": 2},
     ),
 )
+GENERAL = (
+    Small(
+        "mlp",
+        "a perceptron of 4 layers",
+        {"layers": 4, "width": 256, "batch": 128},
+        {"layers": 2, "width": 3, "batch": 2},
+    ),
+    Small(
+        "transformer",
+        "a causal transformer of 6 layers",
+        {"layers": 6, "width": 64, "length": 128},
+        {"layers": 2, "width": 4, "length": 5},
+    ),
+    Small("convnet", "two convolutions", {"n": 32, "channels": 16, "batch": 16}, {"n": 6, "channels": 2, "batch": 2}),
+    Small(
+        "tagger",
+        "a GRU that tags sequences",
+        {"n": 64, "steps": 50, "batch": 32, "tags": 12},
+        {"n": 3, "steps": 4, "batch": 2, "tags": 3},
+    ),
+    Small("state-space", "a diagonal state-space layer", {"n": 64, "steps": 2000}, {"n": 3, "steps": 5}),
+    Small(
+        "alignments",
+        "a batch of alignments",
+        {"n": 61, "steps": 200, "batch": 8},
+        {"n": 4, "steps": 5, "batch": 2},
+    ),
+    Small("cartpole", "a rollout of a cart with a pole", {"n": 32, "steps": 500}, {"n": 3, "steps": 4}),
+    Small("particle-filter", "a particle filter", {"n": 200, "steps": 100}, {"n": 5, "steps": 3}),
+    Small("neural-ode", "a neural ODE", {"n": 16, "steps": 50, "batch": 32}, {"n": 2, "steps": 3, "batch": 2}),
+    Small("adaptive", "an adaptive solver of an oscillator", {"most": 1000}, {"most": 20}),
+    Small("ray-marching", "ray marching", {"n": 32, "most": 100}, {"n": 3, "most": 30}),
+    Small("lennard-jones", "descent of 64 particles", {"n": 64, "steps": 50}, {"n": 8, "steps": 3}),
+    Small("tridiagonal", "Thomas's algorithm", {"n": 2000}, {"n": 6}),
+    Small(
+        "unrolled-descent",
+        "200 steps of gradient descent",
+        {"n": 20, "steps": 200, "batch": 200},
+        {"n": 3, "steps": 4, "batch": 5},
+    ),
+    Small("fourier-convolution", "a convolution by real FFT", {"n": 4096, "batch": 32}, {"n": 8, "batch": 2}),
+    Small("mixture", "a mixture of normal distributions", {"n": 10_000, "parts": 25}, {"n": 7, "parts": 3}),
+    Small("equilibrium", "a deep equilibrium layer", {"n": 64, "most": 200}, {"n": 3, "most": 60}),
+    Small("dynamic-time-warping", "soft dynamic time warping", {"n": 60}, {"n": 4}),
+)
+"""Programs of other fields; no decision of the engine was made on them."""
 DEPTHS = (2, 4, 6, 8)
 
 
@@ -83,7 +129,7 @@ def _entries_of(small: Small, engine: str, tiny: bool) -> tuple[Entry, Entry]:
 
 def small_cases(engine: str, tiny: bool) -> Iterator[Case]:
     """Gradients of small programs, and what a call costs."""
-    for small in STEADY:
+    for small in STEADY + GENERAL:
         entries = _entries_of(small, engine, tiny)
         yield Case(small.name, f"gradient of {small.what}", "call", entries, tolerance=1e-8)
     overhead = _entries(engine, "ten_operations", {}, Goal("ratio", "at least", 1 / 1.5))
@@ -108,7 +154,7 @@ def _scaling(engine: str, tiny: bool) -> Case:
 
 def first_call_cases(engine: str, tiny: bool) -> Iterator[Case]:
     """Tracing, differentiation, compilation and one run, from an empty cache; the notes tell the processor's time."""
-    for small in STEADY:
+    for small in STEADY + GENERAL:
         title = f"first call in a new process, imports not counted: {small.what}"
         entries = _entries_of(small, engine, tiny)
         yield Case(f"first-call-{small.name}", title, "call", entries, "first run", tolerance=1e-8)

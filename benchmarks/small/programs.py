@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Library:
-    """What the programs are written with; `array` has the functions of NumPy's names."""
-
-    array: Any
-    fori_loop: Callable[..., Any]
-    scan: Callable[..., Any]
-    # Of a predicate, a body, a start, and the most iterations that there may be.
-    while_loop: Callable[..., Any]
-    cond: Callable[..., Any]
-    vmap: Callable[..., Any]
-    softmax: Callable[..., Any]
-    logsumexp: Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Small:
-    """`loss(*arrays)` is differentiated by its first `by` arrays; with `is_mapped` for each entry of the first axis."""
-
-    loss: Callable[..., Any]
-    arrays: tuple[Any, ...]
-    by: int
-    is_mapped: bool = False
+from benchmarks.small.general import GENERAL
+from benchmarks.small.library import Library, Small
 
 
 def matrix_vector(lib: Library, n: int, steps: int) -> Small:
@@ -262,6 +239,7 @@ PROGRAMS: dict[str, Callable[..., Small]] = {
         decoder,
         nested,
         ten_operations,
+        *GENERAL,
     )
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from benchmarks.program import Program
-from benchmarks.small.programs import PROGRAMS, Library, read
+from benchmarks.small.library import Library
+from benchmarks.small.programs import PROGRAMS, read
 from ctrlgrad import tree
 
 LIBRARY = Library(

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.program import Program
-from benchmarks.small.programs import PROGRAMS, Library, read
+from benchmarks.small.library import Library
+from benchmarks.small.programs import PROGRAMS, read
 
 jax.config.update("jax_enable_x64", True)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph.containers import cells_of, unchanged
+from ctrlgrad.autograph.raising import tracing
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import (
     Guarded,
@@ -29,7 +30,7 @@ from ctrlgrad.autograph.undefined import (
     where_decided,
 )
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
-from ctrlgrad.errors import CtrlgradError, TypeMismatchError
+from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.branch_elements import learned_of
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -50,16 +51,8 @@ SetState = Callable[[tuple[Any, ...]], None]
 
 def record(name: str, fn: Callable[[], Sequence[Any]], construct: str, source: Source | None) -> Traced:
     """A branch, traced: its result is what its variables hold at its end."""
-    try:
+    with tracing(construct, source):
         return Traced(name, lambda _: fn())
-    except Exception as error:
-        if not isinstance(error, CtrlgradError):
-            error.add_note(
-                f"raised when the {construct} on a traced tensor was traced, at: {source}\n"
-                "Both branches are traced, whatever the condition will be: a `raise` in one is met in any case.\n"
-                "Return the condition and raise outside, or raise in a function called by ctrlgrad.debug.callback."
-            )
-        raise
 
 
 def if_stmt(

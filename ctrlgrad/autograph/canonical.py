@@ -2,9 +2,10 @@
 
 In: the tree of a function as parsed. Out: a tree in which
 
-- comparisons with several operators, `in` and `not in` are calls of `ag__.chain` and `ag__.contains`, so that each
-  operand is evaluated once;
-- `assert` is a call of `ag__.assert_stmt`;
+- comparisons with several operators, `in` and `is` are calls of `ag__.chain`, `ag__.contains` and `ag__.is_`, so that
+  each operand is evaluated once;
+- `assert` is a call of `ag__.assert_stmt`; what `raise` raises goes through `ag__.raised`, and `except` begins with
+  `ag__.handled`;
 - `for` and `while` have no `else`;
 - `super()` names its class and object;
 - annotations are gone: they would be evaluated where their names may not exist.
@@ -101,9 +102,23 @@ class _Canonical(ast.NodeTransformer):
         if isinstance(node.ops[0], ast.In | ast.NotIn):
             name = "contains" if isinstance(node.ops[0], ast.In) else "not_contains"
             return _at(node, ast.Call(_runtime(name), [node.left, node.comparators[0]], []))
+        if isinstance(node.ops[0], ast.Is | ast.IsNot):
+            name = "is_" if isinstance(node.ops[0], ast.Is) else "is_not"
+            return _at(node, ast.Call(_runtime(name), [node.left, node.comparators[0]], []))
         return node
 
     # Statements.
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        self.generic_visit(node)
+        if node.exc is not None:
+            node.exc = ast.Call(_runtime("raised"), [node.exc], [])
+        return _at(node, node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, _at(node.body[0], ast.Expr(ast.Call(_runtime("handled"), [], []))))
+        return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         self.generic_visit(node)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ctrlgrad import forks, source
-from ctrlgrad.autograph import branches, iteration, logic, loops, undefined
+from ctrlgrad.autograph import branches, iteration, logic, loops, raising, undefined
 from ctrlgrad.autograph.canonical import canonical
 from ctrlgrad.autograph.compile import Factory
 from ctrlgrad.autograph.overloads import OVERLOADS
@@ -240,4 +240,8 @@ RUNTIME = SimpleNamespace(
     contains=logic.contains,
     not_contains=logic.not_contains,
     assert_stmt=logic.assert_stmt,
+    is_=logic.is_,
+    is_not=logic.is_not,
+    raised=raising.raised,
+    handled=raising.handled,
 )

@@ -1,4 +1,4 @@
-"""`and`, `or`, `not`, comparison chains, `in` and `assert`.
+"""`and`, `or`, `not`, comparison chains, `in`, `is` and `assert`.
 
 On Python values they are Python's own, evaluated as lazily. `a and b` on a traced `a` is a `cond`, so that `b`
 runs only where `a` holds (`i < n and xs[i] > 0`); where `b` can neither fail nor cost much it is a `logical_and`.
@@ -10,8 +10,12 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.autograph.branches import join_regions, record
+from ctrlgrad.autograph.raising import raised
 from ctrlgrad.autograph.truth import is_traced, truth
+from ctrlgrad.autograph.values import is_array
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
@@ -67,8 +71,8 @@ def _inlined(region: Traced, y: Tensor) -> Tensor:
 
 def contains(item: Any, container: Any) -> Any:
     """`item in container`."""
-    if is_traced(container):
-        return FUNCTIONS["any"](container == item)
+    if is_traced(container) or (is_traced(item) and isinstance(container, np.ndarray)):
+        return FUNCTIONS["any"](FUNCTIONS["equal"](container, item))
     if not isinstance(container, list | tuple | set | frozenset | dict | range):
         return item in container
     if not is_traced(item) and not any(map(is_traced, container)):
@@ -89,6 +93,26 @@ def not_contains(item: Any, container: Any) -> Any:
     return not_(contains(item, container))
 
 
+def is_(x: Any, y: Any) -> bool:
+    """`x is y`: Python's, but for a traced tensor beside another one or a value that it could have."""
+    for a, b in ((x, y), (y, x)):
+        if is_traced(a) and is_array(b):
+            raise TracingError(
+                "`is` on a traced tensor",
+                source=here(),
+                expected="`is` on Python objects: a traced tensor is another object wherever it is computed",
+                got=f"{x!r} is {y!r}",
+                hint="compare values with ==, take a condition as it is (`if c`, `if not c`), and ask for NaN with\n"
+                "numpy.isnan; `x is None` says whether there is a value at all",
+            )
+    return x is y
+
+
+def is_not(x: Any, y: Any) -> bool:
+    """`x is not y`."""
+    return not is_(x, y)
+
+
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "Lt": operator.lt,
     "LtE": operator.le,
@@ -96,8 +120,8 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "GtE": operator.ge,
     "Eq": operator.eq,
     "NotEq": operator.ne,
-    "Is": operator.is_,
-    "IsNot": operator.is_not,
+    "Is": is_,
+    "IsNot": is_not,
     "In": contains,
     "NotIn": not_contains,
 }
@@ -121,4 +145,4 @@ def assert_stmt(test: Any, message: Callable[[], tuple[Any, ...]]) -> None:
             hint="assert on shapes and dtypes, or return the condition and check it outside of the function",
         )
     if not test:
-        raise AssertionError(*message())
+        raise raised(AssertionError(*message()))

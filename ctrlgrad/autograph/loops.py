@@ -11,6 +11,7 @@ import numpy as np
 
 from ctrlgrad.autograph.branches import GetState, SetState
 from ctrlgrad.autograph.containers import cells_of, unchanged
+from ctrlgrad.autograph.raising import tracing
 from ctrlgrad.autograph.slots import Place, Slots, slot
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import is_flag
@@ -81,7 +82,7 @@ def stage(
     try:
         slots = Slots(tuple(slot(name, x, place) for name, x in zip(state.names, before, strict=True)))
         with unchanged(f"a {place.construct}", place.source, *watched, own=state.own):
-            settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
+            settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts, place))
             slots = settled.carry
             regions: tuple[Graph, Graph] | None = None
             if settled.is_final:
@@ -104,7 +105,7 @@ def stage(
     state.set(tuple(after[name] for name in state.names))
 
 
-def _trace_body(slots: Slots, state: State, body: Callable[[Any], None], counts: bool) -> Traced:
+def _trace_body(slots: Slots, state: State, body: Callable[[Any], None], counts: bool, place: Place) -> Traced:
     """The body, whose result is what it leaves in the variables."""
 
     def run(inputs: list[Tensor]) -> Any:
@@ -113,7 +114,8 @@ def _trace_body(slots: Slots, state: State, body: Callable[[Any], None], counts:
         body(count)
         return state.get()
 
-    return Traced("body", run, [*_count(counts), *(x for s in slots.slots if s.is_read for x in s.entry())])
+    with tracing(place.construct, place.source):
+        return Traced("body", run, [*_count(counts), *(x for s in slots.slots if s.is_read for x in s.entry())])
 
 
 def _count(counts: bool) -> list[Leaf]:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ctrlgrad.errors import CtrlgradError, UserInputError
+from ctrlgrad.files import open_file
 
 ARGUMENTS = "example_args"
 
@@ -71,8 +72,11 @@ def _split(command: str, text: str) -> tuple[Path, str]:
             got=text,
         )
     path = Path(file)
-    if not path.is_file():
-        raise UserInputError(f"{command}: there is no such file", got=str(path), hint="check the path")
+    try:
+        open_file(path).close()
+    except OSError as error:
+        what = "there is no such file" if isinstance(error, FileNotFoundError) else "the file cannot be read"
+        raise UserInputError(f"{command}: {what}", got=f"{path}: {error.strerror}", hint="check the path") from None
     return path, name
 
 

@@ -23,6 +23,7 @@ import ctrlgrad as cg
 from ctrlgrad.cli.errors import BAD_INPUT, FAILED, print_error
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import ExecutionError, UserInputError
+from ctrlgrad.files import open_file
 from ctrlgrad.verify.check import JUDGES, MODES, advice, compare
 from ctrlgrad.verify.report import GradientReport, Row
 
@@ -117,14 +118,16 @@ def npz_args(target: Target, path: Path) -> tuple[Any, ...]:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise UserInputError("verify: there is no such file", got=str(path), hint="check the path given to --npz")
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             loaded = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.lib.npyio.NpzFile):
                 with loaded:
                     return {name: loaded[name] for name in loaded.files}
+    except FileNotFoundError:
+        raise UserInputError(
+            "verify: there is no such file", got=str(path), hint="check the path given to --npz"
+        ) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UserInputError(
             f"verify: {path} cannot be read",

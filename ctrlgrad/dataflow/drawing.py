@@ -25,6 +25,7 @@ from ctrlgrad.dataflow.devices import parse_device
 from ctrlgrad.dataflow.graph import Enter, FlatGraph, FlatNode, FlatPrinter, Message, label_of
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import ROOT, Frames, frames_of
+from ctrlgrad.files import read_file
 from ctrlgrad.ir import Node, Op, Value, attributes
 from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
 from ctrlgrad.records import record
@@ -325,7 +326,7 @@ def join_traces(paths: Iterable[str | Path], path: str | Path) -> None:
     >>> recorder.save(folder / "trace-0.json")
     >>> join_traces([folder / "trace-0.json"], folder / "trace.json")
     """
-    traces = [json.loads(Path(each).read_text(encoding="utf-8")) for each in paths]
+    traces = [json.loads(read_file(each)) for each in paths]
     first = min((trace["otherData"]["began"] for trace in traces), default=0.0)
     events = []
     for trace in traces:

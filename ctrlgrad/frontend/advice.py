@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctrlgrad.frontend.functions import FUNCTIONS, ours
-from ctrlgrad.source import library_function, user_operation
+from ctrlgrad.source import in_converted_code, library_function, user_operation
 
 RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
 _IN_PLACE_OF = {
@@ -52,6 +52,20 @@ SET_BY = {
     "imag": "x = ctrlgrad.numpy.make_complex(ctrlgrad.numpy.real(x), imag)",
     "flat": "x = ctrlgrad.numpy.reshape(values, x.shape)",
 }
+
+
+def instead_of_bool() -> str:
+    """What to write in place of Python's decision on a traced tensor."""
+    decisions = (
+        "use ctrlgrad.cond for `if`, ctrlgrad.while_loop for `while`, numpy.where to choose elementwise,\n"
+        "numpy.logical_and / logical_or / logical_not for `and` / `or` / `not`; "
+    )
+    if in_converted_code():
+        return (
+            f"{decisions}autograph leaves\n"
+            "comprehensions, comparisons of lists and what packages do to Python: write a `for` and an `if`"
+        )
+    return f"{decisions}or keep the Python and let\nctrlgrad.function(autograph=True) turn it into them"
 
 
 def instead_of(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import NAMES, dtype_kind, native, result_type
+from ctrlgrad.dtypes import NAMES, converted, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
@@ -19,7 +19,8 @@ from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
-from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
+from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
+from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
@@ -173,13 +174,20 @@ def value_in(builder: Builder, x: Any) -> Value:
         return x.value
     if isinstance(x, EagerStack):
         return _stack_constant(builder, x)
-    value = builder.constant(_array(x))
+    array = _array(x)
+    value = builder.constant(array)
+    captured = trace.captured()
+    if captured is not None and array is x and array.size > SMALL:
+        constant = attributes.Constant.of(builder.nodes[-1]).value
+        captured[id(constant)] = (constant, captured.get(id(array), (array, array))[1])
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
 
 
 def _stack_constant(builder: Builder, x: EagerStack) -> Value:
+    if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
+        return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
     stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
     for position, item in enumerate(x.items):
         if item is not None:
@@ -262,9 +270,13 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
         strong = apply("cast", [x], {"dtype": dtype})
         return Tensor(strong.builder, strong.value)
     if isinstance(x, Unsized):
-        return Unsized.of(np.asarray(x).astype(dtype), x.axes)
-    if not is_weak(x):
-        return np.asarray(x).astype(dtype)
+        return Unsized.of(converted(np.asarray(x), dtype), x.axes)
+    if not is_weak(x) or isinstance(x, float):
+        array = np.asarray(x)
+        copy = converted(array, dtype)
+        if array.dtype == dtype and (captured := trace.captured()) is not None:
+            captured[id(copy)] = (copy, array)
+        return copy
     try:
         return np.asarray(x, dtype)
     except OverflowError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
-from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, what_the_user_does
+from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
@@ -138,9 +138,7 @@ class Tensor:
             return bool(number)
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
-            "use ctrlgrad.cond for `if`, ctrlgrad.while_loop for `while`, numpy.where to choose elementwise,\n"
-            "numpy.logical_and / logical_or / logical_not for `and` / `or` / `not`; or keep the Python and let\n"
-            "ctrlgrad.function(autograph=True) turn it into them",
+            instead_of_bool(),
         )
 
     def __hash__(self) -> int:

@@ -10,12 +10,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from ctrlgrad.ir import Builder
 from ctrlgrad.source import here
+
+Captured = dict[int, tuple[np.ndarray, np.ndarray]]
 
 
 class _State(threading.local):
     builder: Builder | None = None
+    captured: Captured | None = None
 
 
 _STATE = _State()
@@ -24,6 +29,22 @@ _STATE = _State()
 def current() -> Builder | None:
     """The innermost builder that is recording, or None outside any trace."""
     return _STATE.builder
+
+
+@contextmanager
+def capturing() -> Iterator[Captured]:
+    """In this block, note the user's arrays that become constants of a graph: by the id of the constant or
+    another copy, both."""
+    outer, _STATE.captured = _STATE.captured, {}
+    try:
+        yield _STATE.captured
+    finally:
+        _STATE.captured = outer
+
+
+def captured() -> Captured | None:
+    """Where arrays that become constants are noted, if anywhere."""
+    return _STATE.captured
 
 
 def recorder() -> Builder:

@@ -8,6 +8,7 @@ captures of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.errors import TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
@@ -25,9 +27,10 @@ from ctrlgrad.frontend.known import Known
 from ctrlgrad.frontend.refusals import refused_inside
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Type
-from ctrlgrad.ir.interning import interned, lift_constants
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.ir.interning import lift_constants, shared
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
+from ctrlgrad.source import here
 
 
 @record
@@ -64,6 +67,7 @@ class Traced:
         builder: Builder | None = None,
         known: Sequence[Any] | None = None,
     ) -> None:
+        is_outermost = trace.current() is None
         self.builder = Builder(trace.current(), name) if builder is None else builder
         with self.recording():
             self.inputs = [self.input(x) for x in inputs]
@@ -76,6 +80,10 @@ class Traced:
                 if refused is None:
                     raise
                 raise refused from None
+            except RecursionError as error:
+                if not is_outermost:
+                    raise
+                raise _too_deep(name) from error
             if what is not None:
                 check_leaves(what, self.leaves)
 
@@ -108,6 +116,19 @@ class Traced:
             return builder.finish([value_in(builder, x) for x in found])
 
 
+def _too_deep(name: str) -> TracingError:
+    limit = sys.getrecursionlimit()
+    return TracingError(
+        f"{name}: tracing it takes calls that are nested deeper than Python allows",
+        source=here(),
+        expected=f"at most {limit} calls in each other: a loop or branch inside another one takes about twelve\n"
+        "of them, and a recursion that only data would end any number, since both branches of a cond are traced",
+        got=f"more than {limit}",
+        hint=f"where the nest ends: sys.setrecursionlimit({10 * limit}); else write the recursion as a while_loop,\n"
+        "and keep what waits for its turn on a TensorArray",
+    )
+
+
 def in_trace(fn: Callable[[], Any]) -> Any:
     """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once.
 
@@ -118,7 +139,8 @@ def in_trace(fn: Callable[[], Any]) -> Any:
     traced = Traced("at_once", lambda _: fn(), known=())
     graph, arrays = lift_constants(traced.finish())
     # What runs knows no rules, so that two traces of one program are equal.
-    results = map(without_numbers, traced.leaves, evaluate(interned(inline_calls(graph)), arrays))
+    graph, captured = shared(without_calls(graph))
+    results = map(without_numbers, traced.leaves, evaluate(graph, [*arrays, *captured]))
     return tree.unflatten(traced.treedef, [*map(concrete, map(_writable, results))])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ctrlgrad.ad_checkpoint import checkpoint_name
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.interop.avals import dtype_of
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _SAME_NAME = (
     "abs",
@@ -34,7 +36,6 @@ _SAME_NAME = (
     "cos",
     "cosh",
     "digamma",
-    "div",
     "eq",
     "erf",
     "erf_inv",
@@ -65,7 +66,6 @@ _SAME_NAME = (
     "polygamma",
     "population_count",
     "real",
-    "rem",
     "rsqrt",
     "select_n",
     "shift_right_logical",
@@ -93,11 +93,28 @@ TABLE |= {
     "integer_pow": by_keyword(lax.integer_pow, "y"),
     "round": by_keyword(lax.round, "rounding_method"),
     "stop_gradient": plain(lax.stop_gradient),
+    "log2": plain(cnp.log2),
 }
 
 # What is the identity on values: where they lie, how they are compiled, how they are called.
 for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
     TABLE[_identity] = lambda equation, *operands: list(operands)
+
+
+@custom_jvp
+def _one_minus_square(x: Any) -> Any:
+    # Right to a rounding near 1, where `1 - x * x` is not.
+    return (1 - x) * (1 + x)
+
+
+_one_minus_square.defjvps(lambda t, out, x: -2 * x * t)
+TABLE["one_minus_square"] = plain(_one_minus_square)
+
+
+@entry("polynomial")
+def _polynomial(equation: Equation, x: Any, *coefficients: Any) -> Any:
+    """The lowest coefficient first, by Horner's rule."""
+    return reduce(lambda total, coefficient: total * x + coefficient, reversed(coefficients))
 
 
 @entry("name")
@@ -115,6 +132,23 @@ def _pow(equation: Equation, x: Any, y: Any) -> Any:
 def _convert(equation: Equation, x: Any) -> Any:
     dtype = dtype_of(equation.outputs[0])
     return (cnp.real(x) if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x).astype(dtype)
+
+
+def _divided(fn: Any, by_zero: Any) -> Any:
+    """A division that has a meaning for integers and the divisor 0."""
+
+    def divide(equation: Equation, x: Any, y: Any) -> Any:
+        if dtype_kind(x.dtype) not in "iu" or (isinstance(y, np.ndarray) and y.all()):
+            return fn(x, y)
+        is_zero = y == 0
+        return cnp.where(is_zero, by_zero(x), fn(x, cnp.where(is_zero, cnp.ones_like(y), y)))
+
+    return divide
+
+
+# All bits are set in -1 and in the largest number without a sign.
+TABLE["div"] = _divided(lax.div, lambda x: cnp.bitwise_not(cnp.zeros_like(x)))
+TABLE["rem"] = _divided(lax.rem, lambda x: x)
 
 
 def _shift(fn: Any, overflow: Any) -> Any:

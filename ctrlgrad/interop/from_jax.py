@@ -16,10 +16,12 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, value_in
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.float0 import Float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_key, static_argument, tensor_type
+from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_float0, is_key, static_argument, tensor_type
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.program import traced
 from ctrlgrad.interop.reader import Reader
@@ -36,7 +38,8 @@ SIGNATURES = 256
 def from_jax(fn: Callable[..., Any], *, x64: bool | None = None) -> Callable[..., Any]:
     """A function written for JAX as a function of this library, loops and library calls included.
 
-    It is traced by JAX, once for each structure, dtypes and shapes of the arguments, and read equation by equation.
+    It is traced by JAX, once for each structure, dtypes and shapes of the arguments, and read equation by equation; and
+    again where a variable or an array of at most 4,096 bytes that it reads has changed (see `function`).
     What comes out is like any function here: `grad`, `vmap`, `jvp`, `hessian` take it, at any order; it may be called
     within `function` and within loops; budgets and engines serve it. `lax.while_loop`s are differentiated in reverse.
     Rules of `jax.custom_jvp` and `jax.custom_vjp` are kept. Errors name the lines of `fn`.
@@ -76,6 +79,7 @@ class _Program:
     flat: Flat
     closed: Any
     x64: bool
+    watched: Watched
 
     @functools.cached_property
     def function(self) -> Function:
@@ -96,9 +100,10 @@ class _Program:
         inlined = all(isinstance(x, Tensor) for x in given)
         found = builder.inline(self.graph, [value_in(builder, x) for x in given]) if inlined else self._read(*given)
         # What stands for a Python number in JAX does so here.
+        values = [x if inlined else value_in(builder, x) for x in found]
         return [
-            Tensor(builder, x if inlined else value_in(builder, x), getattr(aval, "weak_type", False))
-            for x, aval in zip(found, self.closed.out_avals, strict=True)
+            Float0(builder, x) if is_float0(aval) else Tensor(builder, x, getattr(aval, "weak_type", False))
+            for x, aval in zip(values, self.closed.out_avals, strict=True)
         ]
 
     def _read(self, *given: Any) -> list[Any]:
@@ -129,6 +134,9 @@ class _FromJax:
             kinds = [self._kind(x) for x in leaves]
             key = (treedef, tuple(kinds), x64)
             program = self._programs.get(key, lambda: self._traced(*key))
+            if not program.watched.is_current():
+                self._programs.forget(key)
+                program = self._programs.get(key, lambda: self._traced(*key))
         arrays = [_numbers(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, _Aval)]
         if trace.current() is not None:
             return program.flat.unflatten(program.results(arrays))
@@ -136,7 +144,8 @@ class _FromJax:
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
         flat = Flat(self.fn, treedef, kinds)
-        return _Program(self.name, flat, jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays)), x64)
+        closed = jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays))
+        return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]))
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its abstract value, or the value itself."""
@@ -193,4 +202,6 @@ def _numbers(x: Any) -> Any:
     """An argument as this library takes it."""
     if isinstance(x, jax.Array):
         return np.asarray(jax.random.key_data(x) if is_key(x) else x)
+    if isinstance(x, np.ndarray) and is_float0(x):
+        return np.zeros(x.shape, np.bool_)
     return x if isinstance(x, Tensor | float | complex) else np.asarray(x)

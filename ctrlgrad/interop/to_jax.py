@@ -18,6 +18,8 @@ from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
+from ctrlgrad.frontend.watched import Watched, code_in, watch
+from ctrlgrad.gradients import current_manner
 from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
 from ctrlgrad.interop.engine_primitive import JaxProgram, bind
 from ctrlgrad.interop.flat import Flat
@@ -37,7 +39,8 @@ SIGNATURES = 256
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     """A function of this library as one of JAX: `jit`, `grad`, `vmap`, `jvp`, `hessian` and `lax.scan` take it.
 
-    It is traced once for each structure, dtypes and shapes of the arguments. A graph whose loops, if there are any, run
+    It is traced once for each structure, dtypes and shapes of the arguments, and again where a variable or an array of
+    at most 4,096 bytes that it reads has changed (see `function`). A graph whose loops, if there are any, run
     a known number of times becomes operations of JAX. Any other becomes one primitive of JAX that this library's engine
     runs, with rules for batches and for both modes, at any order and within each other: a `while_loop` is
     differentiated in reverse. The backward pass runs the forward pass again, so that nothing whose size depends on data
@@ -96,6 +99,7 @@ class _Signature:
     program: JaxProgram
     graph: Graph
     explanation: Explanation
+    watched: Watched
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         found = run_in_jax(self.graph, arrays) if self.explanation.reason is None else bind(self.program, *arrays)
@@ -128,8 +132,11 @@ class JaxFunction:
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Signature, list[Any]]:
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         kinds = tuple(map(self._kind, leaves))
-        key = (treedef, kinds, has_x64(), current_options().engine)
+        key = (treedef, kinds, has_x64(), current_options().engine, current_manner())
         signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
+        if not signature.watched.is_current():
+            self._signatures.forget(key)
+            signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
         return signature, [_array(x, kind) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, Leaf)]
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
@@ -157,7 +164,7 @@ class JaxFunction:
         graph = simplify(program.graph)
         reason = obstacle(graph)
         explanation = Explanation("pure JAX" if reason is None else "one primitive", reason)
-        return _Signature(flat, program, graph, explanation)
+        return _Signature(flat, program, graph, explanation, watch([self.fn, *code_in(kinds)]))
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its type, weak as JAX has it, or the value itself."""

@@ -111,9 +111,14 @@ class Builder:
             self._constants[key] = self.emit("constant", (), {"value": array})
         return self._constants[key]
 
+    def constant_again(self, known: Constant) -> Value:
+        """A constant of another graph; a large one is the same array, by which the user's own is found."""
+        small = known.value.size <= SMALL and not known.varies
+        return self.constant(known.value) if small else self.emit("constant", (), known)
+
     def keep(self, node: Node) -> tuple[Value, ...]:
         """Append a node as it is and return its results; those of a small constant that is there already."""
-        if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL:
+        if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL and not node.attrs.varies:
             array = node.attrs.value
             known = self._constants.setdefault((array.dtype, array.shape, array.tobytes()), node.result)
             if known is not node.result:
@@ -140,7 +145,7 @@ def copy_nodes(builder: Builder, graph: Graph, arguments: Sequence[Value]) -> di
 
 def copy_node(builder: Builder, node: Node, copies: dict[Value, Value]) -> None:
     """Copy one node, its operands looked up in `copies`, its results recorded there."""
-    if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL:
+    if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL and not node.attrs.varies:
         copies[node.result] = builder.constant(node.attrs.value)
         return
     results = tuple(Value(v.type, v.hint) for v in node.results)

@@ -43,6 +43,11 @@ class Recent(Generic[K, V]):
                 if self._making.get(key) is making:
                     return self._made(key, make)
 
+    def forget(self, key: K) -> None:
+        """Have what belongs to a key made anew."""
+        with self._lock:
+            self._entries.pop(key, None)
+
     def _made(self, key: K, make: Callable[[], V]) -> V:
         try:
             value = make()

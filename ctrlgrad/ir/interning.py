@@ -1,27 +1,45 @@
 """One graph for all that say the same: what was compiled for the first is there for the others.
 
-A loop that is called outside of a function is traced at each call. What differs from call to call are arrays and
-numbers from outside: `lift_constants` makes inputs of them. Then `interned` finds the graph of an earlier call.
+A transform that is applied to values, and a loop outside of a function, are traced at each call. Their graphs differ in
+the arrays and numbers that the user's Python held at that time. `shared` finds the graph of an earlier call that
+differs in constants alone, and makes inputs of those constants: large ones at once, others once their values have
+changed. So a rebound number compiles one more graph, and no further one; a literal stays a constant. Where a transform
+inlines such a graph into the trace around it, the values stand there as constants that vary, and are inputs there too.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import forks
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.graph import Graph, Value
+from ctrlgrad.ir.caching import Recent
+from ctrlgrad.ir.callables import FUNCTIONS, Alike
+from ctrlgrad.ir.control import Branch, Capture, Loop, view
+from ctrlgrad.ir.graph import Graph, Node, Value
+from ctrlgrad.records import record
 
+# Bytes of a constant that is compared with its former value; a larger one is an input from the first.
+LARGEST = 4096
 # Graphs that are kept.
-MOST = 256
+MOST = 1024
 
-_GRAPHS: OrderedDict[Hashable, Graph] = OrderedDict()
-_LOCK = forks.lock()
+
+@record(frozen=False)
+class _Family:
+    """Graphs that differ in constants alone: the constants by their position, and the graph with some as inputs."""
+
+    constants: dict[int, bytes] = field(default_factory=dict)
+    graph: Graph | None = None
+    lock: Any = field(default_factory=forks.lock)
+
+
+_FAMILIES: Recent[Hashable, _Family] = Recent(MOST)
 
 
 def lift_constants(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
@@ -32,35 +50,99 @@ def lift_constants(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
     return Graph(inputs, nodes, graph.outputs, graph.name), [attributes.Constant.of(node).value for node in lifted]
 
 
-def interned(graph: Graph) -> Graph:
-    """A graph that says the same, from the same places of the user's code: the first one that was asked for."""
+def shared(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
+    """A graph that says the same, from the same lines of the user's code, and the values of its further inputs.
+
+    The graph has no calls. The first call's graph serves later ones that differ in constants alone.
+    """
+    constants: list[attributes.Constant] = []
     try:
-        key = _key(graph, {})
-        with _LOCK:
-            found = _GRAPHS.setdefault(key, graph)
-            _GRAPHS.move_to_end(key)
-            while len(_GRAPHS) > MOST:
-                _GRAPHS.popitem(last=False)
+        family = _FAMILIES.get(_key(graph, {}, constants), _Family)
     except TypeError:
         # An attribute that cannot be a key.
+        return graph, []
+    with family.lock:
+        if family.graph is None:
+            kept = (i for i, x in enumerate(constants) if x.value.nbytes <= LARGEST and not x.varies)
+            family.constants = {i: constants[i].value.tobytes() for i in kept}
+            family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
+        else:
+            changed = [i for i, held in family.constants.items() if constants[i].value.tobytes() != held]
+            if changed:
+                for i in changed:
+                    del family.constants[i]
+                family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
+        return family.graph, [x.value for i, x in enumerate(constants) if i not in family.constants]
+
+
+def _lifted(graph: Graph, positions: frozenset[int]) -> Graph:
+    """The graph with the constants at these positions, counted in the order of `_key`, as its last inputs."""
+    if not positions:
         return graph
-    return found
+    nodes, free = _without(graph, iter(range(1 << 62)), positions)
+    return Graph((*graph.inputs, *(free[i] for i in sorted(free))), nodes, graph.outputs, graph.name)
 
 
-def _key(graph: Graph, numbers: dict[Value, int]) -> Hashable:
+def _without(
+    graph: Graph, position: Iterator[int], positions: frozenset[int]
+) -> tuple[tuple[Node, ...], dict[int, Value]]:
+    """The nodes of a graph without those constants, and the values that are free in it then, by position."""
+    nodes: list[Node] = []
+    free: dict[int, Value] = {}
+    for node in graph.nodes:
+        if node.op.name == "constant" and (i := next(position)) in positions:
+            free[i] = node.result
+            continue
+        if node.regions:
+            inside = [_without(region, position, positions) for region in node.regions]
+            outer = {i: Value(v.type, v.hint) for _, found in inside for i, v in found.items()}
+            if outer:
+                node = _capturing(node, inside, outer)
+                free.update(outer)
+        nodes.append(node)
+    return tuple(nodes), free
+
+
+def _capturing(
+    node: Node, inside: Sequence[tuple[tuple[Node, ...], dict[int, Value]]], outer: Mapping[int, Value]
+) -> Node:
+    """A loop or a branch with these nodes in its regions, which capture the values of `outer`."""
+    entering = [[found.get(i, Value(v.type, v.hint)) for i, v in outer.items()] for _, found in inside]
+    match view(node):
+        case Loop() as loop:
+            added = [Capture(v, *inner) for v, *inner in zip(outer.values(), *entering, strict=True)]
+            cond, body = (nodes for nodes, _ in inside)
+            return loop.rebuilt(captures=(*loop.captures, *added), cond=cond, body=body).node
+        case Branch() as branch:
+            graphs = tuple(
+                Graph((*old.inputs, *new), nodes, old.outputs, old.name)
+                for old, new, (nodes, _) in zip(branch.branches, entering, inside, strict=True)
+            )
+            return replace(branch, operands=(*branch.operands, *outer.values()), branches=graphs).node
+        case _:
+            raise AssertionError(f"{node} owns regions, and is neither a loop nor a branch")
+
+
+def _key(graph: Graph, numbers: dict[Value, int], constants: list[attributes.Constant]) -> Hashable:
+    """Everything that a graph says but the values of its constants, which are appended to `constants`."""
     for value in graph.inputs:
         numbers[value] = len(numbers)
     nodes = []
     for node in graph.nodes:
         for value in node.results:
             numbers[value] = len(numbers)
+        if isinstance(node.attrs, attributes.Constant):
+            constants.append(node.attrs)
+            given: Any = node.attrs.varies
+        else:
+            given = tuple((name, _attribute(value)) for name, value in node.attrs.given().items())
         nodes.append(
             (
                 node.op.name,
                 tuple(numbers[v] for v in node.operands),
                 tuple((v.type, v.hint) for v in node.results),
-                tuple((name, _attribute(value)) for name, value in node.attrs.given().items()),
-                tuple(_key(region, numbers) for region in node.regions),
+                given,
+                tuple(_key(region, numbers, constants) for region in node.regions),
                 node.source,
             )
         )
@@ -76,8 +158,10 @@ def _attribute(value: Any) -> Hashable:
         return tuple(map(_attribute, value))
     if isinstance(value, slice):
         return "slice", *map(_attribute, (value.start, value.stop, value.step))
+    if isinstance(value, FUNCTIONS):
+        return Alike(value)
     # 1, 1.0 and True are equal, and not the same.
     return type(value), value
 
 
-__all__ = ["interned", "lift_constants"]
+__all__ = ["LARGEST", "lift_constants", "shared"]

@@ -62,8 +62,9 @@ def _key(node: Node) -> _Key | None:
     if any(isinstance(v.type, StackType) for v in stacks):
         return None
     if node.op.name == "constant":
-        value = attributes.Constant.of(node).value
-        if value.size > LARGEST:
+        constant = attributes.Constant.of(node)
+        value = constant.value
+        if value.size > LARGEST or constant.varies:
             return None
         return (f"constant {value.dtype}{value.shape}", (), value.tobytes())
     return (node.op.name, node.operands, repr(node.attrs))

@@ -7,11 +7,12 @@ value has; no transpose that undoes another one.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from ctrlgrad.dtypes import converted
 from ctrlgrad.ir import Graph, Node, Rewriter, Trait, Value, attributes
 from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.ops.traits import is_total
@@ -75,7 +76,7 @@ def _computed(node: Node, constants: dict[Value, np.ndarray]) -> np.ndarray | No
     if any(x is None or x.size > SMALL for x in operands):
         return None
     cast = attributes.Cast.find(node)
-    function = FACTS[node.op.name].numpy if cast is None else operator.methodcaller("astype", cast.dtype)
+    function = FACTS[node.op.name].numpy if cast is None else partial(converted, dtype=cast.dtype)
     with np.errstate(all="ignore"):
         result = np.asarray(function(*operands))
     declared = node.result.tensor

@@ -78,6 +78,6 @@ def _are_one(found: list[Value | Node | None]) -> bool:
 
 def _in_front(found: Value | Node | None, builder: Builder) -> Value:
     if isinstance(found, Node):
-        return builder.constant(attributes.Constant.of(found).value)
+        return builder.constant_again(attributes.Constant.of(found))
     assert found is not None
     return found

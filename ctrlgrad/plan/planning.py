@@ -15,7 +15,6 @@ from ctrlgrad.plan.columns import lay_out_columns
 from ctrlgrad.plan.contraction import contract
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.fusion import fuse
-from ctrlgrad.plan.joints import split_at_joints
 from ctrlgrad.plan.lowering.lower import lower
 from ctrlgrad.plan.model import Assumption, Columns, Plan
 from ctrlgrad.plan.packing import Panels, pack_constants
@@ -45,7 +44,7 @@ def unplaced(
     passes: dict[str, Callable[[Plan], Plan]] = {
         "forward_stores": forward_stores,
         "accumulate": accumulate,
-        "fuse": lambda plan: split_at_joints(fuse(plan)),
+        "fuse": fuse,
         "contract": contract,
         "lay_out_columns": lay_out_columns,
         "cascade": _cascade,

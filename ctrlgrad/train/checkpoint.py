@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.files import read_file
 from ctrlgrad.train.settings import Settings
 
 FORMAT = "ctrlgrad.train 1"
@@ -126,7 +127,7 @@ class Saved:
 def read(path: Path) -> Saved:
     """What is in a file. Raises `UserInputError` for one that is missing, truncated or of another program."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserInputError(
             "--resume: there is no checkpoint",

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.files import read_file
 
 END, UNKNOWN = 0, 1
 LINE_LIMIT = 256
@@ -87,7 +88,7 @@ def _default_text() -> str:
 
 def _read(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         raise UserInputError("--text: there is no such file", got=str(path), hint="check the path") from None
     except IsADirectoryError:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.files import read_file
 from ctrlgrad.train.checkpoint import write_atomically
 
 
@@ -83,7 +84,7 @@ def read(path: Path) -> list[Metrics]:
         return []
     lines = []
     try:
-        whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+        whole, _, _ = read_file(path).decode("utf-8", errors="replace").rpartition("\n")
     except OSError as error:
         raise UserInputError("--resume: the metrics cannot be read", got=f"{path}: {error.strerror}") from None
     for number, text in enumerate(whole.splitlines(), start=1):

@@ -6,7 +6,7 @@ trace around it, so transforms compose in any order and to any depth.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
+from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import TensorType
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.results import hand_out
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
@@ -98,7 +100,7 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = reverse(traced.graph, [traced.wrt[i] for i in floats], (0,), batch_whole)
+        halves = _halves(traced, floats, (0,), selected=False)
         outputs, residuals = _inline_forward(halves, traced, leaves)
         found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
@@ -189,14 +191,24 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def pulled(
-    operation: str, fn: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool = False, *, linear: bool = False
+    operation: str,
+    fn: Callable[..., Any],
+    primals: tuple[Any, ...],
+    has_aux: bool = False,
+    *,
+    linear: bool = False,
+    fixed: int = 0,
 ) -> Any:
-    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter."""
+    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter.
+
+    The first `fixed` primals are not differentiated: their cotangents are of dtype `float0`.
+    """
     source = here()
     check_function(operation, fn)
     leaves, treedef = tree.flatten(primals)
     check_leaves(f"{operation}: a primal", leaves)
-    floats = float_positions(leaves)
+    first = len(tree.leaves(primals[:fixed]))
+    floats = [i for i in float_positions(leaves) if i >= first]
     hints = leaf_names(fn, primals, range(len(primals)))
 
     def call(tensors: list[Any]) -> Any:
@@ -208,13 +220,14 @@ def pulled(
     result_treedef = tree.flatten(result)[1]
     count = result_treedef.num_leaves
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs[:count]) if v.type.is_differentiable)
-    halves = reverse(traced.graph, [traced.wrt[i] for i in floats], seeded, batch_whole)
+    halves = _halves(traced, floats, seeded)
     if linear and not halves.is_of_linear_map:
         raise not_linear(operation, source)
     residuals: list[Any]
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
-        results = evaluate(halves.forward, [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves])
+        own = [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves]
+        results = evaluate(halves.forward, [*traced.captures, *own])
         split = len(results) - halves.residuals
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
@@ -262,6 +275,21 @@ def pulled(
     result, aux = tree.unflatten(traced.treedef, outputs)
     pullback = tree.Partial(pull, (residuals, sizes))
     return (result, pullback, aux) if has_aux else (result, pullback)
+
+
+_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...], bool, Manner], Pullback] = Cache(4)
+
+
+def _halves(
+    traced: TracedFunction, floats: Iterable[int], seeded: tuple[int, ...], *, selected: bool = True
+) -> Pullback:
+    """The function differentiated with respect to those of its own inputs; once, where another trace made its graph.
+
+    `selected`: see `reverse`.
+    """
+    wrt = tuple(traced.wrt[i] for i in floats)
+    key = (wrt, seeded, selected, current_manner())
+    return _HALVES.get(traced.graph, key, lambda: reverse(traced.graph, wrt, seeded, batch_whole, selected=selected))
 
 
 def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:

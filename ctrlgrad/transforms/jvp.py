@@ -17,11 +17,15 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import in_trace
-from ctrlgrad.gradients.forward import push_forward
+from ctrlgrad.gradients.forward import Pushforward, push_forward
+from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import TensorType
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_names, trace_function, without_aux
 
+# By the positions of the inputs that have a tangent.
+_PUSHED: Cache[tuple[tuple[int, ...], Manner], Pushforward] = Cache(4)
 _LIKE_THE_PRIMAL = "a tangent has the dtype and shape of its primal: numpy.ones_like(primal)"
 
 
@@ -82,7 +86,9 @@ def _jvp(
         return without_aux("jvp", result, source) if has_aux else (result, None)
 
     traced = trace_function(fn, leaves, hints, call)
-    pushed = push_forward(traced.graph, [traced.wrt[i] for i in floats], batch_whole)
+    wrt = tuple(traced.wrt[i] for i in floats)
+    key = (wrt, current_manner())
+    pushed = _PUSHED.get(traced.graph, key, lambda: push_forward(traced.graph, wrt, batch_whole))
     builder = recorder()
     given_values = [value_in(builder, x) for x in (*leaves, *(directions[i] for i in floats))]
     results = builder.inline(pushed.graph, [*traced.captures, *given_values])

@@ -46,13 +46,14 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     results, results_treedef = tree.flatten(outputs)
     moving, moved = float_positions(inputs), float_positions(results)
 
-    def pull(*cotangents: Any) -> list[Any]:
+    def pull(pullback: Any, *cotangents: Any) -> list[Any]:
         given = dict(zip(moved, cotangents, strict=True))
         found = tree.leaves(pullback(tree.unflatten(results_treedef, [given.get(i, y) for i, y in enumerate(results)])))
         return [found[i] for i in moving]
 
     # Linear: where it is differentiated does not matter.
-    _, transpose = pulled("linearize", pull, tuple(FUNCTIONS["zeros_like"](results[i]) for i in moved), linear=True)
+    zeros = tuple(FUNCTIONS["zeros_like"](results[i]) for i in moved)
+    _, transpose = pulled("linearize", pull, (pullback, *zeros), linear=True, fixed=1)
 
     def push(transpose: Any, *tangents: Any) -> Any:
         given, given_treedef = tree.flatten(tangents)
@@ -74,7 +75,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
                 )
             if not none:
                 directions.append(direction)
-        found = dict(zip(moved, transpose(directions), strict=True))
+        found = dict(zip(moved, transpose(directions)[1:], strict=True))
         tangent = [found[i] if i in found else float0_like(y) for i, y in enumerate(results)]
         return tree.unflatten(results_treedef, tangent)
 

@@ -8,11 +8,14 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.arguments import argument_names, argument_paths
 from ctrlgrad.frontend.float0 import float0_like
 from ctrlgrad.frontend.tracer import Traced, leaves_of
-from ctrlgrad.ir import Graph, TensorType, Value, close
+from ctrlgrad.ir import Graph, TensorType, close, is_call, walk
+from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.interning import shared
 from ctrlgrad.passes import simplify
 from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
@@ -20,9 +23,12 @@ from ctrlgrad.source import Source, here
 
 @record(frozen=False)
 class TracedFunction:
-    """A function traced into a graph over (captures of the trace around it, its own inputs)."""
+    """A function traced into a graph over (captures, its own inputs).
 
-    captures: tuple[Value, ...]
+    The captures are values of the trace around it; outside of any trace they are arrays.
+    """
+
+    captures: tuple[Any, ...]
     graph: Graph
     leaves: list[Any]
     treedef: tree.TreeDef
@@ -40,7 +46,26 @@ def trace_function(
     name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
     traced = Traced(name, call, leaves_of(leaves, hints), what="the differentiated function's result", known=leaves)
     closed = close([traced.finish()])
-    return TracedFunction(closed.captures, simplify(closed.regions[0]), traced.leaves, traced.treedef)
+    (graph,) = closed.regions
+    if any(map(is_call, walk(graph))):
+        # A function with a rule of its own is another one at each trace.
+        return TracedFunction(closed.captures, simplify(graph), traced.leaves, traced.treedef)
+    # What was made of the graph at an earlier call is found again: it is simplified, and differentiated, once.
+    graph, constants = shared(graph)
+    split, outer = len(graph.inputs) - len(constants), trace.current()
+    varying = (
+        constants if outer is None else [outer.emit("constant", (), {"value": x, "varies": True}) for x in constants]
+    )
+    captures = (*varying, *closed.captures)
+    graph = _SIMPLIFIED.get(graph, split, lambda: simplify(_last_first(graph, split)))
+    return TracedFunction(captures, graph, traced.leaves, traced.treedef)
+
+
+_SIMPLIFIED: Cache[int, Graph] = Cache(1)
+
+
+def _last_first(graph: Graph, split: int) -> Graph:
+    return Graph((*graph.inputs[split:], *graph.inputs[:split]), graph.nodes, graph.outputs, graph.name)
 
 
 def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[int, ...]:

@@ -1,7 +1,11 @@
 """What a transform returns: a function that runs as a graph, but whose Python is the user's where he calls it.
 
-JAX's transforms are not compiled, so a flag or a count beside the weights is a Python value in the function that is
-differentiated. Here a transform's result is compiled as a whole, and two rules give the same:
+JAX's transforms are not compiled: at each call they see what the user's globals, closures, attributes and arrays hold
+then, and a flag or a count beside the weights is a Python value in the function that is differentiated. Here what a
+transform gives is compiled as a whole, and three rules give the same:
+
+- Each call traces the function. What was compiled for a trace that differs in constants alone is found again
+  (`ir/interning.py`). A signature has only the types that its last trace had, so that sizes that differ are unknown.
 
 - Python integers and booleans that are not differentiated are part of the signature: each value has a graph.
 - Where tracing needs a number (an `if` on an array, a `while` on what is differentiated), the arguments stay concrete:
@@ -15,18 +19,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import tree
-from ctrlgrad.errors import TracingError
+from ctrlgrad.errors import ShapeError, TracingError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import evaluate
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tracer import Traced
-from ctrlgrad.function import Concrete, Function
+from ctrlgrad.frontend.watched import Watched
+from ctrlgrad.function import Function
 from ctrlgrad.ir import Type
-from ctrlgrad.ir.interning import interned, lift_constants
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.ir.interning import lift_constants, shared
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.results import hand_out
-from ctrlgrad.signature import StaticArguments, python_values_static
+from ctrlgrad.signature import Concrete, Signature, StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -58,17 +65,29 @@ class Transformed(Function):
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
         try:
-            return super().__call__(*args, **kwargs)
+            return self._traced_and_run(*self._marked(args, kwargs))[-1]
         except TracingError as error:
             if not error.asks_for_values:
                 raise
         return self._on_values(args, kwargs)
 
-    def _trace_new(self, known: Any, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+    def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        """A new trace, for the types that the last one of this signature had, if these fit them."""
         if known.refused is not None:
             raise known.refused
+        found = next((x for x in known.variants if x.accepts(types)), None)
         try:
-            return super()._trace_new(known, types, leaves, treedef)
+            if found is None:
+                return self._trace_new(known, types, leaves, treedef)
+            try:
+                return self._trace(found.types, leaves, treedef)
+            except (TracingError, ShapeError):
+                if list(found.types) == types:
+                    raise
+            # By now the function uses its sizes as Python numbers.
+            known.exact_only = True
+            known.variants.remove(found)
+            return self._trace_new(known, types, leaves, treedef)
         except TracingError as error:
             if error.refused:
                 # Kept without the trace that it stands in.
@@ -76,12 +95,16 @@ class Transformed(Function):
                 known.refused = error.with_traceback(None)
             raise
 
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
+        """Nothing: each call traces."""
+        return Watched()
+
     def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for concrete arguments, of which those are traced alone that are differentiated."""
         traced = Traced(self.name, lambda _: self.fn(*args, **kwargs), what=f"{self.name}: the result", known=())
         graph, arrays = lift_constants(traced.finish())
-        graph = interned(inline_calls(graph))
-        results = hand_out(graph, evaluate(graph, arrays), arrays)
+        graph, captured = shared(without_calls(graph))
+        results = hand_out(graph, evaluate(graph, [*arrays, *captured]), arrays)
         return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
 
 

@@ -6,6 +6,7 @@ Drag over the drawing to look closer, double click to see all again; what is und
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,10 @@ draw();
 def format_page(recording: Recording) -> str:
     """The text of the page."""
     title = escape(f"Memory: {', '.join(dict.fromkeys(recording.devices.values())) or 'nothing was recorded'}")
-    # Within a script, "</" would end it.
-    data = json.dumps(_data(recording)).replace("</", "<\\/")
-    return PAGE.replace("TITLE", title).replace("DATA", data)
+    # Within a script "</script" would end it, and "<!--" before a "<script" would keep it from ending.
+    data = json.dumps(_data(recording)).replace("<", "\\u003c")
+    # In one step: a name in the title may read DATA.
+    return re.sub("TITLE|DATA", lambda found: {"TITLE": title, "DATA": data}[found[0]], PAGE)
 
 
 def write_page(recording: Recording, path: Path) -> None:

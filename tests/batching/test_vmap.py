@@ -80,11 +80,12 @@ def test_different_unknown_sizes_are_an_error_when_it_runs() -> None:
         f(np.arange(3.0), np.arange(1.0))
 
 
-def test_sizes_are_traced_twice_at_most() -> None:
+def test_sizes_have_two_graphs_at_most(compilations: list[Any]) -> None:
     f = cg.vmap(lambda x: cg.while_loop(lambda y: y < 10.0, lambda y: y * 2, x))
     for n in range(1, 30):
         assert f(np.arange(1.0, n + 1)).shape == (n,)
-    assert f.traces == 2
+    # Of one lane, of three, and of any number but one.
+    assert len(compilations) <= 3
 
 
 def test_dtypes_are_kept() -> None:

@@ -113,7 +113,7 @@ def printed(make: Callable[..., Number], *dtypes: str) -> str:
         (lambda x, y: x * y, ["float16"] * 2, "float16 v0 = float32(a0) * float32(a1);\nv0"),
         (lambda x: x.convert("float16"), ["int32"], "float16 v0 = float16(float32(a0));\nv0"),
         (lambda x: x.convert("float32"), ["float16"], "float32 v0 = float32(a0);\nv0"),
-        (lambda x: x.convert("int8"), ["float16"], "int8 v0 = int8(float32(a0));\nv0"),
+        (lambda x: x.convert("int8"), ["float16"], "int8 v0 = saturated_int8(float32(a0));\nv0"),
         (lambda x, y: x + y, ["bfloat16"] * 2, "bfloat16 v0 = np_bfloat16(float32(a0) + float32(a1));\nv0"),
         (lambda x: x < 0.5, ["bfloat16"], "bool v0 = float32(a0) < float32(np_bfloat16(float32(0.5)));\nv0"),
         (lambda x: x.convert("bfloat16"), ["float64"], "bfloat16 v0 = np_bfloat16(float32(a0));\nv0"),

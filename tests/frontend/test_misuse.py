@@ -129,4 +129,5 @@ def test_copies_of_functions_compute_the_same(make: Any, copied: Any) -> None:
     expected, traces = f(x), f.traces
     found = copied({"f": f})["f"](x)
     assert cg.tree.leaves(cg.tree.map(np.array_equal, found, expected)) == [True] * len(cg.tree.leaves(expected))
-    assert f.traces == traces
+    # A transform traces at every call.
+    assert make is not cg.function or f.traces == traces

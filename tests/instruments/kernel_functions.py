@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import converted
 from ctrlgrad.engines.cuda.expressions import function_name
 from ctrlgrad.engines.cuda.functions import C_TYPES, KERNEL_DTYPES
 from ctrlgrad.ops.elementwise import FACTS
@@ -52,6 +54,7 @@ MEANING |= {
 MEANING |= {name: _typed(name) for name in KERNEL_DTYPES if not name.startswith("complex")}
 MEANING |= {name: _complex(name) for name in ("complex64", "complex128")}
 MEANING |= {f"bits_{name}": _bits(name) for name in (*C_TYPES, "float16", "bfloat16")}
+MEANING |= {f"saturated_{name}": partial(converted, dtype=np.dtype(name)) for name in C_TYPES if "int" in name}
 MEANING["np_bfloat16"] = _typed("bfloat16")
 MEANING |= {
     function_name(f.name, f.dtype): FACTS[f.name].numpy if f.name in FACTS else getattr(np, f.name)

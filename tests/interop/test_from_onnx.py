@@ -20,6 +20,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError, UserInputError
 from ctrlgrad.interop.onnx.operators import TABLE
+from ctrlgrad.interop.onnx.reader import Reader
 from tests.onnx_models import model, one_node, random
 
 
@@ -364,6 +365,65 @@ def test_a_path_bytes_and_a_model_are_the_same(tmp_path: Path) -> None:
     x = np.array([1.0, 2.0, 3.0])
     for given in (proto, proto.SerializeToString(), path, str(path)):
         assert float(cg.from_onnx(given)(x)) == 14.0
+
+
+def nested(kind: str, depth: int) -> str:
+    """A model with `If`s or `Loop`s in each other."""
+    text = "y0 = Tanh (x)"
+    for d in range(1, depth + 1):
+        if kind == "If":
+            text = f"""c{d} = Greater (s, s)
+                y{d} = If (c{d}) <else_branch = e{d} () => (float[3] f{d}) {{ {text} f{d} = Mul (y{d - 1}, x) }},
+                                  then_branch = t{d} () => (float[3] u{d}) {{ u{d} = Identity (x) }}>"""
+        else:
+            text = f"""y{d} = Loop (most, , x) <body = b{d} (int64 i{d}, bool g{d}, float[3] v{d})
+                => (bool h{d}, float[3] w{d}) {{ {text} h{d} = Identity (g{d}) w{d} = Mul (y{d - 1}, v{d}) }}>"""
+    return f"""nested (float[3] x) => (float[3] y) {{
+        most = Constant <value_int = 1> ()
+        s = ReduceSum <keepdims = 0> (x)
+        {text}
+        y = Identity (y{depth})
+    }}"""
+
+
+@pytest.mark.parametrize("kind", ["If", "Loop"])
+def test_what_is_nested_is_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    node = Reader.node
+
+    def noted(reader: Reader, proto: onnx.NodeProto, *rest: Any) -> Any:
+        read.append(proto.output[0])
+        return node(reader, proto, *rest)
+
+    monkeypatch.setattr(Reader, "node", noted)
+    x = np.array([0.5, -1.0, 2.0], np.float32)
+    f = model(nested(kind, 12))
+    np.testing.assert_allclose(f(x), np.tanh(x) * x**12, rtol=1e-5)
+    assert len(read) == len(set(read)) > 12
+    slope = cg.grad(lambda x: f(x).sum())(x)
+    np.testing.assert_allclose(slope, x**12 / np.cosh(x) ** 2 + 12 * x**11 * np.tanh(x), rtol=1e-4)
+
+
+def test_a_cycle_is_refused_by_the_name_of_a_value() -> None:
+    with pytest.raises(UserInputError, match=r"'b' is used before a node computes it\n  at: .*node:0 in Add"):
+        model("g (float x) => (float a) { a = Add (x, b) b = Add (a, x) }")(np.float32(1))
+    with pytest.raises(UserInputError, match="'b' is used before"):
+        model("g (float x) => (float b) { a = Add (x, x) }")(np.float32(1))
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17, "own" : 1]> g (float x) => (float y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 17, "own" : 1]> f (x) => (y) { z = own.g (x) y = Add (z, x) }
+        <domain: "own", opset_import: ["" : 17, "own" : 1]> g (x) => (y) { y = own.f (x) }"""
+    with pytest.raises(UserInputError, match=r"the function 'f' of the model calls itself(.|\n)*f -> g -> f"):
+        cg.from_onnx(parser.parse_model(text))(np.float32(1))
+
+
+def test_a_message_without_a_graph_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for given in (b"", onnx.ModelProto(), tmp_path / "empty.onnx"):
+        with pytest.raises(UserInputError, match="this is no ONNX model"):
+            cg.from_onnx(given)
 
 
 def test_compiled_code_agrees() -> None:

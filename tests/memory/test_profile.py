@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -395,6 +396,18 @@ def test_the_page_holds_what_is_drawn(recording: Profile) -> None:
     assert len(data["parts"]) == len(timeline(recording).parts)
     assert all(0 <= part["start"] <= part["end"] <= data["end"] for part in data["parts"])
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
+
+
+def test_no_name_on_the_page_ends_its_script_or_keeps_it_from_ending() -> None:
+    name = "<!-- <script> </script> TITLE DATA"
+    made = recorded()
+    made.devices[1] = name
+    made.stalled += [Stalled("compute", name, PassedEvent(13), PassedEvent(14), "backward", name)]
+    page = format_page(made)
+    data = re.findall(r"^const data = (.*);$", page, re.MULTILINE)[0]
+    assert "<" not in data and name in str(json.loads(data))
+    assert page.count("<script>") == page.count("</script>") == 1 and "<!--" not in page
+    assert f"<h1>Memory: {html.escape(name)}</h1>" in page
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from instruments.tables import are_whole
@@ -15,9 +15,6 @@ from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph
-
-if TYPE_CHECKING:
-    from ctrlgrad.plan.model import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -75,17 +72,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
     monkeypatch.setattr(Frame, "serve", noted)
     return found
-
-
-@pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
-    """The plans that machine code is asked for during a test."""
-    from ctrlgrad.engines.native import engine
-
-    found: list[Plan] = []
-    linked = engine._linked
-    monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
-    yield found
 
 
 @pytest.fixture

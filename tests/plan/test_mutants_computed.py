@@ -14,7 +14,7 @@ from plan.small_programs import SMALL
 
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Graph
-from ctrlgrad.plan import chunks, fusion, joints, packing
+from ctrlgrad.plan import chunks, fusion, packing
 from ctrlgrad.plan.checker import PlanError
 from ctrlgrad.plan.checking import kernels
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
@@ -44,35 +44,6 @@ def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
 def fusion_reads_other_positions(patch: pytest.MonkeyPatch) -> None:
     """What lies where is right; the numbers are not."""
     patch.setattr(fusion._Group, "takes", lambda self, kernel: True)
-
-
-@mutant("carry_updated_part_by_part")
-def a_part_does_not_go_on_from_the_one_before(patch: pytest.MonkeyPatch) -> None:
-    right = joints._Splitting.split
-
-    def split(self: Any, kernel: Any, joint: Any, carried: Any) -> Any:
-        found = right(self, kernel, joint, carried)
-        alone = replace(found[-1], writes=tuple(replace(w, base=None) for w in found[-1].writes))
-        return [*found[:-1], alone]
-
-    patch.setattr(joints._Splitting, "split", split)
-
-
-@mutant("carry_updated_part_by_part")
-def all_parts_of_a_whole_begin_where_the_first_does(patch: pytest.MonkeyPatch) -> None:
-    right = joints._part
-
-    def part(view: Any, axis: int, sizes: Any, number: int) -> Any:
-        return replace(right(view, axis, sizes, number), offset=view.offset)
-
-    original = joints._Splitting.split
-
-    def split(self: Any, *given: Any) -> Any:
-        with pytest.MonkeyPatch.context() as inside:
-            inside.setattr(joints, "_part", part)
-            return original(self, *given)
-
-    patch.setattr(joints._Splitting, "split", split)
 
 
 @mutant("products_with_two_matrices")

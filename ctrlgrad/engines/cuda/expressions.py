@@ -129,6 +129,8 @@ def _computation(instruction: Instruction, names: list[str], dtypes: list[np.dty
             return names[0] if dtypes[0] in (_FLOAT32, _HALF) else f"float32({names[0]})"
         if dtype == _HALF and dtype_kind(dtypes[0]) != "f":
             return f"float16(float32({names[0]}))"
+        if dtype_kind(dtype) in "iu" and dtype_kind(dtypes[0]) == "f":
+            return f"saturated_{dtype.name}({names[0]})"
         return f"{names[0]} != 0" if dtype.kind == "b" else f"{dtype.name}({names[0]})"
     name = function_name(instruction.value, dtypes[0]) if op == "call" else _CALLS[op]
     return f"{name}({', '.join(names)})"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 # The dtypes of C that kernels compute with, and their C types: in kernels they go by NumPy's names.
 C_TYPES: dict[str, str] = {
     "int8": "signed char",
@@ -34,6 +36,10 @@ __device__ inline double np_fma(double a, double b, double c) { return fma(a, b,
 // Towards zero.
 template <class T> __device__ inline T np_quotient(T a, T b) { return T(a / b); }
 template <class T> __device__ inline T np_remainder(T a, T b) { return T(a % b); }
+// Floats beyond an integer's range become the least or the largest one, and NaN becomes 0.
+template <class T, class F> __device__ inline T np_saturated(F x, T low, T high) {
+    return x != x ? T(0) : x <= F(low) ? low : x >= F(high) ? high : T(x);
+}
 template <class To, class From> __device__ inline To np_bits(const From& x) {
     static_assert(sizeof(To) == sizeof(From), "as many bits");
     To found;
@@ -46,6 +52,14 @@ template <class To, class From> __device__ inline To np_bits(const From& x) {
 
 def _bits_of(name: str) -> str:
     return f"template <class T> __device__ inline {name} bits_{name}(T x) {{ return np_bits<{name}>(x); }}\n"
+
+
+def _saturated(name: str) -> str:
+    limits = np.iinfo(name)
+    # C++ has no literal of the least number.
+    low = f"-{limits.max}ll - 1" if limits.min else "0"
+    ends = f"{name}({low}), {name}({limits.max}{'ll' if limits.min else 'ull'})"
+    return f"template <class F> __device__ inline {name} saturated_{name}(F x) {{ return np_saturated(x, {ends}); }}\n"
 
 
 # Types that the compiler lacks where it is given no headers: floats of 16 bits, and complex numbers.
@@ -120,7 +134,10 @@ def preamble(text: str) -> str:
 
 
 PREAMBLE = (
-    "".join(f"typedef {c} {name};\n" for name, c in C_TYPES.items()) + _DEFINITIONS + "".join(map(_bits_of, C_TYPES))
+    "".join(f"typedef {c} {name};\n" for name, c in C_TYPES.items())
+    + _DEFINITIONS
+    + "".join(map(_bits_of, C_TYPES))
+    + "".join(_saturated(name) for name in C_TYPES if "int" in name)
 )
 
 KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128"))

@@ -12,6 +12,7 @@ from ctrlgrad.engines.native.axes import has_calls
 from ctrlgrad.engines.native.nest import Known
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.rows_across import RowsAcross, are_across, reduce_across, rows_across
+from ctrlgrad.engines.native.sum_blocks import held_in_registers
 from ctrlgrad.engines.native.text import is_number
 from ctrlgrad.plan.model import Array, Kernel
 from ctrlgrad.plan.reductions import EXTREMES
@@ -42,7 +43,8 @@ def write_cascade(first: KernelWriter, second: KernelWriter, alone: Callable[[Ke
     first.still = dict.fromkeys(range(len(first.kernel.writes)), 1)
     offsets = [first.offset(view.offset) for view in first.views]
     second_part = _Second(second, first.kernel, form)
-    reduce_across(first, form, axes, offsets, "0", rows, second_part.take)
+    held = held_in_registers(second.sums.values())
+    reduce_across(first, form, axes, offsets, "0", rows, second_part.take, held)
     second_part.finish()
     if does != "true":
         w.branch(after)

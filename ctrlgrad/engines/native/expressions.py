@@ -222,8 +222,7 @@ def emit_call(writer: Writer, name: str, result: np.dtype, names: list[str], dty
 def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width: int) -> str:
     """The same value as another dtype.
 
-    Floats beyond an integer's range become what NumPy makes of them on the same processor, or some other number, but
-    never poison. What the processor has no instruction for goes by way of a wider type.
+    Floats beyond an integer's range become the least or the largest one, and NaN becomes 0 (`dtypes.converted`).
     """
     if source == target:
         return name
@@ -244,8 +243,7 @@ def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width
             name, here = _rounded_to_odd(writer, name, width), type_of(_FLOAT32, width)
         return writer.op(f"{'fpext' if target.itemsize > source.itemsize else 'fptrunc'} {here} {name} to {there}")
     if dtype_kind(source) == "f":
-        number = writer.op(f"{'fptosi' if dtype_kind(target) == 'i' else 'fptoui'} {here} {name} to {there}")
-        return writer.op(f"freeze {there} {number}")
+        return _saturated(writer, name, source, target, width)
     if dtype_kind(target) == "f":
         return writer.op(f"{'sitofp' if dtype_kind(source) == 'i' else 'uitofp'} {here} {name} to {there}")
     if target.itemsize == source.itemsize and dtype_kind(source) != "b":
@@ -256,7 +254,7 @@ def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width
 
 
 def _between(source: np.dtype, target: np.dtype) -> np.dtype | None:
-    """The dtype by way of which a conversion goes, as it does in C: half floats, and floats as narrow integers.
+    """The dtype by way of which a conversion goes, as it does in C: half floats.
 
     Whatever becomes a bfloat16 is rounded to a float first, as in JAX.
     """
@@ -267,11 +265,50 @@ def _between(source: np.dtype, target: np.dtype) -> np.dtype | None:
     if dtype_kind(target) == "f" and target.itemsize == 2:
         # Integers that a float rounds are beyond a half anyway.
         return None if dtype_kind(source) == "f" else _FLOAT32
-    if dtype_kind(source) == "f" and dtype_kind(target) in "iu":
-        if target.itemsize < 4:
-            return _INT32
-        return _INT64 if dtype_kind(target) == "u" and target.itemsize == 4 else None
     return None
+
+
+def _saturated(writer: Writer, name: str, source: np.dtype, target: np.dtype, width: int) -> str:
+    """A float or double as an integer: cut to the ends that are floats too, converted, and put at the other ends.
+
+    LLVM has a word for it, `llvm.fptosi.sat`, which takes twice as long.
+    """
+    real, through = type_of(source, width), _through(source, target)
+    limits, one = np.iinfo(target), source.type
+    lanes = type_of(np.dtype(bool), width)
+
+    def every(number: np.generic, dtype: np.dtype) -> str:
+        text = constant(number, dtype)
+        return text if width == 1 else splat(text, dtype, width)
+
+    def chosen(test: str, kind: str, a: str, b: str) -> str:
+        return writer.op(f"select {lanes} {test}, {kind} {a}, {kind} {b}")
+
+    def compared(relation: str, a: str, bound: str) -> str:
+        return writer.op(f"fcmp {relation} {real} {a}, {bound}")
+
+    low, high = every(one(limits.min), source), every(one(limits.max), source)
+    has_high = int(one(limits.max)) == limits.max
+    # A NaN is below nothing, and becomes the least number here.
+    cut = chosen(compared("ogt", name, low), real, name, low)
+    if has_high:
+        cut = chosen(compared("olt", cut, high), real, cut, high)
+    whole = type_of(through, width)
+    code = "fptosi" if dtype_kind(through) == "i" else "fptoui"
+    found = writer.op(f"freeze {whole} {writer.op(f'{code} {real} {cut} to {whole}')}")
+    if not has_high:
+        found = chosen(compared("oge", name, high), whole, every(through.type(limits.max), through), found)
+    if limits.min:
+        zero = "0" if width == 1 else "zeroinitializer"
+        found = chosen(compared("uno", name, name), whole, zero, found)
+    return convert(writer, found, through, target, width)
+
+
+def _through(source: np.dtype, target: np.dtype) -> np.dtype:
+    """The integers that processors make of floats, on the way to others."""
+    if target.itemsize < 4:
+        return _INT32
+    return _INT64 if target == np.uint32 else target
 
 
 def _widened(writer: Writer, name: str, width: int) -> str:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype
+from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.memory import address_of
 from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.memory.session import current
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import Array, Stack
 from ctrlgrad.records import record
@@ -81,8 +83,10 @@ class Arguments:
         for number in self.complex_numbers:
             given, (real, imaginary) = arguments[number.position], number.indices
             number.view[real], number.view[imaginary] = given.real, given.imag
+        # Under a budget the blocks that are open at one time, one of each stack, share the bytes of a chunk.
+        most_bytes = chunk_bytes() // len(self.stacks) if self.stacks and current() is not None else None
         for position, stack in self.stacks:
-            stack.hold(copied(arguments[position]))
+            stack.hold(copied(arguments[position]), most_bytes=most_bytes)
         for position, axis, index in self.sizes:
             given = arguments[position]
             integers[index] = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)

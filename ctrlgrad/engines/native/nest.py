@@ -30,6 +30,7 @@ class Nest(Protocol):
     bases: list[str]
     sums: dict[int, Sums | Extremes]
     still: dict[int, int]
+    in_memory: set[int]
     indices: dict[int, str]
     uniform: set[int]
     whole_width: int

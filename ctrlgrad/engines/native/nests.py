@@ -27,7 +27,8 @@ from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.lanes import Lanes, Part, check_lanes, read_lanes, write_lanes
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.reductions import Sums, advance, element_parts
+from ctrlgrad.engines.native.reductions import Sums, advance, combine, element_parts
+from ctrlgrad.engines.native.sum_blocks import held, held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
@@ -83,6 +84,8 @@ class KernelWriter:
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
         self.sums: dict[int, Sums | Extremes] = {}
+        # Reductions that add to memory, once they have left registers if they were there.
+        self.in_memory: set[int] = set()
         self.elements = Elements(writer)
         self.is_small = is_small(kernel)
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
@@ -123,9 +126,10 @@ class KernelWriter:
                 while depth and axes[depth - 1].strides[count + k] == ZERO:
                     depth -= 1
                 varies = [axis.strides[count + k] != ZERO for axis in axes[:depth]]
-                if all(varies) and write.base is None and depth < len(axes):
+                if write.base is None and depth < len(axes):
                     still[k] = depth
-                else:
+                if k not in still or not all(varies):
+                    self.in_memory.add(k)
                     self.start_in_memory(k, write, axes)
         self.has_masks |= self.can_mask and len(still) == len(kernel.writes)
         offsets = [self.offset(view.offset) for view in self.views]
@@ -174,8 +178,9 @@ class KernelWriter:
                 from ctrlgrad.engines.native.several_rows import take_several
 
                 start = take_several(self, axes, offsets, start, end)
-            for i in self.each(start, end):
-                self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
+            for first, last in in_blocks(self.w, held(self, axes, depth, offsets), start, end, size=axes[depth].size):
+                for i in self.each(first, last):
+                    self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
         for k in starting:
             self.finish(k, offsets)
 
@@ -219,10 +224,11 @@ class KernelWriter:
             if self.takes_part(start, total, axis):
                 self.part_of_vector(axis, rows, start, total, width)
                 return
-        for i in self.each(start, total):
-            with self.elements.turn():
-                for row, offsets in enumerate(rows):
-                    self.point(self.moved(axis, offsets, i), 1, row, axis)
+        for begin, last in in_blocks(self.w, held_in_registers(self.sums.values()), start, total, size=axis.size):
+            for i in self.each(begin, last):
+                with self.elements.turn():
+                    for row, offsets in enumerate(rows):
+                        self.point(self.moved(axis, offsets, i), 1, row, axis)
 
     def has_rest(self, axis: Axis, width: int) -> bool:
         """Whether whole vectors may leave elements of an axis over."""
@@ -240,12 +246,14 @@ class KernelWriter:
     def strip(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""
         end = self.whole(start, total, width * unroll)
-        for i in self.each(start, end, width * unroll):
-            with self.elements.turn():
-                places = [self.moved(axis, offsets, i) for offsets in rows]
-                for k in range(unroll):
-                    for row, offsets in enumerate(places):
-                        self.point(offsets, width, k + row, axis, k * width)
+        step = width * unroll
+        for first, last in in_blocks(self.w, held_in_registers(self.sums.values()), start, end, step, axis.size):
+            for i in self.each(first, last, step):
+                with self.elements.turn():
+                    places = [self.moved(axis, offsets, i) for offsets in rows]
+                    for k in range(unroll):
+                        for row, offsets in enumerate(places):
+                            self.point(offsets, width, k + row, axis, k * width)
         return end
 
     def takes_part(self, start: str, total: str, axis: Axis) -> bool:
@@ -389,7 +397,11 @@ class KernelWriter:
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
         base, at = self.target(k, offsets)
-        self.elements.store_parts(base, at, dtype, [self.sums[k].total(part, row) for part in range(parts)], 1)
+        totals = [self.sums[k].total(part, row) for part in range(parts)]
+        if k in self.in_memory:
+            before = [self.elements.load(base, at, write.view.dtype, part, 1) for part in range(parts)]
+            totals = [combine(self.w, write.how, dtype, *pair, 1) for pair in zip(before, totals, strict=True)]
+        self.elements.store_parts(base, at, dtype, totals, 1)
 
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
         """Where a reduction goes: an address, and the position there."""

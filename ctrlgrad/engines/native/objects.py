@@ -39,6 +39,7 @@ from typing import Any
 from ctrlgrad import forks
 from ctrlgrad.engines.native import ahead, llvm, target
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.files import open_file, read_file
 from ctrlgrad.records import record
 
 MOST_BYTES = 512 << 20
@@ -142,7 +143,7 @@ def key_of(inputs: Iterable[str], modules: Iterable[str]) -> str | None:
 @functools.cache
 def _digest(path: str) -> str | None:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(path)).hexdigest()
     except OSError:
         return None
 
@@ -360,8 +361,7 @@ def _parsed(key: str, data: bytes) -> ObjectCode | None:
 
 def _own_bytes(path: Path) -> bytes | None:
     """The bytes of a file that belongs to the user and that only the user may write to; None for another."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as file:
+    with open_file(path, follow=False) as file:
         status = os.fstat(file.fileno())
         if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
             return None

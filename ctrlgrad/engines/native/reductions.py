@@ -101,7 +101,7 @@ class Sums:
     """
 
     def __init__(self, writer: Writer, write: Write, forms: Iterable[tuple[int, int]], is_led: bool = False) -> None:
-        self.w, self.how = writer, write.how
+        self.w, self.how, self.write = writer, write.how, write
         self.dtype, parts = element_parts(write.view.dtype)
         self.variables: dict[tuple[int, int], list[str]] = {}
         self.unled: set[str] = set()

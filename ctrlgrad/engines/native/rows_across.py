@@ -14,6 +14,7 @@ from ctrlgrad.engines.native.loops import counted_loop, hidden
 from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.stack_text import StackText
+from ctrlgrad.engines.native.sum_blocks import Held, held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of
 from ctrlgrad.plan.columns import LONGEST, matrix_of
 from ctrlgrad.plan.model import Columns, Kernel, View
@@ -76,12 +77,20 @@ def are_across(nest: Nest, form: RowsAcross, start: str, end: str) -> str:
 
 
 def reduce_across(
-    nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], start: str, end: str, take: Take
+    nest: Nest,
+    form: RowsAcross,
+    axes: Sequence[Axis],
+    offsets: list[str],
+    start: str,
+    end: str,
+    take: Take,
+    held: Sequence[Held] = (),
 ) -> None:
     """Write the reductions of the rows from start to end side by side: of none, or of as many as a vector has lanes.
 
     What whole turns leave over comes first, a vector at a time, and nothing waits for it at the end. Of its last vector
-    some rows come again: those before it, where there is no whole turn, or else those behind it.
+    some rows come again: those before it, where there is no whole turn, or else those behind it. `held` are sums to
+    which `take` adds.
     """
     w, width, step = nest.w, form.width, form.together * form.width
     w.declare("i64 @llvm.smin.i64(i64, i64)")
@@ -96,8 +105,9 @@ def reduce_across(
             at = str(min(int(i), int(latest))) if is_known else w.op(f"call i64 @llvm.smin.i64(i64 {i}, i64 {latest})")
             take(at, i, rest, _reduced(nest, form, axes, offsets, at, 1))
         if form.together > 1:
-            for i in nest.each(rest, end, step):
-                take(i, i, end, _reduced(nest, form, axes, offsets, i, form.together))
+            for first, last in in_blocks(w, held, rest, end, step, axes[-2].size):
+                for i in nest.each(first, last, step):
+                    take(i, i, end, _reduced(nest, form, axes, offsets, i, form.together))
 
 
 def _has(nest: Nest, columns: View) -> str:
@@ -154,14 +164,16 @@ def _along(nest: Nest, axis: Axis, offsets: list[str]) -> Iterator[list[str]]:
     far = {stride: w.alloca("i64") for stride in dict.fromkeys(axis.strides) if stride not in (ZERO, ONE)}
     for variable in far.values():
         w.line(f"store i64 0, ptr {variable}")
-    for j in nest.each("0", nest.size(axis.size)):
-        if axis.index is not None:
-            nest.indices[axis.index] = j
-        steps = {ZERO: "0", ONE: j}
-        for stride, variable in far.items():
-            steps[stride] = w.op(f"load i64, ptr {variable}")
-            w.line(f"store i64 {w.add(steps[stride], nest.size(stride))}, ptr {variable}")
-        yield [w.add(offset, steps[stride]) for offset, stride in zip(offsets, axis.strides, strict=True)]
+    held = held_in_registers(nest.sums.values())
+    for first, last in in_blocks(w, held, "0", nest.size(axis.size), size=axis.size):
+        for j in nest.each(first, last):
+            if axis.index is not None:
+                nest.indices[axis.index] = j
+            steps = {ZERO: "0", ONE: j}
+            for stride, variable in far.items():
+                steps[stride] = w.op(f"load i64, ptr {variable}")
+                w.line(f"store i64 {w.add(steps[stride], nest.size(stride))}, ptr {variable}")
+            yield [w.add(offset, steps[stride]) for offset, stride in zip(offsets, axis.strides, strict=True)]
 
 
 def stores(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str]) -> Take:

@@ -129,9 +129,8 @@ class SharedKernel:
         part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
         part.write()
         inner.line("ret void")
-        for k, write in enumerate(self.kernel.writes):
-            if part.is_reduction(write) and k not in part.still:
-                self.outer.start_in_memory(k, write, axes)
+        for k in sorted(part.in_memory):
+            self.outer.start_in_memory(k, self.kernel.writes[k], axes)
         self.call(parts)
         for k, table in tables.items():
             self.combine_parts(k, table, parts)

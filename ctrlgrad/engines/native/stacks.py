@@ -111,12 +111,13 @@ class RunningStack:
 
     # Between compiled code and the rest.
 
-    def hold(self, stack: Any, shape: tuple[int, ...] | None = None) -> None:
-        """Take a stack over: a block stack, or a list of rows of a shape."""
+    def hold(self, stack: Any, shape: tuple[int, ...] | None = None, most_bytes: int | None = None) -> None:
+        """Take a stack over: a block stack, or a list of rows of a shape, in blocks of at most so many bytes."""
         if isinstance(stack, list) and not self.is_ragged:
             if shape is None:
                 shape = next((np.shape(row) for row in stack if row is not None), ())
-            stack = from_rows(self.dtype, shape, stack, supply())
+            most_rows = None if most_bytes is None else max(1, most_bytes // max(self.row_bytes(shape), 1))
+            stack = from_rows(self.dtype, shape, stack, supply(), most_rows)
         if self.open is not None:
             self.open.storage.close()
         self.stack, self.open = stack, None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.dtypes import computed_dtype, converted, dtype_kind, running_dtype
 from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
 from ctrlgrad.errors import ExecutionError, ShapeError
 from ctrlgrad.ir import Node, TensorType, attributes
@@ -39,19 +39,35 @@ PURE["stop_gradient"] = lambda node: lambda x: x
 def _cast(node: Node) -> Callable[..., Any]:
     dtype = attributes.Cast.of(node).dtype
     if dtype_kind(node.operands[0].tensor.dtype) == "c" and dtype_kind(dtype) not in "bc":
-        return lambda x: x.real.astype(dtype)
-    return lambda x: x.astype(dtype)
+        return lambda x: converted(x.real, dtype)
+    return lambda x: converted(x, dtype)
 
 
 PURE["cast"] = _cast
 
 
+# Elements from which a sum is computed in a wider dtype: along any axis but the last NumPy adds one after the other.
+LONG = 1 << 10
+
+
+def summed_dtype(x: Any) -> np.dtype:
+    """The dtype that an array's elements are added up in."""
+    return running_dtype(x.dtype) if x.size > LONG else computed_dtype(x.dtype)
+
+
 def _matmul(node: Node) -> Callable[..., Any]:
     dtype = node.result.tensor.dtype
-    computed = computed_dtype(dtype)
-    if computed == dtype:
+    if computed_dtype(dtype) == dtype and dtype_kind(dtype) != "c":
         return np.matmul
-    return lambda a, b: np.matmul(a.astype(computed), b.astype(computed)).astype(dtype)
+
+    def kernel(a: Any, b: Any) -> Any:
+        # NumPy's library adds up products of complex numbers one after the other; those of floats it does not.
+        is_long = dtype_kind(dtype) == "c" and a.shape[-1] > LONG
+        computed = running_dtype(dtype) if is_long else computed_dtype(dtype)
+        widened = (x.astype(computed, copy=False) for x in (a, b))
+        return np.matmul(*widened).astype(dtype, copy=False)
+
+    return kernel
 
 
 PURE["matmul"] = _matmul
@@ -73,26 +89,28 @@ def _extreme_index(fn: Callable[..., Any]) -> Pure:
     return kernel
 
 
-def _total(fn: Callable[..., Any]) -> Pure:
-    """A sum or a product of the operand's dtype: by itself NumPy widens small integers."""
+def _sum(node: Node) -> Callable[..., Any]:
+    """A sum of the operand's dtype: by itself NumPy widens small integers."""
+    given, dtype = attributes.Reduction.of(node), node.result.tensor.dtype
+    axes, keepdims = given.axes, given.keepdims
+    return lambda x: np.sum(x, axis=axes, keepdims=keepdims, dtype=summed_dtype(x)).astype(dtype, copy=False)
 
-    def kernel(node: Node) -> Callable[..., Any]:
-        given, dtype = attributes.Reduction.of(node), node.result.tensor.dtype
-        computed = computed_dtype(dtype)
-        return lambda x: fn(x, axis=given.axes, keepdims=given.keepdims, dtype=computed).astype(dtype, copy=False)
 
-    return kernel
+def _prod(node: Node) -> Callable[..., Any]:
+    given, dtype = attributes.Reduction.of(node), node.result.tensor.dtype
+    computed = computed_dtype(dtype)
+    return lambda x: np.prod(x, axis=given.axes, keepdims=given.keepdims, dtype=computed).astype(dtype, copy=False)
 
 
 PURE |= {name: _reduction(getattr(np, name)) for name in ("max", "min", "any", "all")}
-PURE |= {name: _total(getattr(np, name)) for name in ("sum", "prod")}
+PURE |= {"sum": _sum, "prod": _prod}
 PURE |= {name: _extreme_index(getattr(np, name)) for name in ("argmax", "argmin")}
 
 
-def _scan(fn: Callable[..., Any]) -> Pure:
+def _scan(fn: Callable[..., Any], dtype_of: Callable[[np.dtype], np.dtype]) -> Pure:
     def kernel(node: Node) -> Callable[..., Any]:
         axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
-        computed = computed_dtype(dtype)
+        computed = dtype_of(dtype)
 
         def scanned(x: Any) -> Any:
             return fn(x, axis=axis, dtype=computed).astype(dtype, copy=False)
@@ -104,8 +122,8 @@ def _scan(fn: Callable[..., Any]) -> Pure:
     return kernel
 
 
-PURE["cumsum"] = _scan(np.cumsum)
-PURE["cumprod"] = _scan(np.cumprod)
+PURE["cumsum"] = _scan(np.cumsum, running_dtype)
+PURE["cumprod"] = _scan(np.cumprod, computed_dtype)
 
 
 def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
@@ -118,7 +136,7 @@ def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     )
     if not over:
         return x
-    return x.sum(axis=over, dtype=computed_dtype(x.dtype)).astype(x.dtype, copy=False).reshape(shape)
+    return x.sum(axis=over, dtype=summed_dtype(x)).astype(x.dtype, copy=False).reshape(shape)
 
 
 def _common_size(node: Node) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ def _push(node: Node) -> Callable[[list[Any], Run], Any]:
         s = own_stack(operands)
         (value,) = operands
         # A view would keep all of its base alive: a pushed row costs the row.
-        if isinstance(value, np.ndarray) and value.base is not None and value.nbytes < _base(value).nbytes:
+        if isinstance(value, np.ndarray) and _keeps_more(value):
             value = value.copy()
         s.append(value)
         run.counters.pushed(node, value)
@@ -77,10 +77,12 @@ def _push(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def _base(value: np.ndarray) -> Any:
-    while isinstance(value, np.ndarray) and value.base is not None:
-        value = value.base
-    return value if hasattr(value, "nbytes") else np.frombuffer(value, np.uint8)
+def _keeps_more(value: np.ndarray) -> bool:
+    """Answer whether an array keeps more memory alive than its own bytes, or memory of unknown size."""
+    base = value
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    return base.base is not None or value.nbytes < base.nbytes
 
 
 def _pop(node: Node) -> Callable[[list[Any], Run], Any]:

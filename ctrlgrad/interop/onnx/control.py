@@ -14,12 +14,16 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
+from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tensor_array import TensorArray
+from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.tracer import Traced, leaves_of
 from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.interop.onnx.operators import Body, Node, entry, is_array, known_shape, recorded
+from ctrlgrad.ir import close
 from ctrlgrad.transforms.vmap import vmap
 
 
@@ -28,17 +32,45 @@ def _if(node: Node, condition: Any) -> Any:
     then, otherwise = node.get("then_branch"), node.get("else_branch")
     if not isinstance(condition, Tensor):
         return tuple((then if bool(condition) else otherwise)())
-    taken = cond_types(then), cond_types(otherwise)
-    if taken[0] != taken[1]:
+    taken = [_Read(branch) for branch in (then, otherwise)]
+    if taken[0].types() != taken[1].types():
         # Branches of different types: which it is has to be known.
         return tuple((then if bool(node.value(0)) else otherwise)())
-    return tuple(cond(cnp.reshape(condition, ()), then, otherwise))
+    return tuple(cond(cnp.reshape(condition, ()), *taken))
 
 
-def cond_types(branch: Body) -> Any:
-    """The structure and types of what a branch returns."""
-    leaves, treedef = tree.flatten(branch())
-    return treedef, [(np.dtype(x.dtype), known_shape(x)) for x in leaves]
+class _Read:
+    """A body that is read once, into a graph of its own, and called any number of times.
+
+    What a body returns decides how it is run. If it were read for that and then again where it runs, a body at depth n
+    would be read 2^n times.
+
+    Args:
+        inputs: arrays and sequences of them, of the types that the body will be called with.
+    """
+
+    def __init__(self, body: Body, *inputs: Any) -> None:
+        leaves, treedef = tree.flatten(inputs)
+        self._traced = Traced(
+            "body", lambda given: body(*tree.unflatten(treedef, given)), leaves_of(leaves, [None] * len(leaves))
+        )
+        self.results: list[Any] = self._traced.result
+        self._closed = close([self._traced.finish()])
+
+    def types(self) -> Any:
+        """The structure and types of what it returns."""
+        return self._traced.treedef, [(np.dtype(x.dtype), known_shape(x)) for x in self._traced.leaves]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        builder = recorder()
+        given = [value_in(builder, x) for x in tree.leaves(inputs)]
+        values = builder.inline(self._closed.regions[0], [*self._closed.captures, *given])
+        # What is known when the model is read stays known.
+        leaves = [
+            Tensor(builder, v) if isinstance(x, Tensor) else x for x, v in zip(self._traced.leaves, values, strict=True)
+        ]
+        found: list[Any] = tree.unflatten(self._traced.treedef, leaves)
+        return found
 
 
 def _traced(x: Any) -> Any:
@@ -52,16 +84,19 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
     held = len(carried)
     if not all(map(is_array, carried)) and _is_known(node):
         return _unrolled(node, body, carried)
-    # The body once, for what it returns: what is recorded of it is used by nobody. Where it runs, it is to go on.
-    first = body(recorded(np.int64(0)), np.bool_(True), *map(_traced, carried))
-    condition, after, rows = first[0], first[1 : 1 + held], first[1 + held :]
+    # Where the body runs, the loop is to go on.
+    read = _Read(lambda i, *values: body(i, np.bool_(True), *values), recorded(np.int64(0)), *map(_traced, carried))
+    condition, after, rows = read.results[0], read.results[1 : 1 + held], read.results[1 + held :]
     if any(_structure(a) != _structure(b) for a, b in zip(carried, after, strict=True)):
         return _unrolled(node, body, carried)
     endless = goes_on is None or (is_array(goes_on) and not isinstance(goes_on, Tensor) and bool(goes_on))
     always = endless and not isinstance(condition, Tensor) and bool(condition)
     grows = [_changed(a, b) for a, b in zip(carried, after, strict=True)]
     if most is not None and not isinstance(most, Tensor) and always and not any(grows):
-        return _counted(body, int(np.reshape(most, ())), carried)
+        return _counted(read, int(np.reshape(most, ())), carried)
+    if any(grows):
+        # Sizes count as unknown: it is read once more.
+        read = lambda i, *values: body(i, np.bool_(True), *values)
     carried = tuple(unknown_dims(recorded(x), axes) if axes else x for x, axes in zip(carried, grows, strict=True))
     arrays = [TensorArray(y.dtype, None, known_shape(y)) for y in rows]
     count = None if most is None else cnp.reshape(most, ())
@@ -73,7 +108,7 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
 
     def step(state: Any) -> Any:
         i, _, values, arrays = state
-        results = body(i, np.bool_(True), *values)
+        results = read(i, *values)
         values = [_forgotten(x, axes) for x, axes in zip(results[1 : 1 + held], grows, strict=True)]
         arrays = [a.write(i, y) for a, y in zip(arrays, results[1 + held :], strict=True)]
         return i + np.int64(1), cnp.reshape(results[0], ()), values, arrays
@@ -104,12 +139,12 @@ def _forgotten(x: Any, axes: tuple[int, ...]) -> Any:
     return unknown_dims(recorded(x), axes) if axes else x
 
 
-def _counted(body: Body, count: int, carried: Sequence[Any]) -> tuple[Any, ...]:
+def _counted(read: _Read, count: int, carried: Sequence[Any]) -> tuple[Any, ...]:
     """A loop of which it is known how often it runs."""
     held = len(carried)
 
     def step(values: Any, i: Any) -> Any:
-        results = body(i, np.bool_(True), *values)
+        results = read(i, *values)
         return results[1 : 1 + held], results[1 + held :]
 
     last, rows = scan(step, [_traced(x) for x in carried], np.arange(count, dtype=np.int64))

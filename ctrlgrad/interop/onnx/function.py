@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.files import open_file
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, function
@@ -119,27 +120,40 @@ def _has_tensors(x: Any) -> bool:
 
 def read_model(model: Any) -> tuple[onnx.ModelProto, str]:
     """A model, and how errors call it."""
-    if isinstance(model, onnx.ModelProto):
-        return model, "ONNX model"
+    name = str(model) if isinstance(model, str | os.PathLike) else "ONNX model"
+    found = None
     try:
-        if isinstance(model, bytes):
-            return onnx.load_model_from_string(model), "ONNX model"
-        if isinstance(model, str | os.PathLike):
-            return onnx.load(os.fspath(model)), str(model)
+        if isinstance(model, onnx.ModelProto):
+            found = model
+        elif isinstance(model, bytes):
+            found = onnx.load_model_from_string(model)
+        elif isinstance(model, str | os.PathLike):
+            open_file(model).close()
+            found = onnx.load(os.fspath(model))
     except DecodeError as error:
-        raise UserInputError(
-            "from_onnx: this is no ONNX model",
-            source=here(),
-            expected="the bytes of an onnx.ModelProto, as onnx.save writes them",
-            got=f"{'bytes' if isinstance(model, bytes) else model}: {error}",
-            hint="a file of weights alone, or one cut short, is none: onnx.checker.check_model(path) judges a file",
-        ) from error
+        raise _no_model(model, str(error)) from error
+    if found is not None:
+        # No bytes at all are those of an empty message.
+        if not found.graph.output:
+            raise _no_model(model, "a message without a graph that has outputs")
+        return found, name
     raise UserInputError(
         "from_onnx: the argument is no model",
         source=here(),
         expected="an onnx.ModelProto, its bytes, or the path of a file",
         got=type(model).__name__,
         hint="model = onnx.load(path)",
+    )
+
+
+def _no_model(model: Any, reason: str) -> UserInputError:
+    what = model if isinstance(model, str | os.PathLike) else type(model).__name__
+    return UserInputError(
+        "from_onnx: this is no ONNX model",
+        source=here(),
+        expected="the bytes of an onnx.ModelProto, as onnx.save writes them",
+        got=f"{what}: {reason}",
+        hint="a file of weights alone, or one cut short, is none: onnx.checker.check_model(path) judges a file",
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, helper
 
-from ctrlgrad.errors import locate
+from ctrlgrad.errors import UserInputError, locate
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.onnx import (  # noqa: F401  (they fill the table)
     arranging,
@@ -72,12 +72,20 @@ class Scope:
     def __init__(self, around: Scope | None = None) -> None:
         self.around, self.values = around, dict[str, Known]()
 
+    def get(self, name: str) -> Known | None:
+        found = self.values.get(name)
+        return self.around.get(name) if found is None and self.around is not None else found
+
     def find(self, name: str) -> Known:
-        if name in self.values:
-            return self.values[name]
-        if self.around is None:
-            raise KeyError(name)
-        return self.around.find(name)
+        found = self.get(name)
+        if found is None:
+            raise UserInputError(
+                f"from_onnx: the value {name!r} is used before a node computes it",
+                expected="nodes in an order in which each uses inputs, initializers and results of nodes before it",
+                got=f"{name!r}: a cycle, another order of nodes, or a name that is not there",
+                hint="onnx.checker.check_model(model) judges a model",
+            )
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +96,8 @@ class Reader:
     # Whether the inputs of the model have values that operators may ask for.
     may_ask: bool
     given: Mapping[str, Any] | None = None
+    # The model's functions that are being read, the outermost first.
+    calls: tuple[tuple[str, str, str], ...] = ()
 
     def graph(self, graph: GraphProto, values: Mapping[str, Known], around: Scope | None = None) -> list[Known]:
         """The results of a graph for these values of its inputs."""
@@ -129,7 +139,7 @@ class Reader:
             else:
                 value = attribute(a)
                 attributes[a.name] = self._body(value, scope) if isinstance(value, GraphProto) else value
-        captured = [scope.find(name) for name in _captured(proto) if _has(scope, name)]
+        captured = [x for x in map(scope.get, _captured(proto)) if x is not None]
         node = Node(
             proto.op_type,
             domain,
@@ -163,6 +173,15 @@ class Reader:
 
     def _call(self, function: FunctionProto, node: Node) -> tuple[Any, ...]:
         """The results of a function's nodes: it sees its inputs and attributes alone."""
+        key = (_domain(function.domain), function.name, function.overload)
+        if key in self.calls:
+            raise UserInputError(
+                f"from_onnx: the function {function.name!r} of the model calls itself",
+                source=node.source,
+                expected="functions that call others, and never themselves, in the end",
+                got=" -> ".join(name for _, name, _ in (*self.calls, key)),
+                hint="onnx.checker.check_model(model) judges a model; Loop repeats a graph",
+            )
         scope = Scope()
         for position, name in enumerate(function.input):
             given = position < len(node.inputs)
@@ -172,9 +191,10 @@ class Reader:
         defaults = {a.name: attribute(a) for a in function.attribute_proto}
         model = Model(self.model.name, {**self.model.versions, **versions}, self.model.functions)
         attributes = {**defaults, **{k: v for k, v in node.attributes.items() if v is not None}}
-        Reader(model, self.may_ask, attributes).nodes(function.node, scope, function.name)
+        Reader(model, self.may_ask, attributes, (*self.calls, key)).nodes(function.node, scope, function.name)
         # An output that is left out may have no node.
-        return tuple(scope.find(name).value if _has(scope, name) else None for name in function.output)
+        found = map(scope.get, function.output)
+        return tuple(None if x is None else x.value for x in found)
 
     def _body(self, graph: GraphProto, around: Scope) -> Body:
         names = tuple(x.name for x in graph.input)
@@ -208,14 +228,6 @@ def _domain(name: str) -> str:
 
 def _title(proto: NodeProto) -> str:
     return f"{proto.op_type} {proto.name!r}" if proto.name else proto.op_type
-
-
-def _has(scope: Scope, name: str) -> bool:
-    try:
-        scope.find(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _captured(proto: NodeProto) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import converted, dtype_kind
 from ctrlgrad.plan.expression import Expression, Instruction
 
 # The value of a leaf, by its instruction and its arguments.
@@ -28,9 +28,8 @@ def evaluate(expression: Expression, leaf: Leaf) -> list[Any]:
                 value = _called(instruction.value)(*args)
             elif instruction.op in ("convert", "bits"):
                 value = np.asarray(args[0])
-                value = (
-                    value.astype(instruction.dtype) if instruction.op == "convert" else value.view(instruction.dtype)
-                )
+                is_number = instruction.op == "convert"
+                value = converted(value, instruction.dtype) if is_number else value.view(instruction.dtype)
             else:
                 value = _PRIMITIVES[instruction.op](*args)
             if np.asarray(value).dtype != instruction.dtype:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.dtypes import computed_dtype, dtype_kind, running_dtype
 from ctrlgrad.ir import Builder, Closed, Graph, Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
@@ -121,8 +121,8 @@ def _as_loop(node: Node) -> Graph:
     x = builder.input(x_type)
     size = _size(builder, x, axis)
     zero = builder.constant(np.int64(0))
-    # Floats of 16 bits are added up in float32.
-    row = TensorType(computed_dtype(x_type.dtype), (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
+    carried = running_dtype if node.op.name == "cumsum" else computed_dtype
+    row = TensorType(carried(x_type.dtype), (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
     total = _zeros(builder, x, axis, row)
     types = [x_type, size.tensor, zero.tensor, row, x_type]
 

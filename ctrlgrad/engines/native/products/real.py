@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.target import Target
 from ctrlgrad.records import record
@@ -28,6 +30,10 @@ class Real:
     @property
     def scalar(self) -> str:
         return "float" if self.bytes == 4 else "double"
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(f"f{self.bytes}")
 
     @property
     def vector(self) -> str:

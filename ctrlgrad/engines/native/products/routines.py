@@ -67,6 +67,8 @@ _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernel
 _ANY, _FEW = "triangles of {}", "small triangles of {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
+    "declare ptr @calloc(i64, i64)",
+    "declare void @free(ptr)",
     "declare i64 @llvm.smin.i64(i64, i64)",
     "declare i64 @llvm.smax.i64(i64, i64)",
     "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",

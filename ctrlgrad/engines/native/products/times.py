@@ -13,10 +13,11 @@ A table in memory has their addresses. Whoever declares a product declares those
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ctrlgrad.engines.native.products.function import Function, Variable
 from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.sum_blocks import InMemory, InRegister, in_blocks
 
 PARAMETERS = [
     ("ptr", "out"),
@@ -134,7 +135,7 @@ def _rows_at_once(f: Function, real: Real, i: str) -> None:
         for row, total in zip(rows, sums, strict=True):
             f.set(total, real.fma(f, real.read(f, real.at(f, row, p), mask), x, f.get(total)))
 
-    _along(f, real, 1, lambda p, mask, chain: step(p, mask))
+    _along(f, real, 1, sums, lambda p, mask, chain: step(p, mask))
     result = across(f, real, [f.get(total) for total in sums])
     out = real.at(f, "%out", f.mul(i, "%so"))
     dense, gaps, done = f.new_label("dense"), f.new_label("gaps"), f.new_label("done")
@@ -161,21 +162,25 @@ def _one_row(f: Function, real: Real, i: str) -> None:
         a, x = (real.read(f, real.at(f, start, p), mask) for start in (row, "%x"))
         f.set(sums[chain], real.fma(f, a, x, f.get(sums[chain])))
 
-    _along(f, real, len(sums), step)
+    _along(f, real, len(sums), sums, step)
     one, two, three, four = (f.get(total) for total in sums)
     result = real.total(f, real.plus(f, real.plus(f, one, two), real.plus(f, three, four)))
     put(f, real, result, real.at(f, "%out", f.mul(i, "%so")))
 
 
-def _along(f: Function, real: Real, chains: int, step: Callable[[str, str | None, int], None]) -> None:
-    """Along the depth: `chains` vectors at a time, then one, then what is left, by a mask."""
+def _along(
+    f: Function, real: Real, chains: int, sums: list[Variable], step: Callable[[str, str | None, int], None]
+) -> None:
+    """Along the depth: `chains` vectors at a time, then one, then what is left, by a mask; a step adds to `sums`."""
     start: str | int = 0
     for at_once in sorted({chains, 1}, reverse=True):
         width = at_once * real.lanes
         end = f.sub("%k", f.rest(f.sub("%k", start), width))
-        with f.loop(start, end, width) as p:
-            for chain in range(at_once):
-                step(f.add(p, chain * real.lanes), None, chain)
+        held = [InRegister(f, total.slot, real.dtype, real.lanes) for total in sums]
+        for first, last in in_blocks(f, held if at_once == chains else [], str(start), end, width):
+            with f.loop(first, last, width) as p:
+                for chain in range(at_once):
+                    step(f.add(p, chain * real.lanes), None, chain)
         start = end
     left = f.sub("%k", start)
     with f.when(f.test("sgt", left, 0)):
@@ -260,10 +265,22 @@ def _streams(f: Function, real: Real) -> None:
     with f.loop(0, "%rows", chunk) as start:
         end = f.smaller(f.add(start, chunk), "%rows")
         many = f.sub("%k", f.rest("%k", LONGEST))
-        with f.loop(0, many, LONGEST) as p:
-            _stream(f, real, p, LONGEST, start, end)
+        held = _results(f, real, start, end)
+        for first, last in in_blocks(f, [held], "0", many, LONGEST):
+            with f.loop(first, last, LONGEST) as p:
+                _stream(f, real, p, LONGEST, start, end)
         with f.loop(many, "%k") as p:
             _stream(f, real, p, 1, start, end)
+
+
+def _results(f: Function, real: Real, start: str, end: str) -> InMemory:
+    """The results from start to end, to which columns are added."""
+
+    def addresses() -> Iterator[tuple[str, str]]:
+        with f.loop(start, end) as i:
+            yield f.sub(i, start), real.at(f, "%out", i)
+
+    return InMemory(f, real.dtype, lambda: f.sub(end, start), addresses)
 
 
 def _stream(f: Function, real: Real, p: str, columns: int, start: str, end: str) -> None:

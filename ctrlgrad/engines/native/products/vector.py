@@ -13,6 +13,7 @@ from ctrlgrad.engines.native.products import times
 from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.whole import GEMM, without_depth
+from ctrlgrad.engines.native.sum_blocks import InRegister, in_blocks
 
 
 def times_name(real: Real) -> str:
@@ -55,10 +56,11 @@ def by_strides(real: Real) -> str:
     with f.loop(0, "%rows") as i:
         total = f.variable(real.scalar, "0.0")
         row = real.at(f, "%m", f.mul(i, "%rm"))
-        with f.loop(0, "%k") as p:
-            a = real.element(f, real.at(f, row, f.mul(p, "%cm")))
-            b = real.element(f, real.at(f, "%x", f.mul(p, "%sx")))
-            f.set(total, real.multiply_add(f, a, b, f.get(total)))
+        for first, last in in_blocks(f, [InRegister(f, total.slot, real.dtype, 1)], "0", "%k"):
+            with f.loop(first, last) as p:
+                a = real.element(f, real.at(f, row, f.mul(p, "%cm")))
+                b = real.element(f, real.at(f, "%x", f.mul(p, "%sx")))
+                f.set(total, real.multiply_add(f, a, b, f.get(total)))
         times.put(f, real, f.get(total), real.at(f, "%out", f.mul(i, "%so")))
     f.leave()
     return f.text()

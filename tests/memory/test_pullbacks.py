@@ -1,0 +1,87 @@
+"""Pullbacks and linear maps under a budget: the rows that they have saved enter a call in blocks that have room."""
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+from ctrlgrad import memory
+
+LIMIT = 512 * 1024
+X = np.linspace(0.1, 1.0, 100)
+
+
+def flow(x):
+    # 3,000 rows of 800 bytes: 2.3 MiB.
+    return cg.while_loop(lambda c: c[0] < 3000, lambda c: (c[0] + 1, c[1] + 1e-3 * np.sin(c[1])), (0, x))[1].sum()
+
+
+@pytest.fixture(params=["native", "dataflow", "reference"])
+def engine(request):
+    with cg.options(engine=request.param):
+        yield request.param
+
+
+def within(call):
+    with memory.budget(device=LIMIT) as session:
+        found = call()
+        assert session.manager().stats.peak_bytes["device"] <= LIMIT
+    return found
+
+
+def test_a_pullback_is_made_and_called_in_a_budget(engine):
+    def twice():
+        _, pullback = cg.vjp(flow, X)
+        return pullback(1.0)[0], pullback(2.0)[0]
+
+    slope = cg.grad(flow)(X)
+    once, doubled = within(twice)
+    np.testing.assert_array_equal(once, slope)
+    np.testing.assert_allclose(doubled, 2 * slope, rtol=1e-14)
+
+
+def test_a_pullback_from_outside_is_called_in_a_budget_and_one_from_inside_after_it(engine):
+    _, outside = cg.vjp(flow, X)
+    found = within(lambda: outside(1.0)[0])
+    _, inside = within(lambda: cg.vjp(flow, X))
+    np.testing.assert_array_equal(found, outside(1.0)[0])
+    np.testing.assert_array_equal(found, inside(1.0)[0])
+
+
+def test_forty_pullbacks_are_alive_in_a_budget():
+    with cg.options(engine="native"):
+        found = within(lambda: [p(1.0)[0] for p in [cg.vjp(flow, (1 + k / 100) * X)[1] for k in range(40)]])
+        for k in (0, 39):
+            np.testing.assert_array_equal(found[k], cg.grad(flow)((1 + k / 100) * X))
+
+
+def test_a_linear_map_is_made_and_called_in_a_budget(engine):
+    def both():
+        _, push = cg.linearize(flow, X)
+        return push(np.ones(100)), push(X)
+
+    ones, scaled = within(both)
+    slope = cg.grad(flow)(X)
+    np.testing.assert_allclose(ones, slope.sum(), rtol=1e-12)
+    np.testing.assert_allclose(scaled, (slope * X).sum(), rtol=1e-12)
+
+
+def test_several_stacks_share_what_a_budget_has_room_for():
+    def coupled(x):
+        def body(c):
+            i, a, b = c
+            return i + 1, a + 1e-3 * np.sin(b * a), b - 1e-3 * np.cos(a) * np.exp(-b)
+
+        _, a, b = cg.while_loop(lambda c: c[0] < 3000, body, (0, x, 1 + x))
+        return (a * b).sum()
+
+    with cg.options(engine="native"):
+        found = within(lambda: cg.vjp(coupled, X)[1](1.0)[0])
+        np.testing.assert_array_equal(found, cg.grad(coupled)(X))
+    cg.check_grads(coupled, (X[:3],))
+
+
+def test_a_pullback_that_a_traced_function_closes_over_is_one_constant():
+    _, pullback = cg.vjp(flow, X)
+    traced = cg.function(lambda ct: pullback(ct)[0])
+    np.testing.assert_allclose(traced(2.0), pullback(2.0)[0], rtol=1e-14)
+    assert len(traced.graph(2.0).nodes) < 30
