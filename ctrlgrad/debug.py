@@ -142,7 +142,9 @@ def _stopping(source: Source | None) -> CodeType:
     """Code that calls the hook and then stands at the user's line, where the debugger stops, in his file."""
     line, file, name = (source.line, source.file, source.function) if source else (1, "<unknown>", "<unknown>")
     module = ast.parse("__import__('sys').breakpointhook()\npass")
-    for statement, at in zip(module.body, (line + 1, line), strict=True):
+    # A debugger stops at the next instruction since Python 3.13, and at the next line before.
+    lines = (line, line) if sys.version_info >= (3, 13) else (line + 1, line)
+    for statement, at in zip(module.body, lines, strict=True):
         for node in ast.walk(statement):
             if hasattr(node, "lineno"):
                 node.lineno = node.end_lineno = at  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,72 +20,34 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.float0 import Float0, float0
+from ctrlgrad.frontend.float0 import Float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
-from ctrlgrad.ir.caching import Cache, Recent
+from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import shared
 from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
 from ctrlgrad.options import check_engine, current_options
-from ctrlgrad.passes import simplify
 from ctrlgrad.passes.inline_calls import without_calls
-from ctrlgrad.records import record
 from ctrlgrad.results import OnCard, hand_out
-from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, require_numbers, static
+from ctrlgrad.signature import (
+    Concrete,
+    Key,
+    Signature,
+    Static,
+    StaticArguments,
+    TensorSpec,
+    donated_positions,
+    require_numbers,
+    simplified,
+    static,
+)
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
 # Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
 SIGNATURES = 1024
-
-
-@record(frozen=False)
-class Concrete:
-    """A traced signature: the types it accepts, its graph, and how its results are put together."""
-
-    types: tuple[Type, ...]
-    graph: Graph
-    treedef: tree.TreeDef
-    # The graph that runs, which other traces may share, and the values of its further inputs.
-    program: Graph
-    captured: list[np.ndarray]
-    # What the function read of Python besides its arguments.
-    watched: Watched
-    # The results that stand for arrays of float0.
-    float0: frozenset[int] = frozenset()
-
-    @property
-    def simplified(self) -> Graph:
-        """The graph as it would run, with its constants in it."""
-        return _simplified(self.graph)
-
-    def unflatten(self, results: Sequence[Any]) -> Any:
-        if self.float0:
-            results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
-        if self.treedef.is_leaf():
-            return results[0]
-        return tree.unflatten(self.treedef, results)
-
-    def accepts(self, types: Sequence[Type]) -> bool:
-        return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
-
-
-_SIMPLIFIED: Cache[None, Graph] = Cache(1)
-
-
-def _simplified(graph: Graph) -> Graph:
-    return _SIMPLIFIED.get(graph, None, lambda: simplify(without_calls(graph)))
-
-
-@record(frozen=False)
-class Signature:
-    """All that was traced for one key. `exact_only`: the function needs to know its sizes."""
-
-    variants: list[Concrete] = field(default_factory=list)
-    exact_only: bool = False
-    refused: TracingError | None = None
 
 
 class Function:
@@ -174,8 +135,10 @@ class Function:
 
         The report prints, and has for each loop: the engine (with the reason where it is not native), the fused kernels
         and matrix products, the values pushed with their bytes and reasons, and the ops that Python is called back for,
-        with the reason. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
-        how the loop's predicate is read, and how often the run launched, copied and waited.
+        with the reason. `captured` says what the function reads besides its arguments, from where, and when: numbers
+        and small arrays are compared at each call, large arrays are read. On a GPU: the text of each kernel, the other
+        ops by where they run (some go through the host), how the loop's predicate is read, and how often the run
+        launched, copied and waited.
 
         >>> import ctrlgrad as cg
         >>> def root(a):
@@ -188,7 +151,9 @@ class Function:
             UserInputError: the engine is not installed, or the arguments lie on a GPU and the engine is another.
         """
         concrete, arrays = self._specialize(*self._marked(args, kwargs))
-        return explain_on(self._engine_now(), concrete.program, [*arrays, *concrete.captured])
+        report = explain_on(self._engine_now(), concrete.program, [*arrays, *concrete.captured])
+        report.captured = concrete.watched.lines()
+        return report
 
     def _engine_now(self) -> str:
         return self.engine if self.engine != "auto" else current_options().engine
@@ -220,7 +185,7 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
+        key = Key(treedef, tuple(keys), self.engine, current_options().of_traces)
         with self._lock:
             return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 
@@ -280,12 +245,13 @@ class Function:
         found, constants = shared(without_calls(graph))
         captured = [_users_own(x, held) for x in constants]
         own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
-        watched = self._watch(tree.unflatten(treedef, known), own)
-        return Concrete(tuple(types), graph, traced.treedef, _simplified(found), captured, watched, empty)
+        fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
+        watched = self._watch([*fixed, *code_in(tree.unflatten(treedef, known))], own)
+        return Concrete(tuple(types), graph, traced.treedef, simplified(found), captured, watched, empty)
 
-    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
-        """What the function can read of Python besides numbers in these arguments, and these arrays."""
-        found = watch([self.fn, self.written, *code_in(arguments)])
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
+        """What the function, and objects and classes that it is given, can read of Python; these arrays are read."""
+        found = watch([self.fn, self.written, *given])
         found.inputs, found.shapes = tuple(captured), tuple(x.shape for x in captured)
         return found
 
@@ -339,6 +305,12 @@ def function(
     donate_argnums: int | Sequence[int] = (),
 ) -> Any:
     """Make a Python function run as a graph: it is called once per signature, with symbolic tensors.
+
+    What it reads besides its arguments may change, unlike under `jax.jit`: where a global or closure variable, a
+    default, an attribute of an object or a module, an element of a list, dict or set, or an array of up to 4,096 bytes
+    is not what it was, it is called again. Larger arrays that tensors meet are read at each call. Not noticed are
+    attributes in slots or behind a property, containers of more than 64 elements, and numbers that NumPy computed of a
+    larger array while the function was called; pass those as arguments. `explain` lists what was read.
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.

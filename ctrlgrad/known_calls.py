@@ -18,7 +18,7 @@ from ctrlgrad.frontend.concrete import Array
 from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.memory.session import current as session
-from ctrlgrad.options import current_options
+from ctrlgrad.options import Options, current_options
 from ctrlgrad.signature import Static
 
 # Numbers whose type says their dtype.
@@ -97,22 +97,22 @@ def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Des
     if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
         return None
     # Where each argument is an array or a number, how many they are says all about their tree.
-    found = None if kwargs else _described(args, options.default_float)
+    found = None if kwargs else _described(args, options)
     if found is not None:
         return found
     leaves, treedef = tree.flatten((args, kwargs))
-    found = _described(leaves, options.default_float)
+    found = _described(leaves, options)
     return None if found is None else ((treedef, found[0]), found[1])
 
 
-def _described(leaves: Sequence[Any], default_float: str) -> Described | None:
-    key: list[Any] = [default_float]
+def _described(leaves: Sequence[Any], options: Options) -> Described | None:
+    key: list[Any] = [options.of_traces]
     has_static = False
     for leaf in leaves:
         kind = type(leaf)
         if kind is np.ndarray or kind is Array:
             key += (leaf.dtype, leaf.shape)
-        elif kind in (float, complex) and default_float != "float64":
+        elif kind in (float, complex) and options.default_float != "float64":
             return None
         elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
             key.append(kind)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.gradients.strong_zeros import Manner, differentiating
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -23,9 +24,16 @@ class Options:
     """The options in force."""
 
     engine: str = "auto"
-    check_nans: bool = False
+    check_nans: bool | Literal["gradients"] = False
     precision: Precision = "ieee"
     default_float: str = "float64"
+    no_answer: Literal["error", "nan"] = "error"
+    strong_zeros: bool = True
+
+    @property
+    def of_traces(self) -> tuple[Any, ...]:
+        """The options that decide what a trace records."""
+        return self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"
 
 
 def _check_float(name: Any, where: str) -> str:
@@ -76,7 +84,9 @@ def options(**changes: Any) -> Iterator[Options]:
             "dataflow" or "reference".
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop. Every op is then run by itself;
-            of engine="cuda" by the reference engine, on the processor.
+            of engine="cuda" by the reference engine, on the processor. With "gradients" it stops at the first
+            cotangent that is not finite: a NaN that `where` leaves out of the result is passed over. It looks at
+            what is differentiated in the block.
         precision: how exactly engine="cuda" computes. "ieee" rounds every operation in its dtype. With "tf32" and
             "bf16" products of float32 and complex64 may round their operands to 10 and to 7 bits of fraction, and sum
             in float32; kernels may then round a product and a sum once. Other engines always compute as "ieee" says.
@@ -84,6 +94,12 @@ def options(**changes: Any) -> Iterator[Options]:
             functions and `ctrlgrad.random` make where no dtype is given, Python floats and lists of them, and floats
             that are made of integers alone. Arrays keep their dtype. The environment variable CTRLGRAD_DEFAULT_FLOAT
             sets it from the start.
+        no_answer: "error", or "nan": what Cholesky factors and linear systems are of a matrix that has none (it is not
+            positive definite, or singular), in functions that are traced in the block. In programs of JAX
+            (`ctrlgrad.from_jax`) they are always NaN.
+        strong_zeros: whether a cotangent that is zero because something else was selected stops there, whatever the
+            slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
+            infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -102,6 +118,14 @@ def options(**changes: Any) -> Iterator[Options]:
             )
     if "engine" in changes:
         check_engine(changes["engine"])
+    if changes.get("check_nans", False) not in (False, True, "gradients"):
+        raise UserInputError(
+            f"there is no check_nans={changes['check_nans']!r}",
+            source=here(),
+            expected="True, False or 'gradients'",
+            got=repr(changes["check_nans"]),
+            hint="'gradients' looks at cotangents alone",
+        )
     if changes.get("precision", "ieee") not in PRECISIONS:
         raise UserInputError(
             f"there is no precision {changes['precision']!r}",
@@ -110,11 +134,21 @@ def options(**changes: Any) -> Iterator[Options]:
             got=repr(changes["precision"]),
             hint="leave it out for 'ieee'",
         )
+    if changes.get("no_answer", "error") not in ("error", "nan"):
+        raise UserInputError(
+            "options(no_answer=): there is no such answer",
+            source=here(),
+            expected="'error' or 'nan'",
+            got=repr(changes["no_answer"]),
+            hint="leave it out for 'error'",
+        )
     if "default_float" in changes:
         _check_float(changes["default_float"], "options(default_float=)")
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
-        with computing_with(_OPTIONS.get().precision):
+        now = _OPTIONS.get()
+        manner = Manner(now.strong_zeros, now.check_nans == "gradients")
+        with computing_with(now.precision), differentiating(manner):
             yield _OPTIONS.get()
     finally:
         _OPTIONS.reset(token)

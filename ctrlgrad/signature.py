@@ -1,4 +1,6 @@
-"""What says that two calls share a graph: the tree of the arguments, their types, and values that are no arrays."""
+"""What says that two calls share a graph: the tree of the arguments, their types, and values that are no arrays.
+
+`Signature` holds what was traced for a key, a `Concrete` for each of the sizes that differ."""
 
 from __future__ import annotations
 
@@ -14,9 +16,14 @@ from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import as_dtype
 from ctrlgrad.frontend.checks import check_function, how_to_pass
+from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import TensorType
+from ctrlgrad.frontend.watched import Watched
+from ctrlgrad.ir import Graph, TensorType, Type
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.options import default_float
+from ctrlgrad.passes import simplify
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -71,7 +78,55 @@ class Key:
     treedef: Any
     leaves: tuple[Any, ...]
     engine: str
-    default_float: str
+    options: tuple[Any, ...]
+
+
+@record(frozen=False)
+class Concrete:
+    """A traced signature: the types it accepts, its graph, and how its results are put together."""
+
+    types: tuple[Type, ...]
+    graph: Graph
+    treedef: tree.TreeDef
+    # The graph that runs, which other traces may share, and the values of its further inputs.
+    program: Graph
+    captured: list[np.ndarray]
+    # What the function read of Python besides its arguments.
+    watched: Watched
+    # The results that stand for arrays of float0.
+    float0: frozenset[int] = frozenset()
+
+    @property
+    def simplified(self) -> Graph:
+        """The graph as it would run, with its constants in it."""
+        return simplified(self.graph)
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        if self.float0:
+            results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
+        if self.treedef.is_leaf():
+            return results[0]
+        return tree.unflatten(self.treedef, results)
+
+    def accepts(self, types: Sequence[Type]) -> bool:
+        return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
+
+
+_SIMPLIFIED: Cache[None, Graph] = Cache(1)
+
+
+def simplified(graph: Graph) -> Graph:
+    """A graph as an engine runs it."""
+    return _SIMPLIFIED.get(graph, None, lambda: simplify(without_calls(graph)))
+
+
+@record(frozen=False)
+class Signature:
+    """All that was traced for one key. `exact_only`: the function needs to know its sizes."""
+
+    variants: list[Concrete] = field(default_factory=list)
+    exact_only: bool = False
+    refused: TracingError | None = None
 
 
 def static(leaf: Any) -> Static:
@@ -217,7 +272,9 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
 
 
 __all__ = [
+    "Concrete",
     "Key",
+    "Signature",
     "Static",
     "StaticArguments",
     "TensorSpec",
@@ -225,5 +282,6 @@ __all__ = [
     "python_values_static",
     "require_hash",
     "require_numbers",
+    "simplified",
     "static",
 ]

@@ -49,7 +49,7 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
         raise UserInputError(
             "autograph needs the package diastatic-malt, which is not installed",
             source=here(),
-            hint="pip install ctrlgrad[autograph]",
+            hint="pip install -e '.[autograph]'",
         ) from error
     return conversion.convert(fn)  # type: ignore[no-any-return]
 

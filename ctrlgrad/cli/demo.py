@@ -43,7 +43,7 @@ def drawn(panels: tuple[Panel, ...]) -> bytes:
         from matplotlib.figure import Figure  # a heavy import, and an extra
     except ImportError as error:
         raise UserInputError(
-            "the picture of a demo needs matplotlib", got=str(error), hint="pip install 'ctrlgrad[plot]'"
+            "the picture of a demo needs matplotlib", got=str(error), hint="pip install -e '.[plot]'"
         ) from None
     figure = Figure(figsize=(1 + 5 * len(panels), 4.5), layout="constrained")
     for number, panel in enumerate(panels, start=1):

@@ -63,7 +63,7 @@ def profile_and_report(text: str, limits: Limits, output: Path, *, grad: bool) -
         raise UserInputError("profile: --output cannot be written", got=f"{where}: {error.strerror}") from None
     console.print(Text(f"written: {', '.join(str(path) for path in written)}"))
     if not any(path.suffix == ".png" for path in written):
-        console.print(Text("No picture: it needs matplotlib (pip install 'ctrlgrad[plot]')"))
+        console.print(Text("No picture: it needs matplotlib (pip install -e '.[plot]')"))
 
 
 def _run(target: Target, arguments: tuple[Any, ...], limits: Limits, grad: bool) -> Profile:

@@ -222,7 +222,7 @@ def _print_summary(console: Console, job: Job, summary: Summary) -> None:
         highlight=False,
     )
     if not (job.out / PLOT).exists():
-        console.print("No loss.png: it needs matplotlib (pip install 'ctrlgrad[plot]')", highlight=False, markup=False)
+        console.print("No loss.png: it needs matplotlib (pip install -e '.[plot]')", highlight=False, markup=False)
     console.print("Lines that the model writes:")
 
 

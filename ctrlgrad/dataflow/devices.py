@@ -334,7 +334,7 @@ def single_threaded_products(*, is_required: bool = True) -> AbstractContextMana
             source=here(),
             expected="the package threadpoolctl",
             got="an installation without it",
-            hint="pip install 'ctrlgrad[dataflow]'",
+            hint="pip install -e '.[dataflow]'",
         )
     return _ONE_THREAD_PER_PRODUCT.held()
 

@@ -82,12 +82,15 @@ class Report:
     loops: list[LoopReport]
     outside: LoopReport | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    # A line for each number and array that the function reads besides its arguments: where it is, and when it is read.
+    captured: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"one run: {', '.join(f'{n} {kind}' for kind, n in self.counts.items())}"] if self.counts else []
         if self.outside is not None:
             lines += self.outside.lines()
-        return "\n".join([*lines, *(line for loop in self.loops for line in loop.lines())])
+        lines += (line for loop in self.loops for line in loop.lines())
+        return "\n".join([*lines, *(["captured:"] if self.captured else []), *(f"  {x}" for x in self.captured)])
 
     def all_loops(self) -> Iterator[LoopReport]:
         """Every loop, those inside others too."""

@@ -71,12 +71,13 @@ def pure_callback(
     leaves, treedef = tree.flatten((args, kwargs))
     check_leaves("pure_callback: an argument", leaves)
     stated, out = tree.flatten(result_shape_dtypes)
+    count = len(stated)
     label = f"pure_callback {getattr(callback, '__name__', type(callback).__name__)}"
 
     def call(*arrays: Any) -> Any:
         given, named = tree.unflatten(treedef, arrays)
         found, given_back = tree.flatten(callback(*given, **named))
-        if len(found) != len(stated):
+        if len(found) != count:
             raise TypeMismatchError(
                 f"{label}: the function returned a pytree of another size than was stated",
                 expected=structure(out),

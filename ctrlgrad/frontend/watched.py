@@ -42,6 +42,7 @@ MOST = 10_000
 _PATHS = sysconfig.get_paths()
 _INSTALLED = tuple(os.path.join(_PATHS[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, types.BuiltinFunctionType)
+_NUMBERS = (bool, int, float, complex, np.generic)
 _contents = attrgetter("cell_contents")
 _shape = attrgetter("shape")
 
@@ -61,7 +62,7 @@ class Watched:
     # Arrays that are read at each call, as further inputs of what was compiled, and their shapes.
     inputs: tuple[np.ndarray, ...] = ()
     shapes: tuple[Any, ...] = ()
-    # Every array that was reached, and every container that is too long, as the user calls them.
+    # Every number and array that was reached, and every container that is too long, as the user calls them.
     reached: list[tuple[str, Any]] = field(default_factory=list)
 
     def is_current(self) -> bool:
@@ -87,11 +88,15 @@ class Watched:
             return False
 
     def lines(self) -> list[str]:
-        """A line about each array that was reached: where it is, and when it is read."""
+        """A line about each number and array that was reached: where it is, and when it is read."""
         read = {id(y) for x in self.inputs for y in _bases(x)}
         compared = {id(x) for x, _ in self.arrays}
         lines = []
         for path, x in self.reached:
+            path = path or "an object"
+            if isinstance(x, _NUMBERS):
+                lines.append(f"{path}: {x!r}, compared at each call")
+                continue
             if not isinstance(x, np.ndarray):
                 lines.append(f"{path}: {len(x)} elements, read when traced")
                 continue
@@ -99,7 +104,7 @@ class Watched:
             lines.append(f"{path}: {x.dtype}{list(x.shape)}, {how + ' at each call' if how else 'read when traced'}")
         known = {id(x) for _, x in self.reached}
         unknown = [x for x in self.inputs if known.isdisjoint(map(id, _bases(x)))]
-        return lines + [f"an array: {x.dtype}{list(x.shape)}, read at each call" for x in unknown]
+        return sorted(lines + [f"an array: {x.dtype}{list(x.shape)}, read at each call" for x in unknown])
 
 
 def _bases(x: Any) -> Iterator[Any]:
@@ -136,7 +141,7 @@ def code_in(arguments: Any) -> list[Any]:
 
 
 class _Walk:
-    """A walk over what functions reach: `waiting` are objects with how the user calls them."""
+    """A walk over what functions reach: `waiting` are objects with how the user calls them, "" inside of libraries."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self.found = Watched()
@@ -164,7 +169,9 @@ class _Walk:
         did = bool(self.waiting)
         while self.waiting and len(self.seen) < MOST:
             path, x = self.waiting.pop()
-            if not isinstance(x, _PLAIN) and id(x) not in self.seen:
+            if isinstance(x, _NUMBERS) and path:
+                self.found.reached.append((path, x))
+            elif not isinstance(x, _PLAIN) and id(x) not in self.seen:
                 # Kept, so that no other object gets its number.
                 self.seen[id(x)] = x
                 self._look(path, x)
@@ -179,7 +186,7 @@ class _Walk:
                 continue
             for name in self.names.intersection(space).difference(read):
                 read.add(name)
-                self.waiting.append((f"{path}.{name}", space[name]))
+                self.waiting.append((path and f"{path}.{name}", space[name]))
         return bool(self.waiting)
 
     def _look(self, path: str, x: Any) -> None:
@@ -202,14 +209,14 @@ class _Walk:
             case list() | dict() | set():
                 self._container(path, x)
             case tuple() | frozenset():
-                self.waiting += [(f"{path}[{i}]", y) for i, y in enumerate(x)] if len(x) <= LONGEST else []
+                self.waiting += [(path and f"{path}[{i}]", y) for i, y in enumerate(x)] if len(x) <= LONGEST else []
             case staticmethod() | classmethod():
                 self.waiting.append((path, x.__func__))
             case property():
                 self.waiting.append((path, x.fget))
             case _ if type(x).__module__.partition(".")[0] == "ctrlgrad":
                 # Functions that the user gave to a transform, or to a function with a rule.
-                self.waiting += [(path, y) for y in (*_inside(x), getattr(x, "__wrapped__", None))]
+                self.waiting += [("", y) for y in (*_inside(x), getattr(x, "__wrapped__", None))]
             case _:
                 self._object(path, x)
 
@@ -219,7 +226,7 @@ class _Walk:
         self.waiting.append((path, getattr(fn, "__wrapped__", None)))
         if not _is_users(fn.__code__.co_filename):
             # A decorator's: looked through for the user's functions.
-            self.waiting += [(path, x) for x in (*(c.cell_contents for c in bound.values()), *defaults)]
+            self.waiting += [("", x) for x in (*(c.cell_contents for c in bound.values()), *defaults)]
             return
         self.cells.update((id(cell), cell) for cell in bound.values())
         self.waiting += [(f"variable {n} around {fn.__name__}", c.cell_contents) for n, c in bound.items()]
@@ -251,7 +258,7 @@ class _Walk:
             if _is_users_module(kind.__module__):
                 self._space(path, vars(kind))
                 methods = (types.FunctionType, staticmethod, classmethod, property)
-                self.waiting += [(f"{path}.{n}", y) for n, y in vars(kind).items() if isinstance(y, methods)]
+                self.waiting += [(path and f"{path}.{n}", y) for n, y in vars(kind).items() if isinstance(y, methods)]
 
     def _object(self, path: str, x: Any) -> None:
         # A function that another library has wrapped, as `jax.jit` does.
@@ -267,7 +274,7 @@ class _Walk:
         elements = tuple(_elements(x))
         self.found.containers.append((x, elements))
         keys = x if isinstance(x, dict) else range(len(x))
-        self.waiting += [(f"{path}[{k!r}]", y) for k, y in zip(keys, elements, strict=True)]
+        self.waiting += [(path and f"{path}[{k!r}]", y) for k, y in zip(keys, elements, strict=True)]
 
     def _array(self, path: str, x: np.ndarray) -> None:
         if x.dtype != object:

@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
     module_name, package = _LAZY[name]
     if package is not None and importlib.util.find_spec(package) is None:
         raise ImportError(
-            f"ctrlgrad.interop.{name} needs {package}, which is not installed: pip install 'ctrlgrad[{package}]'"
+            f"ctrlgrad.interop.{name} needs {package}, which is not installed: pip install -e '.[{package}]'"
         )
     value = getattr(importlib.import_module(module_name), name)
     globals()[name] = value

@@ -20,6 +20,11 @@ def is_key(aval: Any) -> bool:
     return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
+def is_float0(aval: Any) -> bool:
+    """Whether an abstract value is a derivative with respect to integers or booleans: an array without bytes."""
+    return bool(aval.dtype == jax.dtypes.float0)
+
+
 def key_words(aval: Any) -> tuple[int, ...]:
     """The axes that the words of keys have behind those of JAX; none where an abstract value has no keys."""
     return tuple(aval.dtype._impl.key_shape) if is_key(aval) else ()
@@ -29,6 +34,8 @@ def constant(x: Any, aval: Any) -> np.ndarray:
     """A constant of a jaxpr as an array."""
     if is_key(aval):
         return np.asarray(jax.random.key_data(x))
+    if is_float0(aval):
+        return np.zeros(aval.shape, np.bool_)
     return np.asarray(x, dtype_of(aval))
 
 
@@ -36,6 +43,8 @@ def dtype_of(aval: Any) -> np.dtype:
     """The dtype of what stands here for a value of JAX."""
     if is_key(aval):
         return np.dtype(np.uint32)
+    if is_float0(aval):
+        return np.dtype(np.bool_)
     dtype: np.dtype = np.dtype(aval.dtype)
     if dtype.name not in NAMES:
         raise TypeMismatchError(

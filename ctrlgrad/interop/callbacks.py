@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,15 +13,11 @@ from ctrlgrad.frontend.host_calls import host_call
 from ctrlgrad.interop.avals import tensor_type
 from ctrlgrad.interop.primitives import REFUSED, Equation, entry
 
-_DEVICES = "it speaks of several devices"
 _REFS = "it changes an array in place"
 _TOKENS = "it orders effects"
 
 REFUSED |= {
     "io_callback": "it has effects, and a gradient runs parts of a program again",
-    **dict.fromkeys(
-        ("all_gather", "all_to_all", "axis_index", "pmax", "pmin", "ppermute", "psum", "ragged_all_to_all"), _DEVICES
-    ),
     **dict.fromkeys(("get", "swap", "addupdate"), _REFS),
     **dict.fromkeys(("after_all", "create_token"), _TOKENS),
     "custom_lin": "it is a step of JAX's own reverse mode",
@@ -30,10 +27,25 @@ REFUSED |= {
 }
 
 
+def _for_each_lane(equation: Equation, call: Callable[[list[np.ndarray]], Any]) -> Callable[[list[Any], Any], None]:
+    """A function of arrays of the ranks that JAX knows: under `ctrlgrad.vmap` it is called once for each lane."""
+    ranks = [len(aval.shape) for aval in equation.inputs]
+
+    def show(arrays: list[Any], iterations: Any) -> None:
+        given = [np.asarray(x) for x in arrays]
+        lanes = [x.shape[: x.ndim - rank] for x, rank in zip(given, ranks, strict=True)]
+        outer = max(lanes, key=len, default=())
+        for place in np.ndindex(outer):
+            call([x[place] if shape else x for x, shape in zip(given, lanes, strict=True)])
+
+    return show
+
+
 @entry("debug_callback")
 def _debug_callback(equation: Equation, *operands: Any) -> Any:
     function = equation.params["callback"]
-    callback(lambda arrays, iterations: function(*map(np.asarray, arrays)), list(operands), "jax.debug.callback")
+    show = _for_each_lane(equation, lambda arrays: function(*map(np.asarray, arrays)))
+    callback(show, list(operands), "jax.debug.callback")
     return []
 
 
@@ -53,11 +65,11 @@ def _debug_print(equation: Equation, *operands: Any) -> Any:
     static = dict(params["static_args"])
     count = len(operands) + len(static)
 
-    def show(arrays: list[Any], iterations: Any) -> None:
+    def show(arrays: list[np.ndarray]) -> None:
         given = iter(arrays)
         leaves = [static[i] if i in static else next(given) for i in range(count)]
         args, kwargs = jax.tree_util.tree_unflatten(params["in_tree"], leaves)
         print(params["fmt"].format(*args, **kwargs))
 
-    callback(show, list(operands), "jax.debug.print")
+    callback(_for_each_lane(equation, show), list(operands), "jax.debug.print")
     return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -47,10 +47,19 @@ def _while(equation: Equation, *operands: Any) -> Any:
     return while_loop(lambda c: cnp.any(goes_on(c)), masked, carry)
 
 
+def _constants_and_carries(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    # A tree of the operands, since JAX 0.11.
+    constants, carry, _ = params["ft_in"].unpack()
+    return len(constants), len(carry)
+
+
 @entry("scan")
 def _scan(equation: Equation, *operands: Any) -> Any:
     params, read = equation.params, equation.read
-    consts, carry, rows = parts(operands, params["num_consts"], params["num_carry"])
+    consts, carry, rows = parts(operands, *_constants_and_carries(params))
 
     def step(c: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
         results = read(params["jaxpr"], *consts, *c, *row)
@@ -84,10 +93,16 @@ def _platform_index(equation: Equation) -> Any:
     raise unsupported(equation, "no branch is for the processor", "give a default to jax.lax.platform_dependent")
 
 
-@entry("jit", "pjit", "closed_call", "core_call", "call", "core_closed_call")
+@entry("jit", "pjit", "closed_call", "core_call", "call", "core_closed_call", "eval_jaxpr")
 def _call(equation: Equation, *operands: Any) -> Any:
     params = equation.params
     return equation.read(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], *operands)
+
+
+@entry("custom_vmap_call")
+def _custom_vmap(equation: Equation, *operands: Any) -> Any:
+    """Read the function itself: where JAX maps it over rows, its rule stands in the jaxpr instead."""
+    return equation.read(equation.params["call"], *operands)
 
 
 @entry("remat2", "checkpoint", "remat")

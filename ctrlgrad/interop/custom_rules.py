@@ -7,21 +7,26 @@ rules are equations again. It is traced when a derivative is asked for, not befo
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters import ad
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float
-from ctrlgrad.interop.primitives import Equation, entry
+from ctrlgrad.interop.primitives import Equation, entry, unsupported
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.records import record
+
+# Any of JAX's primitives that are classes with rules, since JAX 0.11: `jax.lax.custom_root` is one.
+_HIGH = "call_hi_primitive"
 
 
 class _Alone:
@@ -67,7 +72,9 @@ def _called(equation: Equation) -> Any:
         if name in params:
             return params[name]
     # A primitive whose implementation is JAX.
-    return equation.trace(lambda *xs: equation.jax.primitive.impl(*xs, **params), *equation.inputs)
+    primitive = equation.jax.primitive
+    run = primitive.to_lojax if equation.name == _HIGH else primitive.impl
+    return equation.trace(lambda *xs: run(*xs, **params), *equation.inputs)
 
 
 class _Call:
@@ -177,13 +184,61 @@ class _Vjp(_Call):
 
 
 class _Both(_Jvp, _Vjp):
-    """One with a forward mode beside its reverse mode."""
+    """One with a forward mode beside its reverse mode, unless JAX has none of it."""
+
+    def push(self, results: Results, perturbed: Positions) -> Answer | None:
+        try:
+            return super().push(results, perturbed)
+        except NotImplementedError:
+            return None
 
 
 def with_rules_of_jax(equation: Equation, operands: Sequence[Any], places: Collection[int]) -> Any:
     """An equation whose value is its primitive's implementation, and whose derivatives are the primitive's rules, both
     written in JAX; of the operands those at these places have derivatives."""
     return _Both("custom_vjp", equation, operands, places).recorded(LaterReverse)
+
+
+def by_its_rules(equation: Equation, *operands: Any) -> Any:
+    """Read a primitive that has no entry in the table: by its implementation, and by its rules if it has some.
+
+    Errors: `UnsupportedPrimitiveError` if the primitive is not implemented in JAX's own operations.
+    """
+    primitive = equation.jax.primitive
+    try:
+        implementation = _called(equation)
+    except Exception as error:
+        # JAX and packages raise errors of many types for what cannot be traced.
+        raise unsupported(equation) from error
+    if _calls(implementation.jaxpr, primitive):
+        raise unsupported(equation)
+    if primitive in ad.primitive_jvps:
+        return with_rules_of_jax(equation, operands, range(len(operands)))
+    return equation.read(implementation, *operands)
+
+
+def _calls(jaxpr: Any, primitive: Any) -> bool:
+    """Whether a jaxpr, or one inside it, has an equation of a primitive."""
+    inner = (x.jaxpr for eqn in jaxpr.eqns for x in eqn.params.values() if isinstance(x, ClosedJaxpr))
+    return any(eqn.primitive is primitive for eqn in jaxpr.eqns) or any(_calls(x, primitive) for x in inner)
+
+
+# Primitives that are compiled by a function in JAX's operations, whose derivatives theirs are; its module and name.
+_COMPILED = {
+    "bcoo_dot_general": ("jax.experimental.sparse.bcoo", "_bcoo_dot_general_impl"),
+    "bcsr_dot_general": ("jax.experimental.sparse.bcsr", "_bcsr_dot_general_impl"),
+    "ragged_dot_general": ("jax._src.lax.lax", "_ragged_dot_general_impl"),
+}
+
+
+@entry(*_COMPILED)
+def _by_what_is_compiled(equation: Equation, *operands: Any) -> Any:
+    module, name = _COMPILED[equation.name]
+    implementation = getattr(importlib.import_module(module), name, None)
+    if implementation is None:
+        raise unsupported(equation)
+    found = equation.trace(lambda *xs: implementation(*xs, **equation.params), *equation.inputs)
+    return equation.read(found, *operands)
 
 
 @entry("custom_jvp_call", "custom_jvp_call_jaxpr")
@@ -194,6 +249,11 @@ def _custom_jvp(equation: Equation, *operands: Any) -> Any:
 @entry("custom_vjp_call", "custom_vjp_call_jaxpr")
 def _custom_vjp(equation: Equation, *operands: Any) -> Any:
     return _Vjp("custom_vjp", equation, operands).recorded(LaterReverse)
+
+
+@entry(_HIGH)
+def _high(equation: Equation, *operands: Any) -> Any:
+    return with_rules_of_jax(equation, operands, range(len(operands)))
 
 
 def _placed(found: Sequence[Any], places: Sequence[int], like: Results) -> list[Any]:

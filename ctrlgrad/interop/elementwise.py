@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ctrlgrad.ad_checkpoint import checkpoint_name
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.interop.avals import dtype_of
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _SAME_NAME = (
     "abs",
@@ -91,11 +93,28 @@ TABLE |= {
     "integer_pow": by_keyword(lax.integer_pow, "y"),
     "round": by_keyword(lax.round, "rounding_method"),
     "stop_gradient": plain(lax.stop_gradient),
+    "log2": plain(cnp.log2),
 }
 
 # What is the identity on values: where they lie, how they are compiled, how they are called.
 for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
     TABLE[_identity] = lambda equation, *operands: list(operands)
+
+
+@custom_jvp
+def _one_minus_square(x: Any) -> Any:
+    # Right to a rounding near 1, where `1 - x * x` is not.
+    return (1 - x) * (1 + x)
+
+
+_one_minus_square.defjvps(lambda t, out, x: -2 * x * t)
+TABLE["one_minus_square"] = plain(_one_minus_square)
+
+
+@entry("polynomial")
+def _polynomial(equation: Equation, x: Any, *coefficients: Any) -> Any:
+    """The lowest coefficient first, by Horner's rule."""
+    return reduce(lambda total, coefficient: total * x + coefficient, reversed(coefficients))
 
 
 @entry("name")

@@ -16,11 +16,12 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, value_in
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.float0 import Float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_key, static_argument, tensor_type
+from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_float0, is_key, static_argument, tensor_type
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.program import traced
 from ctrlgrad.interop.reader import Reader
@@ -99,9 +100,10 @@ class _Program:
         inlined = all(isinstance(x, Tensor) for x in given)
         found = builder.inline(self.graph, [value_in(builder, x) for x in given]) if inlined else self._read(*given)
         # What stands for a Python number in JAX does so here.
+        values = [x if inlined else value_in(builder, x) for x in found]
         return [
-            Tensor(builder, x if inlined else value_in(builder, x), getattr(aval, "weak_type", False))
-            for x, aval in zip(found, self.closed.out_avals, strict=True)
+            Float0(builder, x) if is_float0(aval) else Tensor(builder, x, getattr(aval, "weak_type", False))
+            for x, aval in zip(values, self.closed.out_avals, strict=True)
         ]
 
     def _read(self, *given: Any) -> list[Any]:
@@ -200,4 +202,6 @@ def _numbers(x: Any) -> Any:
     """An argument as this library takes it."""
     if isinstance(x, jax.Array):
         return np.asarray(jax.random.key_data(x) if is_key(x) else x)
+    if isinstance(x, np.ndarray) and is_float0(x):
+        return np.zeros(x.shape, np.bool_)
     return x if isinstance(x, Tensor | float | complex) else np.asarray(x)

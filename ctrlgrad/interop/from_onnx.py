@@ -49,7 +49,7 @@ def from_onnx(model: Any) -> OnnxFunction:
     (array(12., dtype=float32), array(4., dtype=float32))
     """
     if importlib.util.find_spec("onnx") is None:
-        raise ImportError("ctrlgrad.from_onnx needs onnx, which is not installed: pip install 'ctrlgrad[onnx]'")
+        raise ImportError("ctrlgrad.from_onnx needs onnx, which is not installed: pip install -e '.[onnx]'")
     from ctrlgrad.interop.onnx.function import OnnxFunction, read_model
 
     return OnnxFunction(*read_model(model))

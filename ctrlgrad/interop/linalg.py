@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,20 @@ from ctrlgrad.frontend.array.householder import adjoint
 from ctrlgrad.frontend.host_calls import host_call
 from ctrlgrad.interop.avals import tensor_type
 from ctrlgrad.interop.householder import pivots
-from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
+from ctrlgrad.interop.primitives import TABLE, Entry, Equation, by_keyword, entry, plain, unsupported
+from ctrlgrad.options import options
+
+
+def _or_nan(fn: Entry) -> Entry:
+    """An entry in which matrices without an answer have NaN."""
+
+    @functools.wraps(fn)
+    def answered(equation: Equation, *operands: Any) -> Any:
+        with options(no_answer="nan"):
+            return fn(equation, *operands)
+
+    return answered
+
 
 TABLE |= {
     "cholesky": lambda equation, a: lax.linalg.cholesky(
@@ -26,6 +40,7 @@ TABLE |= {
     ),
     "tridiagonal_solve": plain(lax.linalg.tridiagonal_solve),
 }
+TABLE |= {name: _or_nan(TABLE[name]) for name in ("cholesky", "triangular_solve", "tridiagonal_solve")}
 
 
 @entry("qr")
@@ -46,6 +61,7 @@ def _eigh(equation: Equation, a: Any) -> Any:
 
 
 @entry("eig")
+@_or_nan
 def _eig(equation: Equation, a: Any) -> Any:
     found, vectors = cnp.linalg.eig(a)
     results = [found]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from ctrlgrad.errors import UnsupportedPrimitiveError
 from ctrlgrad.source import Source
 
@@ -19,6 +21,23 @@ TABLE: dict[str, Entry] = {}
 
 # Primitives that have no meaning here, and why.
 REFUSED: dict[str, str] = {}
+
+
+class Parameters(dict[str, Any]):
+    """Parameters of a primitive; to read one that the installed JAX does not give is an error that says so."""
+
+    def __init__(self, primitive: str, params: Mapping[str, Any], source: Source | None) -> None:
+        super().__init__(params)
+        self.primitive, self.source = primitive, source
+
+    def __missing__(self, name: str) -> Any:
+        raise UnsupportedPrimitiveError(
+            f"from_jax: the JAX primitive {self.primitive!r} has no parameter {name!r} in JAX {jax.__version__}",
+            source=self.source,
+            expected=f"a version of JAX whose {self.primitive} has it",
+            got="the parameters " + shown(sorted(self)),
+            hint="upgrade ctrlgrad, or install an earlier JAX; please report it",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,4 +127,15 @@ def shown(avals: Sequence[Any]) -> str:
     return ", ".join(map(str, avals)) or "nothing"
 
 
-__all__ = ["REFUSED", "TABLE", "Equation", "by_keyword", "entry", "jax_primitive", "plain", "shown", "unsupported"]
+__all__ = [
+    "REFUSED",
+    "TABLE",
+    "Equation",
+    "Parameters",
+    "by_keyword",
+    "entry",
+    "jax_primitive",
+    "plain",
+    "shown",
+    "unsupported",
+]

@@ -21,6 +21,7 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     arrays,
     bit_generator,
     callbacks,
+    collectives,
     control,
     custom_rules,
     elementwise,
@@ -33,7 +34,8 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     windows,
 )
 from ctrlgrad.interop.avals import constant, dtype_of, key_words
-from ctrlgrad.interop.primitives import TABLE, Equation, jax_primitive, unsupported
+from ctrlgrad.interop.custom_rules import by_its_rules
+from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, jax_primitive, unsupported
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
 
@@ -72,9 +74,10 @@ class Reader:
         source = source_of(eqn) or here()
         inputs, outputs = (tuple(x.aval for x in atoms) for atoms in (eqn.invars, eqn.outvars))
         over_arrays = Reader(self.x64, is_elementwise=True).read
-        name, params = eqn.primitive.name, eqn.params
+        name = eqn.primitive.name
+        params = Parameters(name, eqn.params, source)
         equation = Equation(name, params, inputs, outputs, source, self.read, over_arrays, self.trace, eqn)
-        entry = TABLE.get(equation.name)
+        entry = TABLE.get(equation.name) or (by_its_rules if equation.name not in REFUSED else None)
         if entry is None:
             raise unsupported(equation)
         with read_from(source):

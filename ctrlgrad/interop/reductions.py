@@ -8,10 +8,28 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.interop.avals import dtype_of
-from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, unsupported
+from ctrlgrad.interop.primitives import TABLE, Entry, Equation, by_keyword, entry, unsupported
 
-TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_max", "reduce_min")}
+
+def _extreme(fn: Any, sign: int) -> Entry:
+    """An extreme; of nothing it is what the others are compared with first."""
+
+    def reduce(equation: Equation, x: Any) -> Any:
+        axes = tuple(equation.params["axes"])
+        if all(equation.inputs[0].shape[axis] for axis in axes):
+            return fn(x, axes)
+        first = {"b": sign < 0, "f": -sign * np.inf}.get(dtype_kind(x.dtype))
+        if first is None:
+            first = np.iinfo(x.dtype).min if sign > 0 else np.iinfo(x.dtype).max
+        # Of the shape of a sum, whatever axes are in front.
+        return cnp.full_like(cnp.sum(x, axes), first, dtype=x.dtype)
+
+    return reduce
+
+
+TABLE |= {"reduce_max": _extreme(lax.reduce_max, 1), "reduce_min": _extreme(lax.reduce_min, -1)}
 TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_prod", "reduce_sum")}
 TABLE |= {name: by_keyword(getattr(lax, name), "axis", "reverse") for name in ("cummax", "cummin", "cumprod", "cumsum")}
 TABLE["cumlogsumexp"] = by_keyword(lax.cumlogsumexp, "axis", "reverse")

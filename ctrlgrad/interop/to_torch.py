@@ -47,7 +47,7 @@ def to_torch(fn: Callable[..., Any]) -> TorchFunction:
     """
     check_function("to_torch", fn)
     if importlib.util.find_spec("torch") is None:
-        raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install 'ctrlgrad[torch]'")
+        raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install -e '.[torch]'")
     from ctrlgrad.interop.torch.function import TorchFunction
 
     return TorchFunction(fn)

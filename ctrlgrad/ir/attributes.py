@@ -2,8 +2,7 @@
 
 A field without a default must be given. What one stage notes for a later one (`chunk`, `counts_down`, `paired`, ...) is
 a field like any other. `attributes.Axis.of(node).axis` reads one, and fails where the node is of another family;
-`dataclasses.replace` makes another one. The builder makes an op's attributes from names and values; the verifier
-checks both.
+`dataclasses.replace` makes another one. The builder makes attributes of names and values; the verifier checks both.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ _Fits = Callable[[Any], bool]
 
 @functools.cache
 def _kinds(family: type[Attributes]) -> tuple[tuple[str, str, _Fits], ...]:
-    """Of each field of a family its name, its declared kind, and whether a value is of that.
-
-    Kept, since the verifier asks for every node of every graph, and to read a declaration takes long.
-    """
+    """Each field's name, its declared kind, and its test of a value. Cached: the verifier asks for every node."""
     hints = typing.get_type_hints(family)
     return tuple((f.name, str(f.type), _kind(hints[f.name])) for f in fields(family))
 
@@ -223,7 +219,14 @@ class Search(Attributes):
 
 
 @record(kw_only=True)
-class Triangle(Attributes):
+class Answer(Attributes):
+    """Of ops on matrices of which some have no answer: `or_nan` gives NaN for these, in place of an error."""
+
+    or_nan: bool = False
+
+
+@record(kw_only=True)
+class Triangle(Answer):
     """Which triangle of a matrix is read, and whether its diagonal is ones, which are not."""
 
     lower: bool

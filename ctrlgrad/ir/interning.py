@@ -19,6 +19,7 @@ import numpy as np
 from ctrlgrad import forks
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.caching import Recent
+from ctrlgrad.ir.callables import FUNCTIONS, Alike
 from ctrlgrad.ir.control import Branch, Capture, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.records import record
@@ -157,6 +158,8 @@ def _attribute(value: Any) -> Hashable:
         return tuple(map(_attribute, value))
     if isinstance(value, slice):
         return "slice", *map(_attribute, (value.start, value.stop, value.step))
+    if isinstance(value, FUNCTIONS):
+        return Alike(value)
     # 1, 1.0 and True are equal, and not the same.
     return type(value), value
 

@@ -103,7 +103,7 @@ def join() -> Joined:
             "the launcher and mpi4py belong to different MPI libraries",
             expected=f"{size} ranks, as the launcher says",
             got=f"{world.size}, as mpi4py says",
-            hint="use the mpirun that `pip install 'ctrlgrad[mpi]'` puts beside python; with srun, the --mpi of that "
+            hint="use the mpirun that `pip install -e '.[mpi]'` puts beside python; with srun, the --mpi of that "
             "MPI library (srun --mpi=list shows which there are)",
         )
     watch = Watch(world.rank, world.size)
@@ -122,7 +122,7 @@ def _start_mpi() -> World:
             "this process is one of several that were started together, and MPI cannot be used",
             expected="mpi4py, and the MPI library whose mpirun is used",
             got=str(error),
-            hint="pip install 'ctrlgrad[mpi]', or start one process, without mpirun",
+            hint="pip install -e '.[mpi]', or start one process, without mpirun",
         ) from None
     return World()
 

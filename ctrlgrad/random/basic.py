@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.source import here
@@ -34,8 +34,17 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     )
 
 
+# The integers that floats are drawn as, and how many bits of these count.
+_MANTISSAS = {
+    np.dtype(np.float64): (np.uint64, 52),
+    np.dtype(np.float32): (np.uint32, 23),
+    np.dtype(np.float16): (np.uint16, 10),
+    BFLOAT16: (np.uint8, 7),
+}
+
+
 def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
-    """Uniform numbers in [minval, maxval), float32 or float64.
+    """Uniform numbers in [minval, maxval), of a float dtype; those of `jax.random.uniform`.
 
     >>> import ctrlgrad as cg
     >>> x = cg.random.uniform(cg.random.key(0), (1000,))
@@ -44,7 +53,7 @@ def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any 
     """
     dtype = float_of("uniform", dtype)
     # The mantissa's bits: every multiple of 2^-52 (float32: 2^-23) in [0, 1).
-    wide, width = (np.uint64, 52) if dtype == np.float64 else (np.uint32, 23)
+    wide, width = _MANTISSAS[dtype]
     drawn = bits(key, shape, wide) >> wide(8 * np.dtype(wide).itemsize - width)
     low, high = cnp.asarray(minval, dtype=dtype), cnp.asarray(maxval, dtype=dtype)
     return cnp.maximum(low, drawn.astype(dtype) * dtype.type(2.0**-width) * (high - low) + low)

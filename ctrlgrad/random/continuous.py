@@ -30,7 +30,7 @@ def shaped(operation: str, shape: Any, dtype: Any, *parameters: Any) -> tuple[tu
 
 
 def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Standard normal numbers, float32 or float64; those of `jax.random.normal` up to the last digits.
+    """Standard normal numbers; those of `jax.random.normal` up to the last digits.
 
     By the inverse of the error function.
 
@@ -113,7 +113,7 @@ def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """
     dtype = float_of("cauchy", dtype)
     drawn = uniform(key, shape, dtype, float(finfo(dtype).eps), 1.0)
-    return cnp.tan(math.pi * (drawn - 0.5))
+    return cnp.tan(dtype.type(math.pi) * (drawn - dtype.type(0.5)))
 
 
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any = None) -> Any:
@@ -146,7 +146,8 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
     True
     """
     dtype = float_of("weibull_min", dtype)
-    return exponential(key, shape, dtype) ** (1.0 / cnp.asarray(concentration).astype(dtype)) * scale
+    power = dtype.type(1) / cnp.asarray(concentration).astype(dtype)
+    return exponential(key, shape, dtype) ** power * cnp.asarray(scale).astype(dtype)
 
 
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:

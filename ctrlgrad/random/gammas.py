@@ -206,7 +206,8 @@ def ball(key: Any, d: int, p: float = 2, shape: Sequence[int] = (), dtype: Any =
     first, second = split(key)
     g = generalized_normal(first, p, (*shape, d), dtype)
     e = exponential(second, shape, dtype)
-    return g / ((cnp.sum(cnp.abs(g) ** p, -1) + e) ** (1 / p))[..., None]
+    p = g.dtype.type(p)
+    return g / ((cnp.sum(cnp.abs(g) ** p, -1) + e) ** (g.dtype.type(1) / p))[..., None]
 
 
 __all__ = ["ball", "beta", "chisquare", "dirichlet", "f", "gamma", "generalized_normal", "loggamma", "t"]

@@ -193,9 +193,9 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 def float_of(operation: str, dtype: Any) -> np.dtype:
     found: np.dtype = default_float() if dtype is None else np.dtype(dtype)
-    if found not in (np.float32, np.float64):
+    if dtype_kind(found) != "f":
         raise TypeMismatchError(
-            f"random.{operation}: no such dtype", source=here(), expected="float32 or float64", got=found.name
+            f"random.{operation}: no such dtype", source=here(), expected="a dtype of floats", got=found.name
         )
     return found
 

@@ -63,7 +63,7 @@ def compare_with_jax(job: Job, grads: Any) -> Comparison:
         from ctrlgrad.verify.jax_judge import JaxJudge  # loads JAX, an extra
     except ImportError as error:
         raise UserInputError(
-            "--verify: JAX is not installed", got=str(error), hint="pip install 'ctrlgrad[jax]', or leave out --verify"
+            "--verify: JAX is not installed", got=str(error), hint="pip install -e '.[jax]', or leave out --verify"
         ) from None
     batch = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).at(job.state.step)
     arguments = job.state.params, batch.symbols, batch.lengths, np.int64(batch.characters)

@@ -28,12 +28,12 @@ from ctrlgrad.frontend.apply import evaluate
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.frontend.watched import Watched
-from ctrlgrad.function import Concrete, Function, Signature
+from ctrlgrad.function import Function
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.results import hand_out
-from ctrlgrad.signature import StaticArguments, python_values_static
+from ctrlgrad.signature import Concrete, Signature, StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -95,7 +95,7 @@ class Transformed(Function):
                 known.refused = error.with_traceback(None)
             raise
 
-    def _watch(self, arguments: Any, captured: list[np.ndarray]) -> Watched:
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
         """Nothing: each call traces."""
         return Watched()
 

@@ -160,7 +160,7 @@ def _jax_judge() -> Any:
         importlib.import_module("jax")
     except ImportError as error:
         raise UserInputError(
-            "check_grads: JAX is not installed", hint='pip install "ctrlgrad[jax]", or against=("finite_differences",)'
+            "check_grads: JAX is not installed", hint='pip install -e ".[jax]", or against=("finite_differences",)'
         ) from error
     return importlib.import_module("ctrlgrad.verify.jax_judge")
 

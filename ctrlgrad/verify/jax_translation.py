@@ -40,6 +40,7 @@ from ctrlgrad.verify.recording import Recording, Sizes, choice, record, sizes_of
 _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
 
 _LEVEL = "xla_backend_optimization_level"
+_UNKNOWN_OPTION = "No such compile option"
 
 
 def _quick() -> dict[str, Any]:
@@ -80,7 +81,14 @@ class Translation:
         """Call `function`, which is this translation's or a derivative of it: compiled, or op by op if unrolled."""
         if self.form == "unrolled":
             return function(*arguments)
-        return jax.jit(function).lower(*arguments).compile(compiler_options=_quick())(*arguments)
+        lowered = jax.jit(function).lower(*arguments)
+        try:
+            return lowered.compile(compiler_options=_quick())(*arguments)
+        except jax.errors.JaxRuntimeError as error:
+            # Versions of XLA differ in their options.
+            if _UNKNOWN_OPTION not in str(error):
+                raise
+            return lowered.compile()(*arguments)
 
 
 def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) -> Translation:

@@ -65,14 +65,14 @@ def _phi(x: Term) -> Term:
     return where(triangle(x, "greater"), x, where(triangle(x, "equal"), x * 0.5, 0))
 
 
-def _push_cholesky(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    inner = solve_triangular(out, adjoint(solve_triangular(out, adjoint(tangents[0]), lower=True)), lower=True)
-    return out @ _phi(inner)
+def _push_cholesky(tangents: Sequence[Term], out: Term, a: Term, **answer: bool) -> Term:
+    half = solve_triangular(out, adjoint(tangents[0]), lower=True, **answer)
+    return out @ _phi(solve_triangular(out, adjoint(half), lower=True, **answer))
 
 
-def _pull_cholesky(ct: Term, out: Term, a: Term) -> Term:
-    middle = solve_triangular(swap_last(out), _phi(swap_last(out) @ ct), lower=False)
-    return swap_last(solve_triangular(adjoint(out), swap_last(middle), lower=False))
+def _pull_cholesky(ct: Term, out: Term, a: Term, **answer: bool) -> Term:
+    middle = solve_triangular(swap_last(out), _phi(swap_last(out) @ ct), lower=False, **answer)
+    return swap_last(solve_triangular(adjoint(out), swap_last(middle), lower=False, **answer))
 
 
 forward("cholesky", _push_cholesky)

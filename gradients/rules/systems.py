@@ -19,13 +19,13 @@ def adjoint(x: Term) -> Term:
     return conj(swap_last(x))
 
 
-def solve(a: Term, b: Term) -> Term:
-    return emit("solve", a, b)
+def solve(a: Term, b: Term, or_nan: bool = False) -> Term:
+    return emit("solve", a, b, or_nan=or_nan)
 
 
-def solve_triangular(a: Term, b: Term, *, lower: bool, unit_diagonal: bool = False) -> Term:
+def solve_triangular(a: Term, b: Term, *, lower: bool, unit_diagonal: bool = False, or_nan: bool = False) -> Term:
     """The solution of a x = b by one triangle of a."""
-    return emit("triangular_solve", a, b, lower=lower, unit_diagonal=unit_diagonal)
+    return emit("triangular_solve", a, b, lower=lower, unit_diagonal=unit_diagonal, or_nan=or_nan)
 
 
 def numbers(size: int | Term, builder: Builder) -> Term:
@@ -50,19 +50,19 @@ def _summed(ct: Term, x: Term) -> Term:
 # a x = b:  dx = a^-1 (db - da x).
 
 
-def _push_solve(tangents: Sequence[Term | None], out: Term, a: Term, b: Term) -> Term:
+def _push_solve(tangents: Sequence[Term | None], out: Term, a: Term, b: Term, **answer: bool) -> Term:
     da, db = tangents
     if da is None:
         assert db is not None
-        return solve(a, db)
-    return solve(a, -(da @ out) if db is None else db - da @ out)
+        return solve(a, db, **answer)
+    return solve(a, -(da @ out) if db is None else db - da @ out, **answer)
 
 
 forward("solve", _push_solve)
 reverse(
     "solve",
-    lambda ct, out, a, b: _summed(-(solve(swap_last(a), ct) @ swap_last(out)), a),
-    lambda ct, out, a, b: _summed(solve(swap_last(a), ct), b),
+    lambda ct, out, a, b, **answer: _summed(-(solve(swap_last(a), ct, **answer) @ swap_last(out)), a),
+    lambda ct, out, a, b, **answer: _summed(solve(swap_last(a), ct, **answer), b),
 )
 
 
@@ -75,26 +75,26 @@ def _read(x: Term, lower: bool, unit_diagonal: bool) -> Term:
 
 
 def _push_triangular(
-    tangents: Sequence[Term | None], out: Term, a: Term, b: Term, lower: bool, unit_diagonal: bool
+    tangents: Sequence[Term | None], out: Term, a: Term, b: Term, lower: bool, unit_diagonal: bool, **answer: bool
 ) -> Term:
     da, db = tangents
     change = None if da is None else _read(da, lower, unit_diagonal) @ out
     right = db if change is None else -change if db is None else db - change
     assert right is not None
-    return solve_triangular(a, right, lower=lower, unit_diagonal=unit_diagonal)
+    return solve_triangular(a, right, lower=lower, unit_diagonal=unit_diagonal, **answer)
 
 
-def _pull_triangular(ct: Term, a: Term, lower: bool, unit_diagonal: bool) -> Term:
-    return solve_triangular(swap_last(a), ct, lower=not lower, unit_diagonal=unit_diagonal)
+def _pull_triangular(ct: Term, a: Term, lower: bool, **others: bool) -> Term:
+    return solve_triangular(swap_last(a), ct, lower=not lower, **others)
 
 
-def _pull_triangle(ct: Term, out: Term, a: Term, b: Term, lower: bool, unit_diagonal: bool) -> Term:
-    change = -(_pull_triangular(ct, a, lower, unit_diagonal) @ swap_last(out))
+def _pull_triangle(ct: Term, out: Term, a: Term, b: Term, lower: bool, unit_diagonal: bool, **answer: bool) -> Term:
+    change = -(_pull_triangular(ct, a, lower, unit_diagonal=unit_diagonal, **answer) @ swap_last(out))
     return _read(_summed(change, a), lower, unit_diagonal)
 
 
-def _pull_right_side(ct: Term, out: Term, a: Term, b: Term, lower: bool, unit_diagonal: bool) -> Term:
-    return _summed(_pull_triangular(ct, a, lower, unit_diagonal), b)
+def _pull_right_side(ct: Term, out: Term, a: Term, b: Term, lower: bool, **others: bool) -> Term:
+    return _summed(_pull_triangular(ct, a, lower, **others), b)
 
 
 forward("triangular_solve", _push_triangular)

@@ -356,7 +356,7 @@ def _cupy(number: int) -> Any:
         cupy: Any = importlib.import_module("cupy")
     except ImportError as cause:
         raise UserInputError(
-            "a CUDA device needs CuPy, which cannot be imported", got=str(cause), hint="pip install 'ctrlgrad[cuda12]'"
+            "a CUDA device needs CuPy, which cannot be imported", got=str(cause), hint="pip install -e '.[cuda12]'"
         ) from cause
     try:
         count = cupy.cuda.runtime.getDeviceCount()

@@ -38,7 +38,7 @@ def write_plot(recording: Recording, path: Path) -> None:
         from matplotlib.patches import Patch
     except ImportError as cause:
         raise UserInputError(
-            "the picture of a memory profile needs matplotlib", got=str(cause), hint="pip install 'ctrlgrad[plot]'"
+            "the picture of a memory profile needs matplotlib", got=str(cause), hint="pip install -e '.[plot]'"
         ) from cause
     drawn = timeline(recording)
     # A tier that nothing lay in, and streams that did nothing, would be empty panels.

@@ -351,7 +351,7 @@ def test_without_malt(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.split(".")[0] == "malt" or n.startswith("ctrlgrad.autograph.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "malt", None)
-    with pytest.raises(UserInputError, match=r"pip install ctrlgrad\[autograph\]"):
+    with pytest.raises(UserInputError, match=r"pip install -e .\.\[autograph\]"):
         cg.function(lambda x: x, autograph=True)
 
 

@@ -97,7 +97,7 @@ def test_a_missing_matplotlib_is_told(command, tmp_path, monkeypatch):
     done = command("demo", "alignments", "--out", tmp_path / "picture.png")
     assert done.exit_code == 2
     assert "probabilities of a time" in done.stdout  # what it found is shown all the same
-    assert "pip install 'ctrlgrad[plot]'" in done.stderr
+    assert "pip install -e '.[plot]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

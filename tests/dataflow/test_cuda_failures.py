@@ -214,5 +214,5 @@ def test_without_cupy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
     ):
         cg.function(lambda x: x + 1.0, engine="dataflow")(1.0)
     assert caught.value.source.file == __file__
-    assert "pip install 'ctrlgrad[cuda12]'" in str(caught.value.hint)
+    assert "pip install -e '.[cuda12]'" in str(caught.value.hint)
     assert local_devices()[-1] == "sim:63"

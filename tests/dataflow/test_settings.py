@@ -145,7 +145,7 @@ def test_a_label_that_would_be_untrue_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest))
     with pytest.raises(UserInputError, match="cannot be made single-threaded") as caught:
         single_threaded_products()
-    assert "pip install 'ctrlgrad[dataflow]'" in str(caught.value.hint)
+    assert "pip install -e '.[dataflow]'" in str(caught.value.hint)
     # A run on several devices goes on.
     graph = cg.function(two_loops).graph(0.5, 3)
     arguments = [np.float64(0.5), np.int64(3)]

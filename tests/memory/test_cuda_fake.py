@@ -53,7 +53,7 @@ def test_without_cupy_or_without_a_card(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(UserInputError, match="needs CuPy") as caught:
         CudaDevice()
-    assert "pip install 'ctrlgrad[cuda12]'" in str(caught.value)
+    assert "pip install -e '.[cuda12]'" in str(caught.value)
     install(monkeypatch)
     with pytest.raises(UserInputError, match="no such CUDA device") as caught:
         CudaDevice(1)

@@ -306,7 +306,7 @@ def test_without_mpi4py_rank_0_says_what_to_install(options, rank):
         [sys.executable, "-c", LAUNCHED, str(rank), *options("run")], capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 2 and ended.stdout == ""
-    assert ("pip install 'ctrlgrad[mpi]'" in ended.stderr) == (rank == 0)
+    assert ("pip install -e '.[mpi]'" in ended.stderr) == (rank == 0)
 
 
 def test_one_process_never_loads_mpi4py(options):

@@ -303,6 +303,5 @@ def test_matrices_that_are_not_square_are_refused_as_by_the_reference_engine() -
 
 @pytest.mark.parametrize("engine", ["reference", "native"])
 @pytest.mark.parametrize("fn", [L.pinv, cg.grad(lambda a: cnp.sum(L.det(a)))], ids=["pinv", "gradient of det"])
-def test_singular_vectors_of_an_infinite_matrix_are_refused(fn: Any, engine: str) -> None:
-    with pytest.raises(cg.errors.ExecutionError, match="SVD did not converge"):
-        cg.function(fn, engine=engine)(np.diag([np.inf, 1.0, 2.0]))
+def test_singular_vectors_of_an_infinite_matrix_are_nan(fn: Any, engine: str) -> None:
+    assert np.isnan(cg.function(fn, engine=engine)(np.diag([np.inf, 1.0, 2.0]))).all()

@@ -15,6 +15,7 @@ from llvmlite.binding import orcjit
 
 from ctrlgrad import forks
 from ctrlgrad.engines.native import llvm, objects, target
+from ctrlgrad.errors import UserInputError
 
 DECLARED = llvm.LONG | llvm.SHORT
 STRUCTURES = {llvm.LinkElement: orcjit._LinkElement, llvm.SymbolAddress: orcjit._SymbolAddress}
@@ -53,6 +54,7 @@ import os
 import ctrlgrad as cg
 from ctrlgrad import forks
 from ctrlgrad.engines.native import llvm, objects, target
+from ctrlgrad.errors import UserInputError
 
 loaded = []
 
@@ -111,3 +113,21 @@ def test_a_fork_waits_for_what_llvm_is_at(monkeypatch: pytest.MonkeyPatch) -> No
     code = target.compiled("define void @nothing() nounwind {\n  ret void\n}\n")
     objects.loaded(objects.ObjectCode(("nothing",), code))
     assert found == [("ParseAssembly", True), ("TargetMachineEmitToMemory", True), ("LLJIT_Link", True)]
+
+
+WIDE = target.Target("x86_64-unknown-linux-gnu", "sapphirerapids", "+avx,+avx2,+avx512bw,+avx512f,+fma,+sse4.2,-xop")
+
+
+def test_a_processor_can_be_told_to_have_narrower_vectors() -> None:
+    found = {bits: target.narrowed(WIDE, bits) for bits in ("128", "256", "512")}
+    assert found["512"] == WIDE
+    assert found["256"].features == "+avx,+avx2,-avx512bw,-avx512f,+fma,+sse4.2,-xop"
+    assert found["128"].features == "-avx,-avx2,-avx512bw,-avx512f,-fma,+sse4.2,-xop"
+    assert [8 * x.vector_bytes for x in found.values()] == [128, 256, 512]
+
+
+@pytest.mark.parametrize("bits", ["512", "64", "", "wide"])
+def test_vectors_that_the_processor_does_not_have_are_refused(bits: str) -> None:
+    with pytest.raises(UserInputError, match="not a width of vectors of this processor") as error:
+        target.narrowed(target.narrowed(WIDE, "256"), bits)
+    assert "128 or 256" in str(error.value)

@@ -189,3 +189,20 @@ def test_an_error_in_what_shared_code_asks_for_ends_the_run(request_: Request, m
     fails = False
     (found,) = patterns.run([A, W])
     np.testing.assert_allclose(found, cg.function(cg.grad(saving), engine="reference")(A, W), rtol=1e-10)
+
+
+EMPTY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "rows summed": (lambda x: cnp.sum(cnp.sin(x), axis=0), (0,)),
+    "columns summed": (lambda x: cnp.sum(x, axis=1), (0,)),
+    "elements": (lambda x: cnp.sin(x).T * 2, (0, 3)),
+    "differentiated": (lambda x: cg.grad(lambda x: cnp.sum(cnp.sum(x * x, axis=0)))(x), (0,)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_long_axis_beside_one_of_no_elements_is_a_loop(name: str) -> None:
+    """Found: no points are few points, so each position of such an axis was written, 2,800,000 of them for minutes."""
+    fn, rest = EMPTY[name]
+    few, many = (text_of(plan_of(fn, np.zeros((n, *rest)))) for n in (300, 3000))
+    assert len(many) < len(few) + 100
+    assert cg.function(fn, engine="native")(np.zeros((3000, *rest))).shape == np.shape(fn(np.zeros((3000, *rest))))

@@ -60,7 +60,8 @@ CASES: dict[str, Case] = {
     "inv": Case(L.inv, (M,)),
     "inv unknown": Case(L.inv, (ONE,), unknown=True),
     "det": Case(L.det, (M,)),
-    "det at a singular matrix": Case(L.det, (SINGULAR,)),
+    # The second derivative of JAX 0.12 is NaN or wrong there.
+    "det at a singular matrix": Case(L.det, (SINGULAR,), DIFFERENCES),
     "det of a number": Case(lambda a: L.det(a) ** 2, (ONE[:1, :1],)),
     "det complex": Case(of_complex(L.det), (C,)),
     "gradient of det": Case(cg.grad(lambda a: L.det(a)), (ONE,), DIFFERENCES),

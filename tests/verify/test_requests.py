@@ -60,7 +60,7 @@ def test_what_cannot_be_checked() -> None:
 
 def test_without_jax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(UserInputError, match=r'pip install "ctrlgrad\[jax\]"'):
+    with pytest.raises(UserInputError, match=r'pip install -e "\.\[jax\]"'):
         check_grads(program, ARGS)
     assert isinstance(check_grads(program, ARGS, against=["finite_differences"]), GradientReport)
 

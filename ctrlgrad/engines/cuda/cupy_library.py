@@ -296,7 +296,7 @@ def _cupy() -> tuple[Any, int]:
             "the CUDA engine is not installed",
             expected="the package cupy",
             got="an installation without it",
-            hint="pip install 'ctrlgrad[cuda12]' or 'ctrlgrad[cuda13]', after the CUDA version of the driver",
+            hint="pip install -e '.[cuda12]' or '.[cuda13]', after the CUDA version of the driver",
         )
     try:
         import cupy
@@ -306,7 +306,7 @@ def _cupy() -> tuple[Any, int]:
             "the CUDA engine cannot be loaded",
             expected="CuPy and the libraries of the CUDA toolkit",
             got=str(error),
-            hint="pip install 'ctrlgrad[cuda12]' or 'ctrlgrad[cuda13]', which bring them",
+            hint="pip install -e '.[cuda12]' or '.[cuda13]', which bring them",
         ) from error
     try:
         count = cupy.cuda.runtime.getDeviceCount()

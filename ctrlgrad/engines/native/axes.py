@@ -47,10 +47,14 @@ def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
 
 
 def is_small(kernel: Kernel) -> bool:
-    """Whether a nest is written without loops."""
+    """Whether a nest is written without loops.
+
+    A space without points may have a long axis all the same: so each axis is short too.
+    """
     points = product(kernel.space)
     work = points.factor * len(kernel.expression.instructions)
-    return points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
+    is_short = points.is_known and all(size.factor <= MOST_POINTS for size in (points, *kernel.space))
+    return is_short and work <= MOST_INSTRUCTIONS
 
 
 def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import re
 from collections.abc import Sequence
 
 from ctrlgrad import forks
 from ctrlgrad.engines.native import llvm
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.records import record
 
 
@@ -36,12 +39,36 @@ class Target:
         return 32 if self.has("avx512f") or self.triple.startswith(("aarch64", "arm64")) else 16
 
 
+# Features that need vectors of more than so many bytes.
+_WIDER = {
+    32: re.compile("[+](.*avx512.*|avx10.*|evex512)"),
+    16: re.compile("[+](.*avx.*|evex512|f16c|fma4?|sha512|sm3|sm4|vaes|vpclmulqdq|xop)"),
+}
+
+
 @functools.cache
 def host() -> Target:
-    """The processor that this process runs on."""
+    """The processor that this process runs on, with vectors of at most `$CTRLGRAD_VECTOR_BITS`."""
     calls = llvm.functions()
     features = sorted(llvm.told(calls.GetHostCPUFeatures).split(","), key=lambda feature: feature[1:])
-    return Target(llvm.told(calls.GetProcessTriple), llvm.told(calls.GetHostCPUName), ",".join(features))
+    found = Target(llvm.told(calls.GetProcessTriple), llvm.told(calls.GetHostCPUName), ",".join(features))
+    given = os.environ.get("CTRLGRAD_VECTOR_BITS")
+    return found if given is None else narrowed(found, given)
+
+
+def narrowed(machine: Target, bits: str) -> Target:
+    """The same processor without vectors of more bits: "128", "256" or "512", at most its own."""
+    own = [size for size in (16, 32, 64) if size <= machine.vector_bytes]
+    if bits not in (possible := [str(8 * size) for size in own]):
+        raise UserInputError(
+            "CTRLGRAD_VECTOR_BITS is not a width of vectors of this processor",
+            expected=" or ".join(possible),
+            got=repr(bits),
+        )
+    wider = _WIDER.get(int(bits) // 8)
+    features = machine.features.split(",")
+    kept = ["-" + f[1:] if wider and wider.fullmatch(f) else f for f in features]
+    return Target(machine.triple, machine.processor, ",".join(kept))
 
 
 def facts() -> dict[str, str]:

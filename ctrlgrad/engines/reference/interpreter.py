@@ -231,6 +231,16 @@ def explained(error: BaseException, node: Node, operands: Sequence[Any] = ()) ->
             got=f"index {found[1]}; operands {got}" if found else got,
             hint="clip the index, or let the loop end before it leaves the array",
         )
+    if isinstance(error, np.linalg.LinAlgError):
+        needs = "positive definite" if node.op.name == "cholesky" else "invertible"
+        return ExecutionError(
+            f"{node.op.name}: {error}",
+            source=node.source,
+            expected=f"matrices that are {needs}",
+            got=got,
+            hint=f"a matrix is not {needs}: add a multiple of the identity to it,\n"
+            'or have NaN in place of this error, in functions traced in: with ctrlgrad.options(no_answer="nan")',
+        )
     return ExecutionError(
         f"{node.op.name}: {error}",
         source=node.source,

@@ -15,14 +15,60 @@ def _adjoint(a: Any) -> Any:
     return np.conj(np.swapaxes(a, -1, -2))
 
 
-def _no_infinities(a: Any) -> Any:
-    """Infinities as NaN, which NumPy refuses: LAPACK's singular vectors of some infinite matrices never come."""
-    return np.where(np.isinf(a), np.asarray(np.nan, a.dtype), a)
+def _if_finite(fn: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A function of matrices that has NaN for those that are not finite: NumPy raises, or LAPACK never ends."""
+
+    def kernel(a: Any, *others: Any, **options: Any) -> tuple[Any, ...]:
+        is_finite = np.isfinite(a).all((-2, -1))
+        if is_finite.all():
+            return fn(a, *others, **options)
+        found = fn(np.where(is_finite[..., None, None], a, np.zeros((), a.dtype)), *others, **options)
+        axes = [tuple(range(is_finite.ndim, np.ndim(x))) for x in found]
+        return tuple(
+            np.where(np.expand_dims(is_finite, over), x, np.asarray(np.nan, x.dtype))
+            for x, over in zip(found, axes, strict=True)
+        )
+
+    return kernel
+
+
+_svd = _if_finite(np.linalg.svd)
+
+
+def _cholesky(node: Node) -> Callable[..., Any]:
+    return _answered(node, np.linalg.cholesky, lambda a: np.full_like(a, np.nan))
+
+
+def _solve(node: Node) -> Callable[..., Any]:
+    return _answered(node, np.linalg.solve, lambda a, b: np.full_like(b, np.nan))
+
+
+def _answered(node: Node, fn: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of matrices; `otherwise` is of one without an answer, where the node asks for no error."""
+    if not attributes.Answer.of(node).or_nan:
+        return fn
+
+    def kernel(*operands: Any) -> Any:
+        try:
+            return fn(*operands)
+        except np.linalg.LinAlgError:
+            shape = np.broadcast_shapes(*(x.shape[:-2] for x in operands))
+            spread = [np.broadcast_to(x, (*shape, *x.shape[-2:])) for x in operands]
+            result = np.empty_like(spread[-1])
+            for place in np.ndindex(shape):
+                matrices = [x[place] for x in spread]
+                try:
+                    result[place] = fn(*matrices)
+                except np.linalg.LinAlgError:
+                    result[place] = otherwise(*matrices)
+            return result
+
+    return kernel
 
 
 def _adjugate(a: Any) -> Any:
     """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H, where adj(s) is the diagonal of the products of all others."""
-    u, s, vh = np.linalg.svd(_no_infinities(a))
+    u, s, vh = _svd(a)
     others = np.where(np.eye(s.shape[-1], dtype=bool), s.dtype.type(1), s[..., None, :]).prod(-1)
     sign = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
     return (sign * (_adjoint(vh) * others[..., None, :])) @ _adjoint(u)
@@ -34,7 +80,7 @@ def _adjugate_along(a: Any, e: Any) -> Any:
     With m_ij the product of all of s but s_i and s_j, that is sum over j != i of m_ij b_jj on the diagonal, and
     -m_ij b_ij elsewhere.
     """
-    u, s, vh = np.linalg.svd(_no_infinities(a))
+    u, s, vh = _svd(a)
     n = s.shape[-1]
     same = np.eye(n, dtype=bool)
     left_out = same[:, None, :] | same[None, :, :]
@@ -46,7 +92,7 @@ def _adjugate_along(a: Any, e: Any) -> Any:
 
 
 def _singular_vectors(a: Any) -> Any:
-    u, _, vh = np.linalg.svd(_no_infinities(a), full_matrices=False)
+    u, _, vh = _svd(a, full_matrices=False)
     return np.concatenate([u, _adjoint(vh)], axis=-2)
 
 
@@ -74,17 +120,26 @@ def _triangular_solve(node: Node) -> Callable[..., Any]:
     given = attributes.Triangle.of(node)
     part, inner = (np.tril, -1) if given.lower else (np.triu, 1)
 
-    def kernel(a: Any, b: Any) -> Any:
+    def solved(a: Any, b: Any) -> Any:
         if given.unit_diagonal:
             return np.linalg.solve(part(a, inner) + np.eye(a.shape[-1], dtype=a.dtype), b)
         return np.linalg.solve(part(a), b)
 
-    return kernel
+    def substituted(a: Any, b: Any) -> Any:
+        """Of a triangle with zeros on its diagonal: infinite where something is divided by one, or NaN."""
+        x, n = np.array(b), len(a)
+        for j in range(n) if given.lower else reversed(range(n)):
+            x[j] /= a[j, j]
+            rest = slice(j + 1, n) if given.lower else slice(0, j)
+            x[rest] -= a[rest, j, None] * x[j]
+        return x
+
+    return _answered(node, solved, substituted)
 
 
-PURE["solve"] = same(np.linalg.solve)
+PURE["solve"] = _solve
 PURE["triangular_solve"] = _triangular_solve
-PURE["cholesky"] = same(np.linalg.cholesky)
+PURE["cholesky"] = _cholesky
 PURE["det"] = same(np.linalg.det)
 PURE["adjugate"] = same(_adjugate)
 PURE["adjugate_along"] = same(_adjugate_along)
@@ -95,7 +150,7 @@ PURE["eigenvalues"] = same(lambda a: np.linalg.eigh(a)[0])
 PURE["eigenvectors"] = same(lambda a: np.linalg.eigh(a)[1])
 PURE["general_eigenvalues"] = same(_general(0))
 PURE["general_eigenvectors"] = same(_general(1))
-PURE["singular_values"] = same(np.linalg.svdvals)
+PURE["singular_values"] = same(lambda a: _if_finite(lambda x: (np.linalg.svdvals(x),))(a)[0])
 PURE["singular_vectors"] = same(_singular_vectors)
-PURE["pinv"] = same(lambda a, rtol: np.linalg.pinv(_no_infinities(a), rtol=rtol))
+PURE["pinv"] = same(lambda a, rtol: _if_finite(lambda x: (np.linalg.pinv(x, rtol=rtol),))(a)[0])
 PURE["fft"] = _fft

@@ -10,7 +10,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.array.arithmetic import add, divide, multiply, subtract
 from ctrlgrad.frontend.array.creation import zeros_like
-from ctrlgrad.frontend.array.dims import axes_of, dtype_of, rank_of, squeezed
+from ctrlgrad.frontend.array.dims import axes_of, dtype_of, rank_of, shape_of, squeezed
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import exp, isfinite, log, sign, stop_gradient
 from ctrlgrad.frontend.array.logic import equal, less, less_equal, not_equal
@@ -50,7 +50,10 @@ def _floats(operation: str, x: Any) -> Any:
 
 
 def _shift(x: Any, axes: tuple[int, ...]) -> Any:
-    """The largest element along axes, which keep size 1, as a constant; zero where it is infinite or nan."""
+    """The largest element along axes, which keep size 1, constant; 0 of nothing, and where it is infinite or nan."""
+    shape = shape_of(x)
+    if any(shape[axis] == 0 for axis in axes):
+        return total(x, axes, keepdims=True)
     top = stop_gradient(apply("max", [x], {"axes": axes, "keepdims": True}))
     return choose(isfinite(top), top, zeros_like(top, shape=()))
 

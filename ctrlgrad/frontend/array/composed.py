@@ -8,8 +8,18 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast, result_dtype
-from ctrlgrad.frontend.array.arithmetic import copysign, divide, logaddexp, multiply, nextafter, power, remainder
-from ctrlgrad.frontend.array.creation import zeros
+from ctrlgrad.frontend.array.arithmetic import (
+    copysign,
+    divide,
+    logaddexp,
+    maximum,
+    minimum,
+    multiply,
+    nextafter,
+    power,
+    remainder,
+)
+from ctrlgrad.frontend.array.creation import ones_like, zeros, zeros_like
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import (
@@ -45,7 +55,7 @@ def fmax(x1: Any, x2: Any) -> Any:
     array([1. , 0.5])
     """
     x1, x2 = _pair(np.fmax, x1, x2)
-    return where((x1 >= x2) | (x2 != x2), x1, x2)
+    return where(isnan(x1), x2, where(isnan(x2), x1, maximum(x1, x2)))
 
 
 @array_function()
@@ -57,7 +67,7 @@ def fmin(x1: Any, x2: Any) -> Any:
     array([0.5, 0.5])
     """
     x1, x2 = _pair(np.fmin, x1, x2)
-    return where((x1 <= x2) | (x2 != x2), x1, x2)
+    return where(isnan(x1), x2, where(isnan(x2), x1, minimum(x1, x2)))
 
 
 @array_function()
@@ -130,9 +140,12 @@ def fmod(x1: Any, x2: Any) -> Any:
     """
     x1, x2 = _pair(np.fmod, x1, x2)
     if dtype_kind(dtype_of(x1)) in "iu":
-        rest = remainder(absolute(x1), absolute(x2)) if dtype_kind(dtype_of(x1)) == "i" else remainder(x1, x2)
-        return where(x1 < 0, -rest, rest) if dtype_kind(dtype_of(x1)) == "i" else rest
-    return where(absolute(x2) == np.inf, where(isinf(x1), np.nan, x1), x1 - trunc(x1 / x2) * x2)
+        rest = remainder(x1, x2)
+        return where((rest != 0) & ((rest < 0) ^ (x1 < 0)), rest - x2, rest)
+    # Of numbers that are not negative the remainder is exact; a zero has the sign of x1.
+    is_negative = signbit(x1)
+    rest = remainder(where(is_negative, -x1, x1), absolute(x2))
+    return where(is_negative, -rest, rest)
 
 
 @array_function()
@@ -144,7 +157,7 @@ def heaviside(x1: Any, x2: Any) -> Any:
     array([0. , 0.5, 1. ])
     """
     x1, x2 = _pair(np.heaviside, x1, x2)
-    return where(isnan(x1), x1, where(x1 == 0, x2, where(x1 < 0, x2 * 0, x2 * 0 + 1)))
+    return where(isnan(x1), x1, where(x1 == 0, x2, where(x1 < 0, zeros_like(x2), ones_like(x2))))
 
 
 @array_function()

@@ -38,7 +38,7 @@ from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.options import default_float
+from ctrlgrad.options import current_options, default_float
 from ctrlgrad.source import here
 
 
@@ -96,6 +96,11 @@ def matrices(operation: str, x: Any, *, square: bool = False) -> Any:
     return x
 
 
+def answered(op: str, *operands: Any, **attrs: bool) -> Any:
+    """The result of an op on matrices, of which those without an answer have what the options say."""
+    return apply(op, operands, {**attrs, "or_nan": current_options().no_answer == "nan"})
+
+
 def _hermitian(x: Any) -> Any:
     """The hermitian part, so that a derivative sees the matrix as the decomposition does."""
     return multiply(add(x, adjoint(x)), 0.5)
@@ -118,7 +123,7 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     array([[2., 0.],
            [1., 1.]])
     """
-    lower = apply("cholesky", [_hermitian(matrices("cholesky", x, square=True))])
+    lower = answered("cholesky", _hermitian(matrices("cholesky", x, square=True)))
     return adjoint(lower) if upper else lower
 
 
@@ -134,14 +139,14 @@ def solve(x1: Any, x2: Any, /) -> Any:
     >>> cnp.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
     array([1., 1.])
     """
-    return _solved("solve", x1, x2, lambda a, b: apply("solve", [a, b]))
+    return _solved("solve", x1, x2, lambda a, b: answered("solve", a, b))
 
 
 @array_function()
 def solve_triangular(x1: Any, x2: Any, /, *, lower: bool, unit_diagonal: bool = False) -> Any:
     """As `solve`, by one triangle of x1, the only one that is read; a `unit_diagonal` is ones, and not read either."""
     attrs = {"lower": bool(lower), "unit_diagonal": bool(unit_diagonal)}
-    return _solved("solve_triangular", x1, x2, lambda a, b: apply("triangular_solve", [a, b], attrs))
+    return _solved("solve_triangular", x1, x2, lambda a, b: answered("triangular_solve", a, b, **attrs))
 
 
 def _solved(operation: str, x1: Any, x2: Any, solver: Callable[[Any, Any], Any]) -> Any:
@@ -163,7 +168,7 @@ def inv(x: Any, /) -> Any:
            [0.  , 0.25]])
     """
     x = matrices("inv", x, square=True)
-    return apply("solve", [x, _identity(x)])
+    return answered("solve", x, _identity(x))
 
 
 @array_function()

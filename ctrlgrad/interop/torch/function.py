@@ -12,13 +12,13 @@ import torch
 from ctrlgrad import tree
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.function import SIGNATURES, Concrete, Function
+from ctrlgrad.function import SIGNATURES, Function
 from ctrlgrad.interop.torch.autograd import apply
 from ctrlgrad.interop.torch.program import TorchProgram
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.options import current_options
-from ctrlgrad.signature import TensorSpec, static
+from ctrlgrad.signature import Concrete, TensorSpec, static
 from ctrlgrad.source import here
 
 

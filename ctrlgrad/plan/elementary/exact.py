@@ -28,11 +28,13 @@ def signbit(x: Number) -> Number:
 
 
 def maximum(x: Number, y: Number) -> Number:
-    return select((x >= y) | is_nan(x), x, y)
+    """Of two zeros 0, of which -0 is only the larger one beside another -0."""
+    return select(x.equals(y), (bits(x) & bits(y)).bits(x.dtype), select((x > y) | is_nan(x), x, y))
 
 
 def minimum(x: Number, y: Number) -> Number:
-    return select((x <= y) | is_nan(x), x, y)
+    """Of two zeros -0, unless both are 0."""
+    return select(x.equals(y), (bits(x) | bits(y)).bits(x.dtype), select((x < y) | is_nan(x), x, y))
 
 
 def nextafter(x: Number, y: Number) -> Number:

@@ -69,6 +69,7 @@ def exponentials(f: Format) -> Functions:
     clamped, counted, reduced, tail, scaled = parts.clamped, parts.counted, parts.reduced, parts.tail, parts.scaled
     width, magic, (lowest, highest) = f.mantissa_bits, f.magic, f.exp_range
     exp2_lowest, exp2_highest = math.floor(lowest / math.log(2)), math.ceil(highest / math.log(2))
+    smallest_normal = float(np.finfo(f.dtype).tiny)
     tanh_limit = float(f.dtype.type(0.4 * width + 1))
 
     def exp(x: Number) -> Number:
@@ -95,7 +96,8 @@ def exponentials(f: Format) -> Functions:
 
     def expm1(x: Number) -> Number:
         y = half_expm1(clamped(x, f.expm1_lowest, highest))
-        return copysign(y + y, x)
+        # Half of a subnormal number is rounded.
+        return select(absolute(x) < smallest_normal, x, copysign(y + y, x))
 
     def tanh(x: Number) -> Number:
         a = absolute(x)

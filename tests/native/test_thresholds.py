@@ -1,0 +1,335 @@
+"""Every comparison of a size, a count or a number of threads with a constant is run just below, at and just above it.
+
+The table has each that `instruments.thresholds` finds: the programs of `at_thresholds` that meet it, or why it is none
+for sizes, or which tests are about it. A threshold without an entry fails, and so does an entry without a threshold.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from instruments.machines import THREADS, VECTOR_BITS
+from instruments.tables import in_turn, some
+from instruments.thresholds import ROOT, thresholds
+from native.at_thresholds import MOST, PROGRAMS
+
+JUDGE = "a judge of plans, which tests run: no size of what a user computes"
+NUMBERS = "numbers of a formula, tested by tests/plan/test_elementwise.py: no size"
+DRAWING = "how a profile is drawn: no size of what a user computes"
+POLICY = "what a memory session decides for a budget: tests/memory has budgets of every size"
+MEMORY = "memory of a session: tests/memory"
+TEXTS = "a size in an error or in an option: tests/memory/test_policies.py"
+
+TABLE = {
+    "ctrlgrad/engines/native/ahead.py": {
+        "MOST_THREADS": "threads that compile: no number of any result",
+    },
+    "ctrlgrad/engines/native/axes.py": {
+        "2": "vectors",
+        "8": "bytes of an element, of which there are four",
+        "MOST_INSTRUCTIONS": "chains",
+        "MOST_POINTS": "nests",
+    },
+    "ctrlgrad/engines/native/elements.py": {
+        "2": "lanes of a pair of vectors: no size",
+    },
+    "ctrlgrad/engines/native/engine.py": {
+        "2": "nests",
+    },
+    "ctrlgrad/engines/native/entry.py": {
+        "MOST": "calls from outside at the same time: tests/interop/test_compiled_calls.py",
+    },
+    "ctrlgrad/engines/native/expressions.py": {
+        "4": "bytes of a dtype",
+    },
+    "ctrlgrad/engines/native/flat_rows.py": {
+        "2": "vectors",
+        "MOST_TOGETHER": "chains",
+        "MOST_VECTORS": "vectors",
+    },
+    "ctrlgrad/engines/native/frame_memory.py": {
+        "2": "memory that grows by doubling: tests/native/test_memory_between_runs.py",
+        "IDLE_BYTES": "nests",
+    },
+    "ctrlgrad/engines/native/kept_plans.py": {
+        "MOST_BYTES": "bytes of an entry on disk: tests/native/test_kept_plans.py",
+    },
+    "ctrlgrad/engines/native/library.py": {
+        "MOST_IN_PLACE": "calls",
+    },
+    "ctrlgrad/engines/native/nests.py": {
+        "16": "bytes of a vector: each width runs",
+        "2 UNROLL": "vectors",
+        "4": "bytes of a dtype",
+        "MANY": "nests",
+        "MOST_OF_A_TURN": "chains",
+        "MOST_SINGLE": "nests",
+    },
+    "ctrlgrad/engines/native/objects.py": {
+        "_ABANDONED": "an age, no size",
+        "_UNLOOKED_BYTES": "bytes on disk: tests/native/test_objects.py",
+    },
+    "ctrlgrad/engines/native/plan_text.py": {
+        "MOST_SMALL": "buffers",
+        "SMALL": "nests",
+    },
+    "ctrlgrad/engines/native/product_calls.py": {
+        "shared.WORK_TO_SHARE": "products",
+    },
+    "ctrlgrad/engines/native/products/blocks.py": {
+        "BLOCK_BYTES": "products",
+        "FEW_LONG_ROWS": "products",
+        "FEW_ROWS": "products",
+        "PACKED_COLUMNS": "products",
+        "PACK_A_COLUMNS": "products",
+        "READ_WHERE_IT_LIES": "products",
+    },
+    "ctrlgrad/engines/native/products/cholesky.py": {
+        "BLOCK": "factors",
+        "STRIP": "factors",
+    },
+    "ctrlgrad/engines/native/products/library.py": {
+        "pool.MOST_THREADS": "numbers of threads: tests/native/test_products.py",
+    },
+    "ctrlgrad/engines/native/products/lu.py": {
+        "BLOCK": "factors",
+    },
+    "ctrlgrad/engines/native/products/pool.py": {
+        "MOST_THREADS": "numbers of threads: tests/native/test_products.py",
+    },
+    "ctrlgrad/engines/native/products/real.py": {
+        "8": "bytes of a dtype",
+    },
+    "ctrlgrad/engines/native/products/shared.py": {
+        "LONG_PART 2": "products",
+        "WORK_TO_SHARE": "products",
+        "WORK_TO_WAKE": "products",
+    },
+    "ctrlgrad/engines/native/products/tiles.py": {
+        "4": "rows of a tile: tests/native/test_products.py has each",
+        "6": "rows of a tile: tests/native/test_products.py has each",
+    },
+    "ctrlgrad/engines/native/products/times.py": {
+        "HELD_BYTES": "products",
+    },
+    "ctrlgrad/engines/native/products/triangular.py": {
+        "BLOCK": "factors",
+    },
+    "ctrlgrad/engines/native/rows_across.py": {
+        "TOGETHER": "nests",
+    },
+    "ctrlgrad/engines/native/sessions.py": {
+        "CHUNK_BYTES": "bytes of a chunk: tests/memory",
+    },
+    "ctrlgrad/engines/native/shared_nests.py": {
+        "MOST_PARTS": "nests",
+        "WORK_TO_SHARE": "nests",
+        "WORK_TO_WAKE": "nests",
+    },
+    "ctrlgrad/engines/native/short_rows.py": {
+        "MOST_INSTRUCTIONS": "chains",
+        "MOST_TOGETHER": "chains",
+        "MOST_VECTORS": "vectors",
+        "ROWS": "vectors",
+    },
+    "ctrlgrad/engines/native/stack_text.py": {
+        "MOST_NEAR": "stacks",
+    },
+    "ctrlgrad/engines/native/stacks.py": {
+        "CHUNK_BYTES": "stacks",
+        "LEAST_ROWS": "stacks",
+        "MOST_KEPT": "stacks",
+        "SHARE": "stacks",
+    },
+    "ctrlgrad/engines/native/sum_blocks.py": {
+        "4": "bytes of a dtype",
+    },
+    "ctrlgrad/engines/native/tiled_nests.py": {
+        "ALIGNMENT": "nests",
+        "MOST_MOVED": "nests",
+    },
+    "ctrlgrad/engines/native/turns.py": {
+        "1e-06": "times between turns, and iterations that follow from them",
+        "40": "times between turns, and iterations that follow from them",
+        "BETWEEN 16.0": "times between turns, and iterations that follow from them",
+    },
+    "ctrlgrad/plan/checker.py": {
+        "0.3": JUDGE,
+        "MOST_STEPS": JUDGE,
+    },
+    "ctrlgrad/plan/checking/machine.py": {
+        "0.5": JUDGE,
+    },
+    "ctrlgrad/plan/checking/overlap.py": {
+        "MOST_POINTS": JUDGE,
+    },
+    "ctrlgrad/plan/columns.py": {
+        "2": "a number of axes",
+        "FEWEST_ROWS": "columns",
+        "LONGEST": "columns",
+        "MOST_ELEMENTS": "columns",
+    },
+    "ctrlgrad/plan/elementary/circular.py": {
+        "0.5": NUMBERS,
+    },
+    "ctrlgrad/plan/elementary/complex.py": {
+        "0.25": NUMBERS,
+        "0.5": NUMBERS,
+        "0.75": NUMBERS,
+        "1.5": NUMBERS,
+        "100.0": NUMBERS,
+        "2.0": NUMBERS,
+        "4": NUMBERS,
+    },
+    "ctrlgrad/plan/elementary/exact.py": {
+        "0.5": NUMBERS,
+    },
+    "ctrlgrad/plan/elementary/table.py": {
+        "FEW_BITS": NUMBERS,
+    },
+    "ctrlgrad/plan/formulas.py": {
+        "WIDEST": "width of a line of text",
+    },
+    "ctrlgrad/plan/lowering/broadcasting.py": {
+        "2": "a number of operands",
+    },
+    "ctrlgrad/plan/lowering/factors.py": {
+        "2": "a number of axes",
+        "LARGEST": "factors",
+    },
+    "ctrlgrad/plan/lowering/products.py": {
+        "MOST_COLUMNS": "products",
+    },
+    "ctrlgrad/plan/lowering/selection.py": {
+        "4": "bytes of a dtype",
+        "8": "bytes of a dtype",
+        "BLOCK": "sorts",
+        "MANY": "sorts",
+    },
+    "ctrlgrad/plan/lowering/sorting.py": {
+        "FEW": "sorts",
+    },
+    "ctrlgrad/plan/packing.py": {
+        "LEAST_ELEMENTS": "products",
+    },
+    "ctrlgrad/plan/store_forwarding.py": {
+        "MOST_LOADS": "reads of one array in a graph: tests/plan/test_store_forwarding.py",
+    },
+    "ctrlgrad/plan/tiling.py": {
+        "2": "nests",
+        "FEWEST": "calls",
+        "TILE_BYTES POINTS": "nests",
+    },
+    "memory/arena/pool.py": {
+        "4 4096": MEMORY,
+        "LEAST_BYTES": "nests",
+        "_FREE": MEMORY,
+    },
+    "memory/checkpointing/states.py": {
+        "2": MEMORY,
+    },
+    "memory/devices/cuda_events.py": {
+        "2 LONGEST_PAUSE": MEMORY,
+    },
+    "memory/devices/event_clock.py": {
+        "MOST_SECONDS": MEMORY,
+    },
+    "memory/devices/simulated.py": {
+        "3": MEMORY,
+    },
+    "memory/profile/page.py": {
+        "1e-09": DRAWING,
+    },
+    "memory/profile/plot.py": {
+        "0.002": DRAWING,
+        "1e-09": DRAWING,
+        "2.0": DRAWING,
+        "4": DRAWING,
+        "SHORT": DRAWING,
+    },
+    "memory/profile/summary.py": {
+        "0.001": DRAWING,
+        "10": DRAWING,
+    },
+    "memory/residency/eviction.py": {
+        "TRIES": POLICY,
+    },
+    "memory/residency/planner.py": {
+        "1e-09": POLICY,
+        "COST_OF_CORES": POLICY,
+    },
+    "memory/residency/policy.py": {
+        "2 3": POLICY,
+    },
+    "memory/residency/prefetch.py": {
+        "2": POLICY,
+        "3": POLICY,
+    },
+    "memory/residency/throttle.py": {
+        "WINDOW": POLICY,
+    },
+    "memory/sizes.py": {
+        "10": TEXTS,
+        "200": TEXTS,
+        "60": TEXTS,
+        "MOST": TEXTS,
+    },
+    "stacks/blocks.py": {
+        "2": "stacks of blocks: tests/memory",
+    },
+    "stacks/storage.py": {
+        "2": "memory that grows by doubling: tests/native/test_stack_memory.py",
+    },
+}
+
+
+def test_every_threshold_has_an_entry() -> None:
+    found = {threshold.key for threshold in thresholds()}
+    told = {(file, constants) for file, entries in TABLE.items() for constants in entries}
+    assert found - told == set(), "a new threshold: which programs run just below, at and just above it?"
+    assert told - found == set(), "no such threshold any more"
+
+
+def test_what_is_no_program_is_a_reason() -> None:
+    for entries in TABLE.values():
+        for told in entries.values():
+            assert told in PROGRAMS or len(told.split()) > 2
+            for name in (part.rstrip(":,") for part in told.split() if part.startswith("tests/")):
+                assert (ROOT / name).exists(), name
+
+
+def numbers() -> dict[str, list[int]]:
+    """For each group of programs the numbers that its comparisons are with."""
+    found: dict[str, set[int]] = {}
+    for threshold in thresholds():
+        name = TABLE.get(threshold.file, {}).get(" ".join(dict.fromkeys(threshold.constants)), "")
+        if name in PROGRAMS:
+            found.setdefault(name, set()).update(n for n in threshold.numbers() if n <= MOST)
+    return {name: sorted(values) for name, values in found.items()}
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = ["tests"]
+from native.at_thresholds import judge
+for told in sys.argv[1:]:
+    name, number = told.split()
+    for n in (int(number) - 1, int(number), int(number) + 1):
+        print(name, n, flush=True)
+        judge(name, n)
+"""
+
+
+@in_turn("threads, bits", THREADS, VECTOR_BITS)
+def test_just_below_at_and_just_above(threads: int, bits: int, request: pytest.FixtureRequest) -> None:
+    """In a process of its own: a crash is a failure, and the last line says where."""
+    told = [f"{name} {n}" for name, values in sorted(numbers().items()) for n in values]
+    told = some(told, -(-len(told) // len(THREADS)), request.config, THREADS.index(threads))
+    variables = {**os.environ, "CTRLGRAD_THREADS": str(threads), "CTRLGRAD_VECTOR_BITS": str(bits)}
+    command = [sys.executable, "-c", SCRIPT, *told]
+    found = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=1800)
+    last = found.stdout.splitlines()[-1:]
+    assert found.returncode == 0, f"{threads} threads, {bits} bits, at {last}: {found.returncode} {found.stderr}"
