@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def run_on(
     engine: str,
     graph: Graph,
     arguments: Sequence[Any],
-    check_nans: bool = False,
+    check_nans: bool | Literal["gradients"] = False,
     *,
     failure: Exception | None = None,
     stays_on_card: bool = False,
@@ -50,7 +50,7 @@ def run_on(
         return _run_on(engine, graph, arguments, check_nans)
     except (NonFiniteError, IndexOutOfRangeError) as error:
         # Under a budget the reference engine could need more memory than there is; and what was donated is gone.
-        is_told_again = current() is None and not (engine == "cuda" and donated)
+        is_told_again = current() is None and check_nans != "gradients" and not (engine == "cuda" and donated)
         found = _told_again(engine, error, graph, arguments) if is_told_again else error
         if found is error:
             raise
@@ -72,7 +72,7 @@ def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequ
     return first_forward(error, graph, arguments) if isinstance(error, IndexOutOfRangeError) else error
 
 
-def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
+def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool | Literal["gradients"]) -> list[Any]:
     _check_on_host(engine, arguments)
     if engine == "dataflow":
         return run_dataflow(graph, arguments, check_nans)
@@ -83,7 +83,7 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
         return _run_natively(graph, arguments)
     if engine not in ("auto", "native"):
         refuse_checkpoint(graph, f"engine={engine!r}")
-    return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
+    return _interpret(graph, arguments, Run(finite=FiniteCheck(check_nans) if check_nans else None))
 
 
 def expect(engine: str) -> None:

@@ -106,7 +106,7 @@ def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Des
 
 
 def _described(leaves: Sequence[Any], options: Options) -> Described | None:
-    key: list[Any] = [options.default_float, options.no_answer]
+    key: list[Any] = [options.of_traces]
     has_static = False
     for leaf in leaves:
         kind = type(leaf)

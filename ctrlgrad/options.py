@@ -14,6 +14,7 @@ from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.gradients.strong_zeros import Manner, differentiating
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -23,15 +24,16 @@ class Options:
     """The options in force."""
 
     engine: str = "auto"
-    check_nans: bool = False
+    check_nans: bool | Literal["gradients"] = False
     precision: Precision = "ieee"
     default_float: str = "float64"
     no_answer: Literal["error", "nan"] = "error"
+    strong_zeros: bool = True
 
     @property
-    def of_traces(self) -> tuple[str, ...]:
+    def of_traces(self) -> tuple[Any, ...]:
         """The options that decide what a trace records."""
-        return self.default_float, self.no_answer
+        return self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"
 
 
 def _check_float(name: Any, where: str) -> str:
@@ -82,7 +84,9 @@ def options(**changes: Any) -> Iterator[Options]:
             "dataflow" or "reference".
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop. Every op is then run by itself;
-            of engine="cuda" by the reference engine, on the processor.
+            of engine="cuda" by the reference engine, on the processor. With "gradients" it stops at the first
+            cotangent that is not finite: a NaN that `where` leaves out of the result is passed over. It looks at
+            what is differentiated in the block.
         precision: how exactly engine="cuda" computes. "ieee" rounds every operation in its dtype. With "tf32" and
             "bf16" products of float32 and complex64 may round their operands to 10 and to 7 bits of fraction, and sum
             in float32; kernels may then round a product and a sum once. Other engines always compute as "ieee" says.
@@ -93,6 +97,9 @@ def options(**changes: Any) -> Iterator[Options]:
         no_answer: "error", or "nan": what Cholesky factors and linear systems are of a matrix that has none (it is not
             positive definite, or singular), in functions that are traced in the block. In programs of JAX
             (`ctrlgrad.from_jax`) they are always NaN.
+        strong_zeros: whether a cotangent that is zero because something else was selected stops there, whatever the
+            slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
+            infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -111,6 +118,14 @@ def options(**changes: Any) -> Iterator[Options]:
             )
     if "engine" in changes:
         check_engine(changes["engine"])
+    if changes.get("check_nans", False) not in (False, True, "gradients"):
+        raise UserInputError(
+            f"there is no check_nans={changes['check_nans']!r}",
+            source=here(),
+            expected="True, False or 'gradients'",
+            got=repr(changes["check_nans"]),
+            hint="'gradients' looks at cotangents alone",
+        )
     if changes.get("precision", "ieee") not in PRECISIONS:
         raise UserInputError(
             f"there is no precision {changes['precision']!r}",
@@ -131,7 +146,9 @@ def options(**changes: Any) -> Iterator[Options]:
         _check_float(changes["default_float"], "options(default_float=)")
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
-        with computing_with(_OPTIONS.get().precision):
+        now = _OPTIONS.get()
+        manner = Manner(now.strong_zeros, now.check_nans == "gradients")
+        with computing_with(now.precision), differentiating(manner):
             yield _OPTIONS.get()
     finally:
         _OPTIONS.reset(token)

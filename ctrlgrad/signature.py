@@ -78,7 +78,7 @@ class Key:
     treedef: Any
     leaves: tuple[Any, ...]
     engine: str
-    options: tuple[str, ...]
+    options: tuple[Any, ...]
 
 
 @record(frozen=False)

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.table import REVERSE, ReverseRule, refusal
+from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
+from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.dependence import dependent_outputs
+from ctrlgrad.ops.call import COTANGENT
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record
 from ctrlgrad.stacks.saving import Scope
@@ -84,6 +86,8 @@ class Recursion:
     batch: Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
     # Whether what is differentiated is linear, so that this transposes it.
     linear: bool = False
+    # Where cotangents are strong zeros; None: nowhere.
+    strong: StrongZeros | None = None
 
 
 class Adjoint:
@@ -113,6 +117,8 @@ class Adjoint:
         if value not in self.varied:
             return
         cotangent = _with_known_sizes(cotangent, value)
+        if current_manner().marks_cotangents and isinstance(cotangent.type, TensorType):
+            cotangent = emit("barrier", cotangent, name=COTANGENT)
         known = self.cotangents.get(value)
         if known is None:
             self.cotangents[value] = cotangent
@@ -185,21 +191,35 @@ class Adjoint:
             if joint is not None:
                 given = joint[position]
             else:
-                given = self._pull(rule, position, cotangent, result, operands, attrs)
+                given = self._pull(node, rule, position, cotangent, result, operands, attrs)
             if given is None:
                 continue
             if rule.broadcasts:
                 given = sum_to_operand(given, node, position, operands[position])
             self.add(operand, given)
 
-    @staticmethod
     def _pull(
-        rule: ReverseRule, position: int, cotangent: Any, result: Any, operands: Sequence[Term], attrs: dict[str, Any]
+        self,
+        node: Node,
+        rule: ReverseRule,
+        position: int,
+        cotangent: Any,
+        result: Any,
+        operands: Sequence[Term],
+        attrs: dict[str, Any],
     ) -> Term | None:
         if rule.variadic is not None:
             return rule.variadic(position, cotangent, result, *operands, **attrs)
         pullback = rule.pullbacks[position] if position < len(rule.pullbacks) else None
-        return None if pullback is None else pullback(cotangent, result, *operands, **attrs)
+        if pullback is None:
+            return None
+        strong = self.recursion.strong
+        if strong is None:
+            return pullback(cotangent, result, *operands, **attrs)
+        if node.op.name not in ELEMENTWISE:
+            rule_of = lambda given: pullback(cotangent, result, *given, **attrs)
+            return strong.cotangent_of_arrays(node, position, rule_of, cotangent, operands)
+        return strong.cotangent(node, position, lambda ct: pullback(ct, result, *operands, **attrs), cotangent)
 
 
 class _Cotangents:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
 from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
-from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, operand_reached, refusal
+from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
+from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, Map, operand_reached, refusal
 from ctrlgrad.ir import (
     INDEX,
     Branch,
@@ -51,7 +53,8 @@ def push_forward(graph: Graph, wrt: Sequence[int], batch: Batch) -> Pushforward:
     builder = Builder(name=f"{graph.name}_forward")
     inputs = [builder.input(v.type, v.hint) for v in graph.inputs]
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}
-    tangent = _Tangents(builder, graph, inputs, given, Activity(), batch)
+    strong = StrongZeros.of_tangents(graph) if current_manner().strong_zeros else None
+    tangent = _Tangents(builder, graph, inputs, given, Activity(), batch, strong)
     found = tuple(i for i, v in enumerate(graph.outputs) if v in tangent.tangents)
     outputs = [tangent.primals[v] for v in graph.outputs]
     outputs += [tangent.tangents[graph.outputs[i]].value for i in found]
@@ -73,9 +76,11 @@ class _Tangents:
         given: dict[Value, Value],
         activity: Activity,
         batch: Batch,
+        strong: StrongZeros | None,
     ) -> None:
         self.builder = builder
         self.batch = batch
+        self.strong = strong
         self.activity = activity
         self.primals: dict[Value, Value] = dict(zip(graph.inputs, inputs, strict=True))
         self.tangents = {v: Term(builder, t) for v, t in given.items()}
@@ -139,9 +144,11 @@ class _Tangents:
     def _elementwise(self, node: Node, operands: list[Term], moving: list[bool]) -> Term:
         out = self.primal(node.result)
         total: Term | None = None
-        for rule, v, m in zip(ELEMENTWISE[node.op.name], node.operands, moving, strict=True):
+        maps = ELEMENTWISE[node.op.name]
+        for position, (rule, v, m) in enumerate(zip(maps, node.operands, moving, strict=True)):
             if m and rule is not None:
-                part = rule(self.tangents[v], out, *operands)
+                push, t = partial(_pushed, rule, out, operands), self.tangents[v]
+                part = push(t) if self.strong is None else self.strong.tangent(node, position, push, t)
                 total = part if total is None else total + part
         assert total is not None
         if total.type == node.result.type and None not in node.result.tensor.shape:
@@ -158,7 +165,7 @@ class _Tangents:
         starts = [self.or_zeros(c.outer).value for c in shared], [self.or_zeros(c.init).value for c in moving]
         builder = Builder(name=loop.body.name)
         given = {c.in_body: tangent for c, tangent in inside.items()}
-        inner = _Tangents(builder, loop.body, loop.body.inputs, given, self.activity, self.batch)
+        inner = _Tangents(builder, loop.body, loop.body.inputs, given, self.activity, self.batch, self.strong)
         moved = [inner.or_zeros(c.next).value for c in moving]
         pushed = loop.rebuilt(
             captures=[
@@ -191,7 +198,7 @@ class _Tangents:
             builder = Builder(name=region.name)
             inputs = [builder.input(v.type, v.hint) for v in region.inputs]
             given = {v: builder.input(v.type, _hint(v)) for v, m in zip(region.inputs, moving, strict=True) if m}
-            inner = _Tangents(builder, region, inputs, given, self.activity, self.batch)
+            inner = _Tangents(builder, region, inputs, given, self.activity, self.batch, self.strong)
             tangents = [inner.or_zeros(region.outputs[i]).value for i in wanted]
             regions.append(builder.finish([*(inner.primals[v] for v in region.outputs), *tangents]))
         operands = [self.primals[v] for v in branch.operands]
@@ -271,6 +278,10 @@ class _Tangents:
         self.primals.update(zip(call.results, results, strict=False))
         for i, t in zip(pushed.tangents, results[len(call.results) :], strict=True):
             self.tangents[call.results[i]] = Term(self.builder, t)
+
+
+def _pushed(rule: Map, out: Term, operands: Sequence[Term], t: Term) -> Term:
+    return rule(t, out, *operands)
 
 
 def _unpaired(attrs: attributes.Attributes) -> attributes.Attributes:

@@ -11,6 +11,7 @@ from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
 from ctrlgrad.gradients.branches import reverse_cond
 from ctrlgrad.gradients.calls import Batch, reverse_call
 from ctrlgrad.gradients.loops import reverse_while
+from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.ir import Builder, Graph, StackType, Value
 from ctrlgrad.ops.term import Term, ensure_sizes
 from ctrlgrad.stacks.saving import FunctionScope
@@ -18,7 +19,15 @@ from ctrlgrad.stacks.saving import FunctionScope
 REGION_RULES = {"call": reverse_call, "cond": reverse_cond, "while": reverse_while}
 
 
-def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batch, *, linear: bool = False) -> Pullback:
+def reverse(
+    graph: Graph,
+    wrt: Sequence[int],
+    seeded: Sequence[int],
+    batch: Batch,
+    *,
+    linear: bool = False,
+    selected: bool = True,
+) -> Pullback:
     """Differentiate `graph` in reverse.
 
     Args:
@@ -27,11 +36,15 @@ def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batc
         batch: batches the derivative of one row, for calls of kind "rows".
         linear: the graph is linear in those inputs, a tangent map that is transposed. A function with a forward rule
             that is met on the way is linear too, and its own transpose: the rule, which may call it, is not asked.
+        selected: cotangents that will be given may be zeros (see `strong_zeros`).
     """
     backward = Builder(name=f"{graph.name}_backward")
     scope = FunctionScope(graph, backward)
     activity = Activity()
-    recursion = Recursion(REGION_RULES, partial(reverse, batch=batch, linear=linear), batch, linear)
+    strong = None
+    if current_manner().strong_zeros:
+        strong = StrongZeros.of_cotangents(graph, wrt, seeded, selected, activity)
+    recursion = Recursion(REGION_RULES, partial(reverse, batch=batch, linear=linear), batch, linear, strong)
     adjoint = Adjoint(scope, activity.varied_values(graph, [graph.inputs[i] for i in wrt]), activity, recursion)
     seeds = [Builder().input(graph.outputs[i].type, f"d_{graph.outputs[i].hint or 'out'}") for i in seeded]
     for i, seed in zip(seeded, seeds, strict=True):

@@ -74,7 +74,7 @@ FURTHER = {
     "execution": {"passes", "plan", "engines", "dataflow"},
     "engines": {"passes", "plan"},
     "plan": {"passes"},
-    "options": {"engines"},
+    "options": {"engines", "gradients"},
     # Outside of a trace an array function computes at once, by the engine that the options name.
     "frontend": {"passes", "execution", "options"},
     "autograph": {"frontend"},

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Outcome:
     devices: dict[str, DeviceRun] = field(default_factory=dict)
 
 
-def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
+def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool | Literal["gradients"] = False) -> list[Any]:
     """The outputs of a structured graph, run as the current settings say."""
     if asks_for_memory(graph):
         refuse_checkpoint(graph, "engine='dataflow'")
@@ -152,7 +152,7 @@ class _Devices:
         settings, outcome = self.settings, self.outcome
         executors: dict[str, Executor] = {}
         for number, name in enumerate(names):
-            run = Run(finite=FiniteCheck() if self.prepared.check_nans else None)
+            run = Run(finite=FiniteCheck(self.prepared.check_nans) if self.prepared.check_nans else None)
             order = None if settings.order is None else random.Random(settings.order + 1000 * number)
             transport = None if exchange is None else exchange.boxes[name]
             device = _device_run(name, run)

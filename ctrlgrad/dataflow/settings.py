@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -164,7 +164,7 @@ class Prepared:
     partition: Partition
     plans: dict[str, DevicePlan]
     over_ranks: OverRanks | None
-    check_nans: bool
+    check_nans: bool | Literal["gradients"]
     # Its kernels count bytes, for a session.
     is_counted: bool
 
@@ -196,7 +196,7 @@ class _Choices:
     pieces: str
     window: int | None
     place: _Place
-    check_nans: bool
+    check_nans: bool | Literal["gradients"]
     is_counted: bool
 
 
@@ -224,7 +224,7 @@ def partitioned(graph: Graph, settings: Settings) -> Partition:
     return partition(cluster(found, settings.clusters or ("flowing" if several else "whole")))
 
 
-def prepare(graph: Graph, settings: Settings, check_nans: bool = False) -> Prepared:
+def prepare(graph: Graph, settings: Settings, check_nans: bool | Literal["gradients"] = False) -> Prepared:
     """The plans of a graph, made once for the settings that they depend on.
 
     With `check_nans` every node is looked at: then all devices compute on the host, as the CUDA engine does too. In a
@@ -269,7 +269,7 @@ def _constants(part: Part) -> Iterable[Any]:
                 yield attributes.Constant.of(node).value
 
 
-def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
+def _pieces_of(device: str, settings: Settings, check_nans: bool | Literal["gradients"]) -> PieceOf:
     """By what a device runs its clusters."""
     if is_cuda(device) and not check_nans:
         from ctrlgrad.dataflow.cuda import cuda_piece  # the CUDA engine, loaded where it is asked for

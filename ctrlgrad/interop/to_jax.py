@@ -19,6 +19,7 @@ from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.frontend.watched import Watched, code_in, watch
+from ctrlgrad.gradients import current_manner
 from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
 from ctrlgrad.interop.engine_primitive import JaxProgram, bind
 from ctrlgrad.interop.flat import Flat
@@ -131,7 +132,7 @@ class JaxFunction:
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Signature, list[Any]]:
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         kinds = tuple(map(self._kind, leaves))
-        key = (treedef, kinds, has_x64(), current_options().engine)
+        key = (treedef, kinds, has_x64(), current_options().engine, current_manner())
         signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
         if not signature.watched.is_current():
             self._signatures.forget(key)

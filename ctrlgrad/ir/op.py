@@ -31,6 +31,10 @@ class Trait(enum.Enum):
     MAPPED = "means something in a function that is being mapped alone: batching puts other ops in its place"
     VIEW = "the result is a view of the first operand: no data is touched"
     STACK = "takes a stack or gives one"
+    SINGULAR = "of finite operands, its result or its derivative may be infinite or NaN"
+    SELECTS = "gives some elements of its operands and leaves others out, whose cotangents are zero"
+    PRODUCT = "linear in each of its two operands, so a partial derivative is made of the other one"
+    BOUNDED = "its partial derivatives are bounded, whatever its operands are"
 
     # Each is one object, asked for at every node; Enum's own hash is that of its name, and Python code.
     __hash__ = object.__hash__

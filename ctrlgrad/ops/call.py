@@ -48,4 +48,6 @@ def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
 
 # The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
 # One that has a name marks a value for the policies of checkpoints.
+# The name of a barrier that `check_nans="gradients"` looks at.
+COTANGENT = "a cotangent"
 declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Barrier, uses=(Use.PASS,))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Answer, Attributes, Triangle
-from ctrlgrad.ir.op import TypeRule, declare
+from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
 
@@ -158,31 +158,31 @@ def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
 
 
 # x with a @ x = b.
-declare("solve", 2, _system("solve"), attributes=Answer)
+declare("solve", 2, _system("solve"), Trait.SINGULAR, attributes=Answer)
 # The same by one triangle of a, the only one that is read.
-declare("triangular_solve", 2, _system("triangular_solve"), attributes=Triangle)
+declare("triangular_solve", 2, _system("triangular_solve"), Trait.SINGULAR, attributes=Triangle)
 # The lower triangular l with l @ l^H = a, of hermitian positive definite a.
-declare("cholesky", 1, _square("cholesky"), attributes=Answer)
+declare("cholesky", 1, _square("cholesky"), Trait.SINGULAR, attributes=Answer)
 declare("det", 1, _scalar("det", real=False))
 # The transposed cofactors: a @ adjugate(a) = det(a) * identity, at singular matrices too.
 declare("adjugate", 1, _square("adjugate"))
 # Its derivative along a direction e of the same shape: adjugate(a + t e) differentiated by t at 0.
-declare("adjugate_along", 2, _infer_along)
+declare("adjugate_along", 2, _infer_along, Trait.SINGULAR)
 # log(abs(det(a))), and det(a) / abs(det(a)).
-declare("logabsdet", 1, _scalar("logabsdet", real=True))
+declare("logabsdet", 1, _scalar("logabsdet", real=True), Trait.SINGULAR)
 declare("det_sign", 1, _scalar("det_sign", real=False))
 # q of the reduced decomposition a = q @ r, for matrices with no more columns than rows.
-declare("orthonormal", 1, _infer_qr)
+declare("orthonormal", 1, _infer_qr, Trait.SINGULAR)
 # Of hermitian matrices, ascending; the vectors are the columns.
 declare("eigenvalues", 1, _infer_eigenvalues)
-declare("eigenvectors", 1, _square("eigenvectors"))
+declare("eigenvectors", 1, _square("eigenvectors"), Trait.SINGULAR)
 # Of any square matrices, as complex numbers, in LAPACK's order. The columns have norm 1, and the largest component of
 # each is real.
-declare("general_eigenvalues", 1, _infer_general(values=True))
-declare("general_eigenvectors", 1, _infer_general(values=False))
+declare("general_eigenvalues", 1, _infer_general(values=True), Trait.SINGULAR)
+declare("general_eigenvectors", 1, _infer_general(values=False), Trait.SINGULAR)
 # Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H.
 declare("singular_values", 1, _infer_singular_values)
-declare("singular_vectors", 1, _infer_singular_vectors)
+declare("singular_vectors", 1, _infer_singular_vectors, Trait.SINGULAR)
 # The pseudo-inverse; singular values up to the second operand times the largest count as zero. That operand has a
 # number for each matrix, or broadcasts to them.
-declare("pinv", 2, _infer_pinv)
+declare("pinv", 2, _infer_pinv, Trait.SINGULAR)

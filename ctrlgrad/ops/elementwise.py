@@ -91,14 +91,15 @@ def add(
     jax: str = "",
     total: Trait | None = None,
     cheap: bool = True,
+    traits: Sequence[Trait] = (),
     attributes: type[Attributes] = Attributes,
 ) -> None:
     """Declare an op with its facts; NumPy and `jax.numpy` have it by its name unless something else is said.
 
     Not cheap is what takes several times as long as `exp`: its results are saved for the backward side.
     """
-    traits = [Trait.ELEMENTWISE, *([Trait.CHEAP] if cheap else ()), *([total] if total is not None else ())]
-    declare(name, arity, infer, *traits, attributes=attributes)
+    kinds = [Trait.ELEMENTWISE, *([Trait.CHEAP] if cheap else ()), *([total] if total is not None else ())]
+    declare(name, arity, infer, *kinds, *traits, attributes=attributes)
     FACTS[name] = Facts(partials, numpy or getattr(np, name), jax or f"numpy.{name}")
 
 
@@ -117,6 +118,7 @@ def _without_derivative(arity: int, kinds: str, names: str, result: np.dtype | N
 
 
 INEXACT, REAL, NUMERIC, ANY = "fc", "iuf", "iufc", "biufc"
+SINGULAR = (Trait.SINGULAR,)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -125,43 +127,64 @@ def _sigmoid(x: Any) -> Any:
     return (np.tanh(wide * half) * half + half).astype(x.dtype)
 
 
-_unary("negative", NUMERIC, lambda t, z, x: -t)
+_unary("negative", NUMERIC, lambda t, z, x: -t, traits=(Trait.BOUNDED,))
 _unary("square", NUMERIC, lambda t, z, x: t * (2 * x))
-_unary("reciprocal", INEXACT, lambda t, z, x: -t * (z * z))
-_unary("sqrt", INEXACT, lambda t, z, x: t * (0.5 / z))
-_unary("exp", INEXACT, lambda t, z, x: t * z)
-_unary("exp2", "f", lambda t, z, x: t * (z * math.log(2)))
-_unary("expm1", INEXACT, lambda t, z, x: t * (z + 1))
-_unary("log", INEXACT, lambda t, z, x: t / x)
-_unary("log1p", INEXACT, lambda t, z, x: t / (x + 1))
-_unary("log2", INEXACT, lambda t, z, x: t / (x * math.log(2)))
-_unary("log10", INEXACT, lambda t, z, x: t / (x * math.log(10)))
+_unary("reciprocal", INEXACT, lambda t, z, x: -t * (z * z), traits=SINGULAR)
+_unary("sqrt", INEXACT, lambda t, z, x: t * (0.5 / z), traits=SINGULAR)
+_unary("exp", INEXACT, lambda t, z, x: t * z, traits=SINGULAR)
+_unary("exp2", "f", lambda t, z, x: t * (z * math.log(2)), traits=SINGULAR)
+_unary("expm1", INEXACT, lambda t, z, x: t * (z + 1), traits=SINGULAR)
+_unary("log", INEXACT, lambda t, z, x: t / x, traits=SINGULAR)
+_unary("log1p", INEXACT, lambda t, z, x: t / (x + 1), traits=SINGULAR)
+_unary("log2", INEXACT, lambda t, z, x: t / (x * math.log(2)), traits=SINGULAR)
+_unary("log10", INEXACT, lambda t, z, x: t / (x * math.log(10)), traits=SINGULAR)
 _unary("sin", INEXACT, lambda t, z, x: t * emit("cos", x))
 _unary("cos", INEXACT, lambda t, z, x: -t * emit("sin", x))
 _unary("tan", INEXACT, lambda t, z, x: t * (1 + z * z))
-_unary("sinh", INEXACT, lambda t, z, x: t * emit("cosh", x))
-_unary("cosh", INEXACT, lambda t, z, x: t * emit("sinh", x))
+_unary("sinh", INEXACT, lambda t, z, x: t * emit("cosh", x), traits=SINGULAR)
+_unary("cosh", INEXACT, lambda t, z, x: t * emit("sinh", x), traits=SINGULAR)
 _unary("tanh", INEXACT, lambda t, z, x: t * (1 - z * z))
-_unary("arcsin", INEXACT, lambda t, z, x: t / emit("sqrt", 1 - x * x))
-_unary("arccos", INEXACT, lambda t, z, x: -t / emit("sqrt", 1 - x * x))
+_unary("arcsin", INEXACT, lambda t, z, x: t / emit("sqrt", 1 - x * x), traits=SINGULAR)
+_unary("arccos", INEXACT, lambda t, z, x: -t / emit("sqrt", 1 - x * x), traits=SINGULAR)
 _unary("arctan", INEXACT, lambda t, z, x: t / (1 + x * x))
 _unary("arcsinh", INEXACT, lambda t, z, x: t / emit("sqrt", 1 + x * x))
-_unary("arccosh", INEXACT, lambda t, z, x: t / (emit("sqrt", x - 1) * emit("sqrt", x + 1)))
-_unary("arctanh", INEXACT, lambda t, z, x: t / (1 - x * x))
+_unary("arccosh", INEXACT, lambda t, z, x: t / (emit("sqrt", x - 1) * emit("sqrt", x + 1)), traits=SINGULAR)
+_unary("arctanh", INEXACT, lambda t, z, x: t / (1 - x * x), traits=SINGULAR)
 _unary("sigmoid", INEXACT, lambda t, z, x: t * (z * (1 - z)), numpy=_sigmoid, jax="nn.sigmoid")
 _unary(
     "erfinv",
     "f",
     lambda t, z, x: t * (emit("exp", z * z) * (math.sqrt(math.pi) / 2)),
+    traits=SINGULAR,
     cheap=False,
     numpy=of_arrays(FORMULAS["erfinv"]),
     jax="scipy.special.erfinv",
 )
 
-_binary("add", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: t)
-_binary("subtract", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: -t)
-_binary("multiply", NUMERIC, lambda t, z, x, y: t * y, lambda t, z, x, y: t * x)
-_binary("divide", INEXACT, lambda t, z, x, y: t / y, lambda t, z, x, y: -(t / y) * z)
+_binary("add", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: t, traits=(Trait.BOUNDED,))
+_binary("subtract", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: -t, traits=(Trait.BOUNDED,))
+_binary("multiply", NUMERIC, lambda t, z, x, y: t * y, lambda t, z, x, y: t * x, traits=(Trait.PRODUCT,))
+_binary("divide", INEXACT, lambda t, z, x, y: t / y, lambda t, z, x, y: -(t / y) * z, traits=SINGULAR)
+
+
+def _strong_product(x: Any, y: Any) -> Any:
+    return np.where(x == 0, np.zeros_like(x), x * y)
+
+
+def _times(x: Term, y: Term) -> Term:
+    return emit("strong_multiply", x, y)
+
+
+# x y, and 0 where x is 0, whatever y is. What it is for, `ctrlgrad.gradients.strong_zeros` tells.
+_binary(
+    "strong_multiply",
+    INEXACT,
+    lambda t, z, x, y: _times(t, y),
+    lambda t, z, x, y: _times(x, t),
+    numpy=_strong_product,
+    jax="numpy.multiply",
+    traits=(Trait.PRODUCT, Trait.SELECTS),
+)
 
 
 def _power_base(t: Term, z: Term, x: Term, y: Term) -> Term:
@@ -175,7 +198,7 @@ def _power_exponent(t: Term, z: Term, x: Term, y: Term) -> Term:
     return t * (z * emit("log", where(x.equals(0), 1, x)))
 
 
-_binary("power", INEXACT, _power_base, _power_exponent, cheap=False)
+_binary("power", INEXACT, _power_base, _power_exponent, cheap=False, traits=SINGULAR)
 
 
 def _share(x: Term, y: Term, chosen: Term) -> Term:
@@ -203,6 +226,7 @@ _binary(
     lambda t, z, x, y: t * _share(x, y, x > y),
     lambda t, z, x, y: t * _share(y, x, y > x),
     numpy=_of_zeros(np.maximum, np.logical_and),
+    traits=(Trait.BOUNDED, Trait.SELECTS),
 )
 _binary(
     "minimum",
@@ -210,14 +234,16 @@ _binary(
     lambda t, z, x, y: t * _share(x, y, x < y),
     lambda t, z, x, y: t * _share(y, x, y < x),
     numpy=_of_zeros(np.minimum, np.logical_or),
+    traits=(Trait.BOUNDED, Trait.SELECTS),
 )
 # x - y * floor(x / y)
-_binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor", x / y))
+_binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor", x / y), traits=SINGULAR)
 _binary(
     "arctan2",
     "f",
     lambda t, z, y, x: t * (x / (x * x + y * y)),
     lambda t, z, y, x: -t * (y / (x * x + y * y)),
+    traits=SINGULAR,
 )
 
 
@@ -335,7 +361,7 @@ def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequen
 
 add("abs", 1, _infer_abs, None, total=Trait.TOTAL)
 _CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: where(c, 0, t))
-add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC)
+add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC, traits=(Trait.BOUNDED, Trait.SELECTS))
 declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
 declare(

@@ -46,4 +46,4 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
     return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
 
 
-declare("matmul", 2, _infer_matmul, Trait.TOTAL_IF_STATIC)
+declare("matmul", 2, _infer_matmul, Trait.TOTAL_IF_STATIC, Trait.PRODUCT)

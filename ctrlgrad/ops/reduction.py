@@ -47,7 +47,7 @@ declare("all", 1, _reduction("all", "b"), Trait.TOTAL, attributes=attributes.Red
 # are of one axis each: the index of the first extreme value, as int64.
 for _name, _result in (("max", None), ("min", None), ("argmax", default_int()), ("argmin", default_int())):
     _infer = _reduction(_name, "biuf", _result, needs_elements=True)
-    declare(_name, 1, _infer, Trait.TOTAL_IF_STATIC, attributes=attributes.Reduction)
+    declare(_name, 1, _infer, Trait.TOTAL_IF_STATIC, Trait.SELECTS, attributes=attributes.Reduction)
 
 
 def _infer_scan(name: str, kinds: str) -> TypeRule:

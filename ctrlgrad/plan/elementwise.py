@@ -175,6 +175,7 @@ _INTEGER |= {
 _FLOAT = _ARITHMETIC | _COMPARISONS | _WHERE | _primitives("negative divide abs sqrt floor ceil trunc rint copysign")
 _FLOAT |= _calls(*MAX_ULP)
 _FLOAT |= {
+    "strong_multiply": lambda x, y: select(x.equals(0), 0, x * y),
     "reciprocal": lambda x: 1.0 / x,
     "sign": exact.sign,
     "signbit": exact.signbit,
@@ -200,8 +201,8 @@ _COMPLEX: _Table = {
     "log2": of_complex.log_to(2),
     "log10": of_complex.log_to(10),
 }
-_OF_COMPLEX = """add subtract multiply divide square reciprocal power equal not_equal isnan isinf isfinite exp expm1
-log log1p sqrt sigmoid sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh"""
+_OF_COMPLEX = """add subtract multiply strong_multiply divide square reciprocal power equal not_equal isnan isinf
+isfinite exp expm1 log log1p sqrt sigmoid sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh"""
 _COMPLEX |= {name: getattr(of_complex, name) for name in _OF_COMPLEX.split()}
 
 TABLES: dict[str, _Table] = {"b": _BOOLEAN, "i": _INTEGER, "u": _INTEGER, "f": _FLOAT, "c": _COMPLEX}

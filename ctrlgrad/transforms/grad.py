@@ -24,6 +24,7 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
+from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.results import hand_out
@@ -99,7 +100,7 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = _halves(traced, floats, (0,))
+        halves = _halves(traced, floats, (0,), selected=False)
         outputs, residuals = _inline_forward(halves, traced, leaves)
         found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
@@ -276,13 +277,19 @@ def pulled(
     return (result, pullback, aux) if has_aux else (result, pullback)
 
 
-_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...]], Pullback] = Cache(4)
+_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...], bool, Manner], Pullback] = Cache(4)
 
 
-def _halves(traced: TracedFunction, floats: Iterable[int], seeded: tuple[int, ...]) -> Pullback:
-    """The function differentiated with respect to those of its own inputs; once, where another trace made its graph."""
+def _halves(
+    traced: TracedFunction, floats: Iterable[int], seeded: tuple[int, ...], *, selected: bool = True
+) -> Pullback:
+    """The function differentiated with respect to those of its own inputs; once, where another trace made its graph.
+
+    `selected`: see `reverse`.
+    """
     wrt = tuple(traced.wrt[i] for i in floats)
-    return _HALVES.get(traced.graph, (wrt, seeded), lambda: reverse(traced.graph, wrt, seeded, batch_whole))
+    key = (wrt, seeded, selected, current_manner())
+    return _HALVES.get(traced.graph, key, lambda: reverse(traced.graph, wrt, seeded, batch_whole, selected=selected))
 
 
 def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:

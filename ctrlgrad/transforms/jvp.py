@@ -18,13 +18,14 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import Pushforward, push_forward
+from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_names, trace_function, without_aux
 
 # By the positions of the inputs that have a tangent.
-_PUSHED: Cache[tuple[int, ...], Pushforward] = Cache(4)
+_PUSHED: Cache[tuple[tuple[int, ...], Manner], Pushforward] = Cache(4)
 _LIKE_THE_PRIMAL = "a tangent has the dtype and shape of its primal: numpy.ones_like(primal)"
 
 
@@ -86,7 +87,8 @@ def _jvp(
 
     traced = trace_function(fn, leaves, hints, call)
     wrt = tuple(traced.wrt[i] for i in floats)
-    pushed = _PUSHED.get(traced.graph, wrt, lambda: push_forward(traced.graph, wrt, batch_whole))
+    key = (wrt, current_manner())
+    pushed = _PUSHED.get(traced.graph, key, lambda: push_forward(traced.graph, wrt, batch_whole))
     builder = recorder()
     given_values = [value_in(builder, x) for x in (*leaves, *(directions[i] for i in floats))]
     results = builder.inline(pushed.graph, [*traced.captures, *given_values])

@@ -49,6 +49,22 @@ for _name, _facts in FACTS.items():
     TENSOR_OPS[_name] = _elementwise(_on_one_shape(_function) if _facts.jax.startswith("lax.") else _function)
 for _name in ("float_to_bits", "bits_to_float", "bits_to_bfloat16"):
     TENSOR_OPS[_name] = lambda node, sizes, x: lax.bitcast_convert_type(x, node.result.tensor.dtype)
+
+
+@jax.custom_jvp
+def _strong_product(x: Any, y: Any) -> Any:
+    return jnp.where(x == 0, 0, x * y)
+
+
+@_strong_product.defjvp
+def _push_strong_product(primals: Any, tangents: Any) -> Any:
+    (x, y), (dx, dy) = primals, tangents
+    # Linear in the tangents, so that JAX can transpose it: an infinite y is left out where x is zero.
+    return _strong_product(x, y), dx * jnp.where((x == 0) & ~jnp.isfinite(y), 0, y) + dy * x
+
+
+TENSOR_OPS["strong_multiply"] = _elementwise(_strong_product)
+
 TENSOR_OPS["barrier"] = TENSOR_OPS["forget_sizes"] = TENSOR_OPS["watch"] = lambda node, sizes, x: x
 TENSOR_OPS["callback"] = lambda node, sizes, *operands: ()
 TENSOR_OPS["stop_gradient"] = lambda node, sizes, x: lax.stop_gradient(x)

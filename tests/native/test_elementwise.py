@@ -15,7 +15,7 @@ from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 _NAMES = """exp expm1 log log1p log2 log10 sigmoid exp2 sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh
 arctanh power arctan2 logaddexp hypot erfinv"""
 ROUNDED = frozenset(_NAMES.split())
-ROUNDED_OF_COMPLEX = ROUNDED | {"sqrt", "abs", "multiply", "square", "divide", "reciprocal"}
+ROUNDED_OF_COMPLEX = ROUNDED | {"sqrt", "abs", "multiply", "strong_multiply", "square", "divide", "reciprocal"}
 TOLERANCE = {
     "float16": 2e-3,
     "bfloat16": 1e-2,
@@ -46,6 +46,8 @@ def in_numpy(name, dtype, operands):
         return operands[0].view(BFLOAT16)
     if name in ("float_to_bits", "bits_to_float"):
         return operands[0].view(f"{'u' if name == 'float_to_bits' else 'f'}{operands[0].dtype.itemsize}")
+    if name == "strong_multiply":
+        return np.where(operands[0] == 0, np.zeros_like(operands[0]), np.multiply(*operands))
     return getattr(np, {"integer_power": "power"}.get(name, name))(*operands)
 
 

@@ -88,6 +88,7 @@ def cases() -> list[Case]:
             add(op, normal(2, 1, dtype=dtype), normal(3, dtype=dtype))
         for op in names("hypot copysign nextafter"):
             add(op, normal(2, 1, dtype=dtype), normal(3, dtype=dtype))
+        add("strong_multiply", np.array([0.0, -1.5, 2.0], dtype), np.array([[np.inf, 2.0, 3.0]], dtype))
         add("power", positive(3, dtype=dtype), normal(2, 3, dtype=dtype))
         add("where", bools(3), normal(2, 3, dtype=dtype), normal(3, dtype=dtype))
         add("matmul", normal(2, 3, dtype=dtype), normal(5, 3, 4, dtype=dtype))

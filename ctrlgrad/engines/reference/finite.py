@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import NonFiniteError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ops.call import COTANGENT
 from ctrlgrad.records import record
 
 
@@ -33,22 +34,28 @@ class Culprit:
 class FiniteCheck:
     """Compares what an op makes with what it was given: the first op that adds a NaN or an Inf is the culprit."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: bool | Literal["gradients"] = True) -> None:
         self.culprit: Culprit | None = None
+        self.only_cotangents = check == "gradients"
 
     def before(self, node: Node, operands: Sequence[Any]) -> Found:
-        return look(operands)
+        return Found(False, False) if self.only_cotangents else look(operands)
 
     def after(self, node: Node, given: Found, results: Sequence[Any], iterations: Sequence[int]) -> None:
         if node.regions or node.op.name == "constant":
             return
+        if self.only_cotangents:
+            barrier = attributes.Barrier.find(node)
+            if barrier is None or barrier.name != COTANGENT:
+                return
         after = look(results)
         nan = after.nan and not given.nan
         if nan or (after.inf and not given.inf and not given.nan):
             self.culprit = Culprit(node, tuple(iterations), _element(results))
             of = f": the derivative of {node.source.of[-1]}" if node.source is not None and node.source.of else ""
+            what = "a cotangent" if self.only_cotangents else node.op.name
             raise NonFiniteError(
-                f"{node.op.name} makes {'a NaN' if nan else 'an Inf'}{of}",
+                f"{what} {'is' if self.only_cotangents else 'makes'} {'a NaN' if nan else 'an Inf'}{of}",
                 source=node.source,
                 expected="finite numbers from finite operands",
                 got=", ".join(str(v.type) for v in node.operands) or "no operands",

@@ -64,6 +64,12 @@ def multiply(a: Pair, b: Pair) -> Pair:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
+def strong_multiply(a: Pair, b: Pair) -> Pair:
+    re, im = multiply(a, b)
+    is_zero = a[0].equals(0) & a[1].equals(0)
+    return select(is_zero, 0, re), select(is_zero, 0, im)
+
+
 def square(a: Pair) -> Pair:
     return a[0] * a[0] - a[1] * a[1], a[0] * a[1] + a[1] * a[0]
 

@@ -1,0 +1,358 @@
+"""Strong zeros: a cotangent that is zero because something else was selected stops, whatever the slope behind it is.
+
+The gradient of `where(x > 0, sqrt(x), 0)` at 0 is zero times infinity in IEEE's arithmetic, NaN. It is 0: `sqrt` has no
+part in the result. So where both may happen, the pullback of an op multiplies by `strong_multiply`: 0 where the
+cotangent is 0, else the product. It is an op, with both products as its partial derivatives, and no `where` on the
+cotangent: the derivative of `where(ct == 0, 0, ct * slope)` by `ct` is 0 at 0, and that of the product is the slope. So
+further derivatives are right where a cotangent happens to be zero.
+
+A strong zero is not for free, and a NaN is right where nothing was selected (`sqrt(x) * sqrt(x)` at 0 has a derivative,
+but not by this product). So an analysis of the graph to be differentiated says where both can be:
+
+- `selected`: the value's cotangent may be a zero that a selection made. It is made by what takes some elements and
+  leaves others out (`where`, `maximum`, extremes along an axis, reads and updates of a part: `Trait.SELECTS`,
+  `Use.READ`, `Use.UPDATE`), by a factor that is zero whatever is differentiated (a mask, data), by a branch that is
+  not taken and a loop that does not run, and by a seed, where that is given by the caller. It flows on to the operands.
+  A value has the sum of its uses' cotangents: that is such a zero if each of them may be.
+- `wild`: the value may be infinite or NaN though the graph's inputs are finite, since an op in front of it is singular
+  (`Trait.SINGULAR`: division, logarithm, power, ...). Inputs and constants count as finite, so a product of inputs
+  stays a product; what overflows or diverges through sums and products alone is not looked for.
+- `zero`: the value may be a zero that a selection made; where it is the factor of a product, an infinite cotangent
+  stops there.
+- `hot`: the value's cotangent may be infinite or NaN, since an op behind it has such a partial derivative.
+
+A partial derivative may be infinite or NaN if its op is singular, or if it is computed from a wild value. Only there a
+product is strong. For a loop all of these are least fixpoints over its carries: what goes round the loop once may be in
+any carry in the next iteration.
+
+Source of the name: Moses et al., Enzyme, whose switch of that name makes all products strong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.gradients.activity import Activity
+from ctrlgrad.gradients.table import LINEAR, operand_reached
+from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Trait, Use, Value, attributes, view
+from ctrlgrad.ops.term import Term, constant, emit, where
+from ctrlgrad.records import record
+
+
+@record
+class Manner:
+    """How derivatives are taken: with strong zeros or as IEEE's arithmetic has it, and with each cotangent marked by a
+    barrier or not, by which a check finds it in a run."""
+
+    strong_zeros: bool = True
+    marks_cotangents: bool = False
+
+
+_AT_FIRST = Manner()
+_MANNER: ContextVar[Manner] = ContextVar("manner of derivatives", default=_AT_FIRST)
+
+
+def current_manner() -> Manner:
+    return _MANNER.get()
+
+
+@contextmanager
+def differentiating(manner: Manner) -> Iterator[None]:
+    """A block of code that takes derivatives in this manner."""
+    token = _MANNER.set(manner)
+    try:
+        yield
+    finally:
+        _MANNER.reset(token)
+
+
+# Constants with more elements count as data, some of which is zero.
+_MOST_LOOKED_AT = 4096
+
+# Whether each value that has a cotangent has one that may be a selected zero.
+_State = dict[Value, bool]
+
+
+class StrongZeros:
+    """The analysis of a graph and its regions; see the module's docstring."""
+
+    def __init__(self, activity: Activity) -> None:
+        self.activity = activity
+        self.varied: set[Value] = set()
+        self.selected: set[Value] = set()
+        self.wild: set[Value] = set()
+        self.zero: set[Value] = set()
+        # Constants without a zero: a factor that selects nothing.
+        self.nonzero: set[Value] = set()
+        self.hot: set[Value] = set()
+        # By what is known of its operands, or of its results: what a node with regions has been asked.
+        self._asked: dict[Any, Any] = {}
+
+    @classmethod
+    def of_tangents(cls, graph: Graph) -> StrongZeros:
+        """What forward mode asks: there each tangent may be zero, since the caller gives them."""
+        found = cls(Activity())
+        found._values(graph)
+        return found
+
+    @classmethod
+    def of_cotangents(
+        cls, graph: Graph, wrt: Sequence[int], seeded: Sequence[int], selected: bool, activity: Activity
+    ) -> StrongZeros:
+        """What reverse mode asks; `selected`: the seeds may be zeros."""
+        found = cls(activity)
+        found._values(graph)
+        if not found.wild:
+            return found
+        varied = activity.varied_values(graph, [graph.inputs[i] for i in wrt])
+        found._cotangents(graph, varied, {graph.outputs[i]: selected for i in seeded})
+        return found
+
+    def tangent(self, node: Node, position: int, rule: Callable[[Term], Term], t: Term) -> Term:
+        """What a tangent of an elementwise op's operand adds to that of the result: `rule(t)`, or a strong product."""
+        return self._product(node, position, rule, t, selected=True, hot=True)
+
+    def cotangent(self, node: Node, position: int, rule: Callable[[Term], Term], ct: Term) -> Term:
+        """The same for the cotangent of its result."""
+        result = node.result
+        return self._product(node, position, rule, ct, selected=result in self.selected, hot=result in self.hot)
+
+    def _product(
+        self, node: Node, position: int, rule: Callable[[Term], Term], t: Term, selected: bool, hot: bool
+    ) -> Term:
+        stops = hot and Trait.PRODUCT in node.op.traits and node.operands[1 - position] in self.zero
+        if not stops and not (selected and self._may_be_wild(node, position)):
+            return rule(t)
+        slope = rule(constant(t.builder, 1, t.dtype))
+        return emit("strong_multiply", slope, t) if stops else emit("strong_multiply", t, slope)
+
+    def cotangent_of_arrays(
+        self, node: Node, position: int, rule: Callable[[Sequence[Term]], Term], ct: Term, operands: Sequence[Term]
+    ) -> Term:
+        """The same for an op that is not elementwise; `rule` is given the operands.
+
+        Of a product, elements of the other operand that are not finite are left out where the cotangents that they
+        would be multiplied by are all zero. What else is not finite is left out of the result where the cotangent is
+        zero there, of a matrix where it is zero in all of the matrix.
+        """
+        if node.results[0] not in self.selected or not self._may_be_wild(node, position):
+            return rule(operands)
+        if Trait.PRODUCT in node.op.traits:
+            along, across = (ct.rank - 2, ct.rank - 1) if position == 0 else (ct.rank - 1, ct.rank - 2)
+            # Along a vector that would cost as much as the product: there only a matrix as a whole is left out.
+            if ct.tensor.shape[along] != 1 or ct.tensor.shape[across] == 1:
+                given = list(operands)
+                dead = emit("all", ct.equals(0), axes=(along,), keepdims=True)
+                given[1 - position] = _where_finite(dead, operands[1 - position])
+                return rule(given)
+        found, x = rule(operands), operands[position]
+        if Trait.SINGULAR in node.op.traits or Trait.PRODUCT in node.op.traits:
+            lanes, dead = min(x.rank, ct.rank) - 2, ct.equals(0)
+            if ct.rank > lanes or ct.rank > x.rank:
+                first = ct.rank - x.rank if ct.rank > x.rank else 0
+                axes = (*range(first), *range(first + x.rank - 2, ct.rank))
+                dead = emit("all", dead, axes=axes, keepdims=False)
+            return _where_finite(emit("expand_dims", dead, axes=(dead.rank, dead.rank + 1)), found)
+        reduction = attributes.Reduction.find(node)
+        if reduction is not None and not reduction.keepdims and reduction.axes:
+            ct = emit("expand_dims", ct, axes=reduction.axes)
+        return _where_finite(ct.equals(0), found)
+
+    def _may_be_wild(self, node: Node, position: int) -> bool:
+        """Whether a partial derivative may be infinite or NaN."""
+        traits = node.op.traits
+        if Trait.BOUNDED in traits or node.op.name in LINEAR:
+            return False
+        if Trait.PRODUCT in traits:
+            return node.operands[1 - position] in self.wild
+        return Trait.SINGULAR in traits or not self.wild.isdisjoint(node.operands)
+
+    # Forward: what values may be.
+
+    def _values(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            match view(node):
+                case Loop() as loop:
+                    self._once(node, node.operands, lambda loop=loop: self._values_of_loop(loop))  # type: ignore[misc]
+                case Branch() as branch:
+                    for region in branch.branches:
+                        self._enter(zip(branch.operands, region.inputs, strict=True))
+                    self._once(node, node.operands, lambda branch=branch: self._values_inside(branch.branches))  # type: ignore[misc]
+                    for region in branch.branches:
+                        self._enter(zip(region.outputs, branch.results, strict=True))
+                case Call() as call:
+                    self._values_of_call(call)
+                case _:
+                    self._values_of(node)
+
+    def _once(self, node: Node, values: Sequence[Value], ask: Callable[[], None]) -> None:
+        key = (node, tuple((v in self.wild, v in self.zero) for v in values))
+        if key not in self._asked:
+            self._asked[key] = True
+            ask()
+
+    def _values_inside(self, regions: Iterable[Graph]) -> None:
+        for region in regions:
+            self._values(region)
+
+    def _enter(self, pairs: Iterable[tuple[Value, Value]]) -> bool:
+        """Have the second of each pair be what the first may be; whether one of them was not yet."""
+        found = False
+        for outer, inner in pairs:
+            for values in (self.wild, self.zero, self.nonzero):
+                if outer in values and inner not in values:
+                    values.add(inner)
+                    found = True
+        return found
+
+    def _values_of_loop(self, loop: Loop) -> None:
+        self._enter((c.outer, c.in_body) for c in loop.captures)
+        self._enter((c.init, c.in_body) for c in loop.carries)
+        while True:
+            self._values(loop.body)
+            if not self._enter((c.next, c.in_body) for c in loop.carries):
+                break
+        self._enter((c.in_body, c.result) for c in loop.carries)
+
+    def _values_of_call(self, call: Call) -> None:
+        function = call.row if call.kind == "rows" else call.function
+        self._enter(zip(call.operands, function.inputs, strict=True))
+        self._values(function)
+        self._enter(zip(function.outputs, call.results, strict=True))
+
+    def _values_of(self, node: Node) -> None:
+        results = [v for v in node.results if v.type.is_differentiable]
+        if not results:
+            return
+        if Trait.SINGULAR in node.op.traits or not self.wild.isdisjoint(node.operands):
+            self.wild.update(results)
+        known = attributes.Constant.find(node)
+        if known is not None:
+            has_zero = known.value.size > _MOST_LOOKED_AT or bool(np.any(known.value == 0))
+            (self.zero if has_zero else self.nonzero).update(results)
+        elif self._is_zero(node):
+            self.zero.update(results)
+        elif Trait.VIEW in node.op.traits and node.operands[0] in self.nonzero:
+            self.nonzero.update(results)
+
+    def _is_zero(self, node: Node) -> bool:
+        zeros = [v in self.zero for v in node.operands]
+        traits = node.op.traits
+        if Trait.PRODUCT in traits or Trait.SELECTS in traits:
+            return any(zeros)
+        if Trait.BOUNDED in traits:
+            return all(zeros)
+        if attributes.Cast.find(node) is not None:
+            return zeros[0] or not node.operands[0].type.is_differentiable
+        positions = LINEAR.get(node.op.name, ())
+        given = zeros if positions is None else [zeros[i] for i in positions if i < len(zeros)]
+        return any(given)
+
+    # Backward: what cotangents may be.
+
+    def _cotangents(self, graph: Graph, varied: set[Value], state: _State) -> _State:
+        """Follow the cotangents of a graph's values, given those of its outputs; the same state, with its inputs'."""
+        self.varied |= varied
+        for node in reversed(graph.nodes):
+            given = {v: state[v] for v in node.results if v in state}
+            if not given:
+                continue
+            self.selected.update(v for v, selected in given.items() if selected)
+            for operand, selected in self._operands(node, varied, given):
+                state[operand] = selected and state.get(operand, True)
+        return state
+
+    def _operands(self, node: Node, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
+        control = view(node)
+        if control is None:
+            selected, hot = all(given.values()), any(v in self.hot for v in given)
+            found = []
+            for i, v in enumerate(node.operands):
+                if v in varied and operand_reached(node, i):
+                    found.append((v, selected or self._selects(node, i)))
+                    if hot or self._may_be_wild(node, i):
+                        self.hot.add(v)
+            return found
+        known = tuple((given.get(v), v in self.hot) for v in node.results)
+        key = (node, frozenset(v for v in node.operands if v in varied), known)
+        if key not in self._asked:
+            match control:
+                case Loop() as loop:
+                    self._asked[key] = self._of_loop(loop, varied, given)
+                case Branch() as branch:
+                    self._asked[key] = self._of_branch(branch, varied, given)
+                case Call() as call:
+                    self._asked[key] = self._of_call(call, varied, given)
+        return self._asked[key]  # type: ignore[no-any-return]
+
+    def _selects(self, node: Node, position: int) -> bool:
+        """Whether the op makes a cotangent zero where the operand, or this part of it, has no part in the result."""
+        if Trait.SELECTS in node.op.traits or node.op.use(position) in (Use.READ, Use.UPDATE):
+            return True
+        if Trait.PRODUCT not in node.op.traits:
+            return False
+        other = node.operands[1 - position]
+        return other in self.zero or not (other in self.varied or other in self.nonzero)
+
+    def _of_loop(self, loop: Loop, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
+        active = self.activity.active_loop(loop, varied, given)
+        # A carry whose result has no cotangent has that of the next iteration, and none in the last one.
+        carried = {c: given.get(c.result, True) for c in active.carries}
+        self._heat((c.result, c.next) for c in active.carries)
+        while True:
+            state: _State = {}
+            for c, selected in carried.items():
+                if c.next in active.varied:
+                    state[c.next] = selected and state.get(c.next, True)
+            state = self._cotangents(loop.body, active.varied, state)
+            following = {c: selected or state.get(c.in_body, True) for c, selected in carried.items()}
+            if not self._heat((c.in_body, c.next) for c in active.carries) and following == carried:
+                break
+            carried = following
+        self._heat(pair for c in active.carries for pair in ((c.in_body, c.init), (c.result, c.init)))
+        self._heat((c.in_body, c.outer) for c in active.captures)
+        # A loop may run not at all.
+        return [*((c.init, selected) for c, selected in carried.items()), *((c.outer, True) for c in active.captures)]
+
+    def _heat(self, pairs: Iterable[tuple[Value, Value]]) -> bool:
+        """Have the cotangent of the second of each pair be what that of the first may be; whether one was not yet."""
+        found = {second for first, second in pairs if first in self.hot} - self.hot
+        self.hot |= found
+        return bool(found)
+
+    def _of_branch(self, branch: Branch, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
+        states = []
+        for region in branch.branches:
+            moving = [v for v, outer in zip(region.inputs, branch.operands, strict=True) if outer in varied]
+            inside = self.activity.varied_values(region, moving)
+            state: _State = {}
+            for v, result in zip(region.outputs, branch.results, strict=True):
+                if result in given and v in inside:
+                    state[v] = given[result] and state.get(v, True)
+            self._heat(zip(branch.results, region.outputs, strict=True))
+            states.append(self._cotangents(region, inside, state))
+            self._heat(zip(region.inputs, branch.operands, strict=True))
+        found = []
+        for j, operand in enumerate(branch.operands):
+            inputs = [region.inputs[j] for region in branch.branches]
+            if any(v in state for v, state in zip(inputs, states, strict=True)):
+                found.append((operand, any(state.get(v, True) for v, state in zip(inputs, states, strict=True))))
+        return found
+
+    def _of_call(self, call: Call, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
+        # The derivative of a function is asked for by itself, and looked at then; see `Recursion.reverse`.
+        self.hot.update(call.operands)
+        return [(v, True) for v in call.operands if v in varied]
+
+
+def _where_finite(dead: Term, x: Term) -> Term:
+    """x, and 0 where it is not finite and counts for nothing."""
+    return where(emit("logical_and", dead, emit("logical_not", emit("isfinite", x))), 0, x)
+
+
+__all__ = ["Manner", "StrongZeros", "current_manner", "differentiating"]

@@ -1,0 +1,274 @@
+"""A cotangent that is zero because something else was selected stops, whatever the slope behind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+
+jax.config.update("jax_enable_x64", True)
+ENGINES = ("reference", "native", "dataflow")
+
+# A function that is singular at the point, and what it is kept away from by: (f, point, a point beside it).
+SINGULAR: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
+    "sqrt": (lambda xp, x: xp.sqrt(x), 0.0),
+    "log": (lambda xp, x: xp.log(x), 0.0),
+    "log1p": (lambda xp, x: xp.log1p(x), -1.0),
+    "divide": (lambda xp, x: 3.0 / x, 0.0),
+    "quotient of zeros": (lambda xp, x: xp.sin(x) / x, 0.0),
+    "reciprocal": (lambda xp, x: xp.reciprocal(x), 0.0),
+    "product with an infinite factor": (lambda xp, x: (1.0 / x) * (x + 2.0), 0.0),
+    "root of a product": (lambda xp, x: (x + 3.0) * xp.sqrt(x), 0.0),
+    "power": (lambda xp, x: x**0.3, 0.0),
+    "arccos": (lambda xp, x: xp.arccos(x), 1.0),
+    "arcsin": (lambda xp, x: xp.arcsin(x), -1.0),
+    "arctanh": (lambda xp, x: xp.arctanh(x), 1.0),
+    "arccosh": (lambda xp, x: xp.arccosh(x), 1.0),
+    "arctan2": (lambda xp, x: xp.arctan2(x, x), 0.0),
+    "exp that overflows": (lambda xp, x: xp.exp(x), 1000.0),
+    "sine of a logarithm": (lambda xp, x: xp.sin(xp.log(x)), 0.0),
+    "norm": (lambda xp, x: xp.sqrt((xp.stack([x, 2.0 * x]) ** 2).sum(0)), 0.0),
+}
+
+
+def guarded(f: Callable[[Any, Any], Any], point: float) -> Callable[[Any, Any], Any]:
+    """f beside the point, x cubed at it: the selection that gives NaN in IEEE's arithmetic."""
+    return lambda xp, x: xp.where(x == point, x**3, f(xp, x))
+
+
+def double_where(f: Callable[[Any, Any], Any], point: float) -> Callable[[Any], Any]:
+    """The same in JAX, where the singular function never sees the point."""
+
+    def function(x: Any) -> Any:
+        beside = jnp.where(x == point, point + np.copysign(0.5, 0.5 - point), x)
+        return jnp.where(x == point, x**3, f(jnp, beside))
+
+    return function
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_selection_stops_an_infinite_slope_in_all_orders(name: str, engine: str) -> None:
+    f, point = SINGULAR[name]
+    x = np.array([point, point + np.copysign(0.25, 0.5 - point)])
+    ours, jaxs = (lambda x: guarded(f, point)(cnp, x).sum()), double_where(f, point)
+    with cg.options(engine=engine):
+        value = np.asarray(cg.grad(ours)(x))
+        along = np.asarray(cg.jvp(cg.grad(ours), (x,), (np.ones(2),))[1])
+        second = np.asarray(cg.grad(lambda x: cg.grad(ours)(x).sum())(x))
+        rows = np.asarray(cg.vmap(cg.grad(ours))(x))
+        hessian = np.asarray(cg.hessian(ours)(x))
+    first = np.asarray(jax.vmap(jax.grad(jaxs))(x))
+    further = np.asarray(jax.vmap(jax.grad(jax.grad(jaxs)))(x))
+    np.testing.assert_allclose(value, first, rtol=1e-12)
+    np.testing.assert_allclose(rows, first, rtol=1e-12)
+    np.testing.assert_allclose(along, further, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(second, further, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(hessian, np.diag(further), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_without_strong_zeros_the_gradient_is_that_of_ieee(name: str) -> None:
+    f, point = SINGULAR[name]
+    function = cg.function(cg.grad(lambda x: guarded(f, point)(cnp, x)))
+    strong = float(function(point))
+    with cg.options(strong_zeros=False):
+        weak = float(function(point))
+    with np.errstate(all="ignore"):
+        expected = float(jax.grad(lambda x: guarded(f, point)(jnp, x))(point))
+    assert np.isfinite(strong)
+    np.testing.assert_array_equal(np.isnan(weak), np.isnan(expected))
+    assert float(function(point)) == strong
+
+
+def test_a_cotangent_that_happens_to_be_zero_has_a_derivative() -> None:
+    """Where (sqrt(x) - 1)^2 is selected, its second derivative at 1 is 1/2 though the first is 0."""
+
+    def f(x: Any) -> Any:
+        return cnp.where(x > 0.0, (cnp.sqrt(x) - 1.0) ** 2, 0.0)
+
+    for second in (cg.grad(cg.grad(f)), cg.hessian(f), cg.jacrev(cg.jacfwd(f)), cg.jacfwd(cg.jacfwd(f))):
+        assert float(second(1.0)) == 0.5
+    h = 1e-5
+    assert float(cg.grad(cg.grad(cg.grad(f)))(1.0)) == pytest.approx(
+        float((cg.hessian(f)(1.0 + h) - cg.hessian(f)(1.0 - h)) / (2 * h)), rel=1e-6
+    )
+
+
+def test_what_is_not_selected_keeps_its_infinite_slope() -> None:
+    assert np.isinf(cg.grad(lambda x: cnp.sqrt(x))(0.0))
+    assert np.isnan(cg.grad(lambda x: cnp.sqrt(x) * cnp.sqrt(x))(0.0))
+    assert np.isinf(cg.grad(lambda x: cnp.where(x >= 0.0, cnp.sqrt(x), 0.0))(0.0))
+
+
+def test_seeds_and_directions_that_are_zero_stop() -> None:
+    x = np.array([0.0, 4.0])
+    expected = np.array([[np.inf, 0.0], [0.0, 0.25]])
+    np.testing.assert_array_equal(cg.jacrev(cnp.sqrt)(x), expected)
+    np.testing.assert_array_equal(cg.jacfwd(cnp.sqrt)(x), expected)
+    np.testing.assert_array_equal(cg.jvp(cnp.sqrt, (x,), (np.array([0.0, 1.0]),))[1], [0.0, 0.25])
+    np.testing.assert_array_equal(cg.vjp(cnp.sqrt, x)[1](np.array([0.0, 1.0]))[0], [0.0, 0.25])
+
+
+X = np.array([0.0, 4.0, 9.0])
+MASK = np.array([0.0, 1.0, 1.0])
+SELECTIONS: dict[str, Callable[[Any], Any]] = {
+    "slice": lambda x: cnp.sqrt(x)[1:].sum(),
+    "gather": lambda x: cnp.sqrt(x)[np.array([2, 1])].sum(),
+    "scatter": lambda x: cg.numpy.asarray(cnp.sqrt(x)).at[0].set(3.0).sum(),
+    "mask of booleans": lambda x: ((x > 0.0) * cnp.sqrt(x)).sum(),
+    "mask of constants": lambda x: (MASK * cnp.sqrt(x)).sum(),
+    "one-hot product": lambda x: (np.eye(3)[1:] @ cnp.sqrt(x)).sum(),
+    "maximum": lambda x: cnp.maximum(cnp.log(x), -100.0).sum(),
+    "clip": lambda x: cnp.clip(cnp.log(x), -5.0, 50.0).sum(),
+    "extreme": lambda x: cnp.sqrt(x).max() + cnp.sqrt(x[1:]).sum(),
+    "cond under vmap": lambda x: cg.vmap(lambda v: cg.cond(v > 0.0, lambda: cnp.sqrt(v), lambda: 0.0 * v))(x).sum(),
+    "cond around": lambda x: cg.cond(x[0] > 0.0, lambda y: y.sum(), lambda y: y[1:].sum(), cnp.sqrt(x)),
+    "loop that does not run": lambda x: cg.fori_loop(0, cnp.sum(x < 0.0), lambda i, c: c + cnp.log(x).sum(), x.sum()),
+    "checkpoint": lambda x: cnp.where(x > 0.0, cg.checkpoint(lambda v: cnp.sqrt(v))(x), 0.0).sum(),
+    "sort": lambda x: cnp.sort(cnp.sqrt(x))[1:].sum(),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_kind_of_selection_stops_a_nan(name: str, engine: str) -> None:
+    f = SELECTIONS[name]
+    with cg.options(engine=engine):
+        found = np.asarray(cg.grad(f)(X))
+    assert np.isfinite(found).all(), found
+    h = 1e-6
+    for i in (1, 2):
+        step = h * np.eye(3)[i]
+        assert found[i] == pytest.approx(float((f(X + step) - f(X - step)) / (2 * h)), rel=1e-5)
+
+
+def test_a_mask_that_is_an_argument_stops_a_nan() -> None:
+    f = lambda x, mask: (mask * cnp.sqrt(x)).sum()
+    np.testing.assert_array_equal(cg.grad(f)(X, MASK), [0.0, 0.25, 1 / 6])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lanes_that_have_ended_stay_finite(engine: str) -> None:
+    """Each lane runs until its own value is 0, where the body, which goes on in the other lanes, is singular."""
+
+    def lane(x: Any, n: Any) -> Any:
+        def body(state: Any) -> Any:
+            i, v, total = state
+            return i - 1, v - 1.0, total + cnp.sqrt(v) * x
+
+        return cg.while_loop(lambda s: s[0] > 0, body, (n, x, 0.0))[2]
+
+    x, n = np.array([2.0, 5.0, 3.0]), np.array([2, 5, 3])
+    with cg.options(engine=engine):
+        found = np.asarray(cg.grad(lambda x: cg.vmap(lane)(x, n).sum())(x))
+        second = np.asarray(cg.jvp(cg.grad(lambda x: cg.vmap(lane)(x, n).sum()), (x,), (np.ones(3),))[1])
+    alone = [float(cg.grad(lambda v, k=k: lane(v, k))(v)) for v, k in zip(x, n, strict=True)]
+    again = [float(cg.grad(cg.grad(lambda v, k=k: lane(v, k)))(v)) for v, k in zip(x, n, strict=True)]
+    np.testing.assert_allclose(found, alone, rtol=1e-12)
+    np.testing.assert_allclose(second, again, rtol=1e-12)
+
+
+def test_jax_vmap_of_a_while_loop_has_finite_gradients_of_lanes_that_have_ended() -> None:
+    def lane(x: Any, n: Any) -> Any:
+        def body(state: Any) -> Any:
+            i, v, total = state
+            return i - 1, v - 1.0, total + jnp.sqrt(v) * x
+
+        return jax.lax.while_loop(lambda s: s[0] > 0, body, (n, x, 0.0))[2]
+
+    x, n = np.array([2.0, 5.0, 3.0]), np.array([2, 5, 3])
+    total = lambda x: jax.vmap(lane)(x, n).sum()
+    found = np.asarray(cg.grad(cg.from_jax(total))(x))
+    forward = np.asarray(jax.jacfwd(total)(x))
+    np.testing.assert_allclose(found, forward, rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_scan_over_padded_rows_has_finite_gradients(engine: str) -> None:
+    rows, lengths = np.array([[1.0, 4.0, 0.0], [2.0, 0.0, 0.0]]), np.array([2, 1])
+
+    def loss(w: Any) -> Any:
+        def sequence(row: Any, length: Any) -> Any:
+            def step(carry: Any, given: Any) -> Any:
+                i, x = given
+                new = carry + cnp.log(w * x) / cnp.sqrt(x)
+                return cnp.where(i < length, new, carry), None
+
+            return cg.scan(step, 0.0 * w, (np.arange(3), row))[0]
+
+        return cg.vmap(sequence)(rows, lengths).sum()
+
+    with cg.options(engine=engine):
+        found = float(cg.grad(loss)(1.5))
+    assert found == pytest.approx(sum(1 / (1.5 * np.sqrt(x)) for x in (1.0, 4.0, 2.0)), rel=1e-12)
+
+
+def test_a_line_search_that_guards_its_steps_has_finite_gradients() -> None:
+    """BFGS in one dimension with backtracking, whose quotients are guarded by `where`, to convergence and beyond."""
+
+    def solve(xp: Any, loop: Any, grad: Any, a: Any, guard: bool) -> Any:
+        def objective(x: Any) -> Any:
+            return (x * x - a) ** 2
+
+        def step(i: Any, state: Any) -> Any:
+            x, g, curvature = state
+            direction = -g * curvature
+            full = objective(x + direction) <= objective(x)
+            size = xp.where(full, 1.0, xp.where(objective(x + 0.25 * direction) <= objective(x), 0.25, 0.01))
+            moved = x + size * direction
+            new = 4.0 * moved * (moved * moved - a)
+            y, s = new - g, moved - x
+            safe = abs(y) > 1e-9
+            quotient = s / xp.where(safe, y, 1.0) if guard else s / y
+            inverse = xp.where(safe & (s * y > 0.0), abs(quotient), curvature)
+            return moved, new, inverse
+
+        x = 2.0 + 0.0 * a
+        return loop(0, 40, step, (x, 4.0 * x * (x * x - a), 0.05 + 0.0 * a))[0]
+
+    a = 3.0
+    ours = float(cg.grad(lambda a: solve(cnp, cg.fori_loop, cg.grad, a, False))(a))
+    judge = float(jax.jacfwd(lambda a: solve(jnp, jax.lax.fori_loop, jax.grad, a, True))(a))
+    assert ours == pytest.approx(judge, rel=1e-9)
+    assert ours == pytest.approx(0.5 / np.sqrt(a), rel=1e-6)
+
+
+def test_the_analysis_leaves_products_alone() -> None:
+    """A loop of bounded operations has no strong product, though rows are read and masks selected in it."""
+
+    def f(w: Any, xs: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            new = cnp.tanh(w * h + x)
+            return cnp.where(x > 0.0, new, h), None
+
+        return cg.scan(step, xs[0], xs)[0]
+
+    text = str(cg.function(cg.grad(f)).graph(0.5, X))
+    assert "strong_multiply" not in text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_check_nans_of_gradients_passes_over_what_is_masked_and_stops_at_the_first_cotangent(engine: str) -> None:
+    masked = lambda x: cnp.where(x > 0.0, cnp.log(x), 0.0).sum()
+    wrong = lambda x: cnp.where(x > 0.0, cnp.log(x), cnp.sqrt(x)).sum()
+    x = np.array([0.0, 4.0])
+    with cg.options(engine=engine, check_nans="gradients"):
+        np.testing.assert_array_equal(cg.grad(masked)(x), [0.0, 0.25])
+        np.testing.assert_array_equal(cg.function(cg.grad(masked))(x), [0.0, 0.25])
+        with pytest.raises(cg.errors.NonFiniteError, match="a cotangent is an Inf: the derivative of sqrt"):
+            cg.grad(wrong)(x)
+    with cg.options(engine=engine, check_nans=True), pytest.raises(cg.errors.NonFiniteError, match="makes an Inf"):
+        cg.grad(masked)(x)
+
+
+def test_check_nans_takes_no_other_word() -> None:
+    with pytest.raises(cg.errors.UserInputError, match="check_nans"), cg.options(check_nans="forward"):
+        pass
