@@ -312,8 +312,8 @@ def test_modules_stay_readable() -> None:
 
 def test_tests_find_each_other_by_the_settings_alone() -> None:
     """`pythonpath` in setup.cfg; only programs that start by themselves say where they lie."""
-    starts = {ROOT / f"tests/{name}/__main__.py" for name in ("random_jaxprs", "random_programs")}
-    starts.add(ROOT / "tests/mpi/test_dataflow_ranks.py")
+    starts = {ROOT / f"tests/{name}/__main__.py" for name in ("random_jaxprs", "random_programs", "size_sweep")}
+    starts |= {ROOT / "tests/mpi/test_dataflow_ranks.py", ROOT / "tests/native/test_size_sweep.py"}
     edits = re.compile(r"sys\.path\.(insert|append)\(")
     found = [path for path in (ROOT / "tests").rglob("*.py") if edits.search(path.read_text())]
     assert set(found) <= starts, found
