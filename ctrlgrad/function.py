@@ -238,6 +238,9 @@ class Function:
             return self.fn(*args, **kwargs)
 
         what = f"{self.name}: the result"
+        fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
+        roots = [*fixed, *code_in(tree.unflatten(treedef, known))]
+        before = self._watch(roots, [])
         with trace.capturing() as held:
             traced = Traced(self.name, call, inputs, what=what, builder=Builder(name=self.name))
             graph = traced.finish()
@@ -245,8 +248,7 @@ class Function:
         found, constants = shared(without_calls(graph))
         captured = [_users_own(x, held) for x in constants]
         own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
-        fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
-        watched = self._watch([*fixed, *code_in(tree.unflatten(treedef, known))], own)
+        watched = self._watch(roots, own).without_own(before)
         return Concrete(tuple(types), graph, traced.treedef, simplified(found), captured, watched, empty)
 
     def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:

@@ -20,7 +20,7 @@ from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Value, close
+from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Use, Value, close
 from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ir.flow import passed_on
 from ctrlgrad.ops.term import Term, constant, emit, zeros
@@ -76,6 +76,9 @@ class _Masked:
         }
         for place in self.threads.values():
             self.lanes[place] = as_ragged(self.lanes[place], batcher.rows)
+        # The same for the arrays of which every branch returns the one that it got, with elements updated or not.
+        places = [_updated_place(branch, self.lanes, position) for position in range(len(branch.results))]
+        self.arrays = {p: place for p, place in enumerate(places) if place is not None and places.count(place) == 1}
 
     def run(self) -> list[Lane]:
         masks = self._masks()
@@ -100,6 +103,8 @@ class _Masked:
     def _blank(self, position: int) -> Lane:
         """A result before any branch has run."""
         batcher, t = self.batcher, self.branch.results[position].type
+        if position in self.arrays:
+            return self.lanes[self.arrays[position]]
         if isinstance(t, TensorType):
             count = batcher.rows.count(batcher.builder)
             blank = zeros(batcher.builder, t.dtype, [count, *(0 if d is None else d for d in t.shape)])
@@ -112,7 +117,7 @@ class _Masked:
     def _side(self, region: Graph, mask: Term, decided: Term | None, sofar: list[Lane]) -> list[Lane]:
         batcher = self.batcher
         operands = list(self.lanes)
-        for position, place in self.threads.items():
+        for position, place in (*self.threads.items(), *self.arrays.items()):
             operands[place] = sofar[position]
 
         def skip(builder: Builder) -> list[Term]:
@@ -131,12 +136,17 @@ class _Masked:
 
         some = emit("any", mask, axes=(0,), keepdims=False)
         results = [x.value for x in choose(batcher.builder, some, [skip, enter])]
-        return [
+        joined = [
             arriving(
                 batcher.builder, RAGGED if isinstance(v.type, StackType) else ROWS, v.type, results, guard_of(lane)
             )
             for v, lane in zip(self.branch.results, sofar, strict=True)
         ]
+        for position in self.arrays:
+            before, value = sofar[position], joined[position]
+            assert isinstance(before, Batched) and isinstance(value, Batched)
+            joined[position] = before.followed_by(value.value)
+        return joined
 
     def _joined(
         self, inner: Batcher, mask: Term, decided: Term | None, position: int, lane: Lane, before: Lane
@@ -144,6 +154,9 @@ class _Masked:
         """A branch's result in the rows that took it, else what was there before."""
         builder, t = inner.builder, self.branch.results[position].type
         mask = Term(builder, mask.value)
+        if position in self.arrays:
+            assert isinstance(lane, Batched) and isinstance(before, Batched) and lane.keeps(before.value)
+            return [Term(builder, lane.value)]
         if isinstance(t, TensorType):
             (old,) = (Term(builder, v) for v in _values(before))
             new = inner.seen(lane, t)
@@ -168,6 +181,19 @@ class _Masked:
         if position not in self.threads:
             ragged = merged(mask, unguarded(ragged, builder), before, inner.rows)
         return [Term(builder, ragged.buffer), Term(builder, ragged.lengths)]
+
+
+def _updated_place(branch: Branch, lanes: Sequence[Lane], position: int) -> int | None:
+    """The operand with rows that a result is, with elements updated or not, whichever side is taken."""
+    places: set[int | None] = set()
+    for region in branch.branches:
+        makers = {v: node for node in region.nodes for v in node.results}
+        value = region.outputs[position]
+        while (node := makers.get(value)) is not None and node.op.use(0) is Use.UPDATE:
+            value = node.operands[0]
+        places.add(region.inputs.index(value) if value in region.inputs else None)
+    place = places.pop() if len(places) == 1 else None
+    return place if place is not None and isinstance(lanes[place], Batched) else None
 
 
 def _values(lane: Lane) -> list[Value]:

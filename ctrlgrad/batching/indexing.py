@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.batching.batcher import Batcher
-from ctrlgrad.batching.lanes import Batched, Lane, set_apart
+from ctrlgrad.batching.lanes import Batched, Guard, Lane, fit, nothing, set_apart
 from ctrlgrad.batching.slices import with_positions
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
-from ctrlgrad.ops.term import Term, emit, reshape, transpose
+from ctrlgrad.ops.term import Term, constant, emit, reshape, transpose
 from ctrlgrad.records import record
 
 
@@ -127,15 +127,19 @@ def _getitem(batcher: Batcher, node: Node) -> Sequence[Lane]:
         return by_positions
     x, *indices = node.operands
     lane = batcher.lanes[x]
-    if not isinstance(lane, Batched) or all(batcher.is_same(v) for v in indices):
+    shared = all(batcher.is_same(v) for v in indices)
+    if not isinstance(lane, Batched):
         operand, own = batcher.term(x), None
     else:
         # A ghost reads the row that it follows where it lies: reading costs a row, whatever x's size.
         operand = Term(batcher.builder, lane.value)
         own = batcher.rows.iota(batcher.builder) if lane.guard is None else Term(batcher.builder, lane.guard.source)
     index = _index(batcher, node, indices, own)
-    result = emit("getitem", operand, *index.operands, key=index.key)
-    return [batcher.lane(_ordered(result, index.order))]
+    result = _ordered(emit("getitem", operand, *index.operands, key=index.key), index.order)
+    if shared and isinstance(lane, Batched) and lane.guard is not None:
+        # Every row has read its own.
+        return [Batched(batcher.builder, fit(result, batcher.rows.of(node.result.tensor)).value, lane.guard)]
+    return [batcher.lane(result)]
 
 
 def _ordered(x: Term, order: tuple[int, ...]) -> Term:
@@ -148,13 +152,31 @@ def _update(batcher: Batcher, node: Node) -> Sequence[Lane]:
     if by_positions is not None:
         return by_positions
     x, value, *indices = node.operands
-    target = batcher.batched(x)
     per_row = not all(batcher.is_same(v) for v in indices)
     index = _index(batcher, node, indices, batcher.rows.iota(batcher.builder) if per_row else None)
     given = _value(batcher, value, index)
-    if node.op.name == "setitem" and per_row and all(v.tensor.rank == 0 for v in indices):
-        return [batcher.lane(set_apart(target, given, index.operands, index.key))]
-    return [batcher.lane(emit(node.op.name, target, given, *index.operands, key=index.key))]
+    apart = node.op.name == "setitem" and per_row and all(v.tensor.rank == 0 for v in indices)
+    lane = batcher.lanes[x]
+    guarded = lane if isinstance(lane, Batched) and lane.guard is not None else None
+    target = batcher.batched(x) if guarded is None else Term(batcher.builder, guarded.value)
+    if guarded is not None and guarded.guard is not None:
+        given = _in_place_of_ghosts(node.op.name, target, given, index, guarded.guard)
+    if apart:
+        updated = set_apart(target, given, index.operands, index.key)
+    else:
+        updated = emit(node.op.name, target, given, *index.operands, key=index.key)
+    return [batcher.lane(updated) if guarded is None else guarded.followed_by(updated.value)]
+
+
+def _in_place_of_ghosts(op: str, target: Term, given: Term, index: _Index, guard: Guard) -> Term:
+    """The value of an update, where ghosts write what is there already: that costs what is written, not the array."""
+    mask = Term(target.builder, guard.mask)
+    mask = emit("expand_dims", mask, axes=tuple(a for a in range(len(index.order)) if a != index.order[0]))
+    if op == "setitem":
+        still = emit("getitem", target, *index.operands, key=index.key)
+    else:
+        still = constant(target.builder, nothing(target), target.dtype)
+    return emit("where", mask, given, still)
 
 
 def _value(batcher: Batcher, value: Value, index: _Index) -> Term:

@@ -133,11 +133,15 @@ class Fresh:
 
 @record(eq=False, frozen=False)
 class Batched:
-    """A tensor with the rows along axis 0; with a guard, `value` holds every row's own."""
+    """A tensor with the rows along axis 0; with a guard, `value` holds every row's own.
+
+    `updated` is the value that this one was made of by updates that left the ghosts' rows as they were.
+    """
 
     builder: Builder
     value: Value
     guard: Guard | None = None
+    updated: Value | None = None
     _redirected: Value | None = field(default=None, repr=False)
 
     def seen(self) -> Value:
@@ -147,6 +151,14 @@ class Batched:
         if self._redirected is None:
             self._redirected = redirect(Term(self.builder, self.value), self.guard).value
         return self._redirected
+
+    def followed_by(self, value: Value) -> Batched:
+        """The lane of a value that is this one with elements updated, but not those of ghosts."""
+        return Batched(self.builder, value, self.guard, self.updated or self.value)
+
+    def keeps(self, before: Value) -> bool:
+        """Return True where ghosts still have their rows of `before`."""
+        return self.guard is not None and before in (self.value, self.updated)
 
 
 @record(eq=False, frozen=False)
@@ -237,11 +249,16 @@ def common(x: Term, of: str) -> Term:
 def set_apart(x: Term, value: Term, indices: Sequence[Term], key: Key) -> Term:
     """`setitem` at positions of which none stands twice, so that its derivative need not look for the last one.
 
-    Adding to zeros instead of writing lets the cotangent of a written row cost that row, not the array. The zeros are
-    negative: what is added to them keeps its sign where it is zero itself.
+    Adding to zeros instead of writing lets the cotangent of a written row cost that row, not the array.
     """
     if not x.tensor.is_differentiable:
         return emit("setitem", x, value, *indices, key=key)
-    zero = complex(-0.0, -0.0) if x.dtype.kind == "c" else -0.0
-    cleared = emit("setitem", x, constant(x.builder, zero, x.dtype), *indices, key=key)
+    cleared = emit("setitem", x, constant(x.builder, nothing(x), x.dtype), *indices, key=key)
     return emit("additem", cleared, value, *indices, key=key)
+
+
+def nothing(x: Term) -> complex:
+    """The number that changes no bit of what it is added to: a negative zero for floats."""
+    if not x.tensor.is_differentiable:
+        return 0
+    return complex(-0.0, -0.0) if x.dtype.kind == "c" else -0.0

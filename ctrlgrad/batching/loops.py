@@ -138,6 +138,9 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
             assert isinstance(before, Batched)
             if None in t.shape:
                 rows.require_one_size()
+            if isinstance(lane, Batched) and lane.keeps(before.value):
+                outputs.append(lane.value)
+                continue
             outputs.append(_kept(active, inner.seen(lane, t), Term(builder, before.value)).value)
             continue
         assert isinstance(before, Ragged)

@@ -87,6 +87,16 @@ class Watched:
             # A variable that is no more, a container that another thread changes.
             return False
 
+    def without_own(self, before: Watched) -> Watched:
+        """Without the containers that the function itself has changed while it was traced, as a list of its calls."""
+        was = {id(container): elements for container, elements in before.containers}
+        self.containers = [
+            (x, now)
+            for x, now in self.containers
+            if len(then := was.get(id(x), now)) == len(now) and all(map(is_, then, now))
+        ]
+        return self
+
     def lines(self) -> list[str]:
         """A line about each number and array that was reached: where it is, and when it is read."""
         read = {id(y) for x in self.inputs for y in _bases(x)}

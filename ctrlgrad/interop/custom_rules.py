@@ -17,10 +17,11 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters import ad
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float
-from ctrlgrad.interop.primitives import Equation, entry, unsupported
+from ctrlgrad.interop.primitives import Equation, entry, shown, unsupported
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.records import record
@@ -96,7 +97,18 @@ class _Call:
         return self.equation.read(_called(self.equation), *inputs)
 
     def alone(self, perturbed: Positions) -> _Alone:
-        return _Alone(self.equation, tuple(i for i in perturbed if i in self.places))
+        alone = _Alone(self.equation, tuple(i for i in perturbed if i in self.places))
+        # The first operands are what the function closes over: its rule knows nothing of them.
+        closed_over = [alone.inputs[i] for i in alone.floats if i < self.equation.params.get("num_consts", 0)]
+        if closed_over:
+            raise DifferentiationError(
+                f"from_jax: a function with a {self.kind} rule closes over a value that is differentiated",
+                source=self.source,
+                expected="a rule for each value that has a derivative; JAX refuses this, too",
+                got="closed over: " + shown(closed_over),
+                hint="pass the value as an argument of the function, or close over jax.lax.stop_gradient of it",
+            )
+        return alone
 
     def recorded(self, later: type[LaterPush]) -> Any:
         return record_call(later, self, f"JAX's {self.kind}", self)
@@ -113,9 +125,32 @@ class _Jvp(_Call):
             return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
 
         jaxpr = self.equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
-        push = lambda values: self.equation.read(jaxpr, *values)
+        push = lambda values: self.equation.read(_closed(self.equation, jaxpr, values), *values)
         given = [*self.inputs, *alone.operands(self.inputs)]
         return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
+
+
+def _closed(equation: Equation, rule: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr of a rule, with the values of the equation's operands for the tracers among its constants.
+
+    A function among a rule's `nondiff_argnums` may close over a value that was traced with the program. JAX makes it an
+    operand of the equation, but not of its rule.
+    """
+    operands = {id(atom): value for atom, value in zip(equation.jax.invars, values, strict=False)}
+
+    def known(x: Any) -> Any:
+        if not isinstance(x, jax.core.Tracer):
+            return x
+        try:
+            return operands[id(getattr(x, "val", None))]
+        except KeyError:
+            raise unsupported(
+                equation,
+                "its rule closes over a traced value that the function does not use",
+                "pass the value as an argument of the function",
+            ) from None
+
+    return ClosedJaxpr(rule.jaxpr, [known(x) for x in rule.consts])
 
 
 @record

@@ -24,7 +24,7 @@ from ctrlgrad.function import Function, function
 from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_float0, is_key, static_argument, tensor_type
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.program import traced
-from ctrlgrad.interop.reader import Reader
+from ctrlgrad.interop.reader import Reader, without_refs
 from ctrlgrad.interop.settings import has_x64, x64_as
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
@@ -121,6 +121,11 @@ class _FromJax:
         self._programs: Recent[Any, _Program] = Recent(SIGNATURES)
         self._told = False
 
+    @property
+    def of_jax(self) -> Callable[..., Any] | None:
+        """The JAX function itself, by which `check_grads` judges; None where it is traced by a setting of its own."""
+        return self.fn if self.x64 in (None, has_x64()) else None
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
@@ -144,8 +149,9 @@ class _FromJax:
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
         flat = Flat(self.fn, treedef, kinds)
-        closed = jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays))
-        return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]))
+        before = watch([self.fn, *code_in(kinds)])
+        closed = without_refs(jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays)))
+        return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]).without_own(before))
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its abstract value, or the value itself."""

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax._src.state.discharge import discharge_state
 from jax.extend.core import ClosedJaxpr, Literal
 
 from ctrlgrad.errors import TypeMismatchError, locate
 from ctrlgrad.frontend.apply import cast, tensor_type, type_of
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     arrays,
     bit_generator,
@@ -39,6 +41,7 @@ from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, ja
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
 
+_REFS = frozenset(["new_ref", "empty_ref"])
 _JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
 
 
@@ -62,7 +65,7 @@ class Reader:
             return constant(atom.val, atom.aval) if isinstance(atom, Literal) else values[atom]
 
         for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
-            values[var] = constant(const, var.aval)
+            values[var] = const if isinstance(const, Tensor) else constant(const, var.aval)
         values.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
             results = self.equation(eqn, [value(x) for x in eqn.invars])
@@ -111,6 +114,11 @@ class Reader:
             return jax.make_jaxpr(fn)(*avals)
 
 
+def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A jaxpr whose references to arrays (`jax.new_ref`) are values that are passed on: JAX rewrites it."""
+    return discharge_state(closed) if any(eqn.primitive.name in _REFS for eqn in closed.jaxpr.eqns) else closed
+
+
 def source_of(eqn: Any) -> Source | None:
     """The line of the user's that made an equation."""
     traceback = eqn.source_info.traceback
@@ -121,4 +129,4 @@ def source_of(eqn: Any) -> Source | None:
     return None
 
 
-__all__ = ["Reader", "jax_primitive"]
+__all__ = ["Reader", "jax_primitive", "without_refs"]

@@ -140,6 +140,7 @@ class JaxFunction:
         return signature, [_array(x, kind) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, Leaf)]
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
+        before = watch([self.fn, *code_in(kinds)])
         flat = Flat(self.fn, treedef, kinds, _narrow)
         inputs: list[Leaf] = flat.arrays
         types: list[Any] = [leaf.type for leaf in inputs]
@@ -164,7 +165,7 @@ class JaxFunction:
         graph = simplify(program.graph)
         reason = obstacle(graph)
         explanation = Explanation("pure JAX" if reason is None else "one primitive", reason)
-        return _Signature(flat, program, graph, explanation, watch([self.fn, *code_in(kinds)]))
+        return _Signature(flat, program, graph, explanation, watch([self.fn, *code_in(kinds)]).without_own(before))
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its type, weak as JAX has it, or the value itself."""

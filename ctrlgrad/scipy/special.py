@@ -48,6 +48,16 @@ def _safe(x: Any, is_zero: Any) -> Any:
     return cnp.where(is_zero, 1.0, x)
 
 
+def _times_log(x: Any, y: Any, log: Any, end: float) -> Any:
+    """x log(y), and 0 where x is 0, with the slope log(y) in x also where it is infinite: at `end` and at infinity."""
+    is_off = (x == 0) & ~((y > end) & (y < np.inf))
+    is_end = is_off & ((y == end) | (y == np.inf))
+    # A square root is 0 at 0, with an infinite slope.
+    root = cnp.sqrt(cnp.where(is_end, cnp.where(cnp.signbit(x), -x, x), 1.0))
+    steep = cnp.where(cnp.signbit(x) == (y == end), root, -root) + 0.0
+    return cnp.where(is_off, cnp.where(is_end, steep, 0.0), x * log(_safe(y, is_off)))
+
+
 @in_single
 def xlogy(x: Any, y: Any) -> Any:
     """x log(y), and 0 where x is 0.
@@ -56,7 +66,7 @@ def xlogy(x: Any, y: Any) -> Any:
     0.0
     """
     x, y = floats(x), floats(y)
-    return cnp.where(x == 0, 0.0, x * cnp.log(_safe(y, x == 0)))
+    return _times_log(x, y, cnp.log, 0.0)
 
 
 @in_single
@@ -67,7 +77,7 @@ def xlog1py(x: Any, y: Any) -> Any:
     0.0
     """
     x, y = floats(x), floats(y)
-    return cnp.where(x == 0, 0.0, x * cnp.log1p(_safe(y, x == 0)))
+    return _times_log(x, y, cnp.log1p, -1.0)
 
 
 @in_single

@@ -56,7 +56,8 @@ def check_grads(
         order: the highest order of derivatives. Order k is the gradient of order k - 1 along a random direction.
         modes: "rev" for reverse mode, "fwd" for forward mode; above order 1 also every combination of them.
         against: "finite_differences" (the reference engine, central differences in the arguments' dtype along
-            random directions) and "jax" (the forward graph as a JAX function, differentiated by JAX).
+            random directions) and "jax" (the forward graph as a JAX function, differentiated by JAX; of a function
+            that `from_jax` has made the JAX function itself, unless JAX refuses to differentiate it).
         rtol, atol: the tolerance, `atol + rtol * scale`. By default it follows the coarsest dtype of the
             program, the order, and the conditioning measured at `args`; the report says what it was.
         seed: of the random cotangents and directions.
@@ -122,7 +123,8 @@ def compare(
     tolerances = Tolerances(coarsest_epsilon(graph), rtol, atol)
     check = _Check(subject, gradient, jvp, directions, tolerances, rng)
     if "jax" in against:
-        check.use_jax(graph)
+        original = getattr(fn, "of_jax", None)
+        check.use_jax(graph, None if original is None else subject.scalar_of(original))
     for k in range(1, order + 1):
         for chain in product(modes, repeat=k):
             check.derivative(chain, differences="finite_differences" in against)
@@ -182,9 +184,9 @@ class _Check:
     # Graphs of s_0, s_1, ... by the modes that give them.
     scalars: dict[tuple[str, ...], Graph] = field(default_factory=dict)
 
-    def use_jax(self, graph: Graph) -> None:
-        """Translate the scalar function, and compare its value."""
-        self.judge = _jax_judge().JaxJudge(graph, self.subject.leaves, self.subject.wrt)
+    def use_jax(self, graph: Graph, original: Function | None) -> None:
+        """Translate the scalar function, unless it was read from JAX, and compare its value."""
+        self.judge = _jax_judge().JaxJudge(graph, self.subject.leaves, self.subject.wrt, original=original)
         judged = self.jax(1)
         (value,), (moved,) = self.evaluated(graph)
         self.elementwise("value", 0, "", value, judged.value, moved)
@@ -257,7 +259,7 @@ class _Check:
         self, path: str, order: int, label: str, found: np.ndarray, expected: np.ndarray, moved: float
     ) -> None:
         """A row for an array against JAX's; elements of which JAX's own derivative is NaN are not judged."""
-        judge = f"jax ({self.judge.translation.form})"
+        judge = self.judge.name
         scale = _largest(expected)
         if found.shape != expected.shape or found.dtype != expected.dtype:
             note = f"{found.dtype.name}{list(found.shape)}, not {expected.dtype.name}{list(expected.shape)}"

@@ -36,13 +36,26 @@ class JaxDerivative:
 class JaxJudge:
     """Judges one scalar graph at one point.
 
-    `wrt` names the inputs to differentiate; the others stay as they are.
+    `wrt` names the inputs to differentiate; the others stay as they are. `original` is the JAX function that the graph
+    was read from: it is judged by in place of a translation of the graph, unless JAX refuses to differentiate it.
     """
 
-    def __init__(self, graph: Graph, arguments: Sequence[Any], wrt: Sequence[int], form: Form | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        arguments: Sequence[Any],
+        wrt: Sequence[int],
+        form: Form | None = None,
+        original: Callable[..., Any] | None = None,
+    ) -> None:
         self.arguments = [np.asarray(x) for x in arguments]
         self.wrt = tuple(wrt)
         self.translation = translate(graph, self.arguments, form)
+        self.original = original
+
+    @property
+    def name(self) -> str:
+        return f"jax ({self.translation.form})" if self.original is None else "jax (original)"
 
     def derivative(self, directions: Sequence[Leaves] = ()) -> JaxDerivative:
         """The value and gradient of s_k for k directions, each with one array per differentiated input."""
@@ -50,6 +63,14 @@ class JaxJudge:
 
     def derivatives(self, directions: Sequence[Leaves] = ()) -> list[JaxDerivative]:
         """The same of s_0, ..., s_k: the last one computes those before it on its way, in one compiled program."""
+        if self.original is not None:
+            try:
+                # By the setting of the caller, by which the graph was read.
+                found = jax.jit(self._pairs(directions))(self._point())
+                return [self._cast(value, gradient) for value, gradient in found]
+            except Exception:
+                # JAX has no reverse mode of `lax.while_loop`, and packages refuse derivatives by errors of their own.
+                self.original = None
         with x64():
             found = self.translation.run(self._pairs(directions), self._point())
             return [
@@ -67,6 +88,12 @@ class JaxJudge:
             value, slope = self.translation.run(both, self._point())
             return np.asarray(value), np.asarray(slope)
 
+    def _cast(self, value: Any, gradient: Sequence[Any]) -> JaxDerivative:
+        """A derivative of the original, in the dtypes of the arguments."""
+        dtypes = [self.arguments[position].dtype for position in self.wrt]
+        gradient = tuple(np.asarray(g, dtype) for g, dtype in zip(gradient, dtypes, strict=True))
+        return JaxDerivative(np.asarray(value), gradient, self.translation.form)
+
     def _point(self) -> tuple[Any, ...]:
         # `jnp.asarray` would compile a copy for each shape.
         return tuple(jax.device_put(self.arguments[position]) for position in self.wrt)
@@ -75,6 +102,8 @@ class JaxJudge:
         arguments: list[Any] = list(self.arguments)
         for position, x in zip(self.wrt, point, strict=True):
             arguments[position] = x
+        if self.original is not None:
+            return self.original(*arguments)
         (result,) = self.translation.function(*arguments)
         return result
 

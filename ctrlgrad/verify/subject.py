@@ -41,6 +41,8 @@ class Subject:
     wrt: tuple[int, ...]
     paths: tuple[str, ...]
     scalar: Function
+    # The same of another function of the arguments.
+    scalar_of: Callable[[Function], Function]
     # Trace a function of the leaves, and one of the leaves and a tangent for each that is differentiated.
     graph: Tracer
     graph_with_tangents: Tracer
@@ -102,7 +104,7 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
             hint="pass floats: x.astype(float), or 1.0 in place of 1",
         )
 
-    def flat(*inputs: Any) -> Any:
+    def flat(*inputs: Any, fn: Function = fn) -> Any:
         merged = list(everything)
         for position, x in zip(kept, inputs, strict=True):
             merged[position] = x
@@ -117,10 +119,11 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
 
     cotangents = _cotangents(graph(flat), leaves, rng)
 
-    def scalar(*inputs: Any) -> Any:
-        return _weighted(flat(*inputs), cotangents)
+    def scalar_of(fn: Function) -> Function:
+        return lambda *inputs: _weighted(flat(*inputs, fn=fn), cotangents)
 
-    return Subject(leaves, wrt, tuple(paths[position] for position in wrt), scalar, graph, graph_with_tangents)
+    names = tuple(paths[position] for position in wrt)
+    return Subject(leaves, wrt, names, scalar_of(fn), scalar_of, graph, graph_with_tangents)
 
 
 def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[np.ndarray | None]:

@@ -154,6 +154,15 @@ def test_a_counter_of_the_function_itself_is_no_change() -> None:
     assert (count, seen, f.traces) == (1, [1], 1)
 
 
+def test_a_list_of_the_functions_calls_is_no_change_for_other_signatures() -> None:
+    seen: list[Any] = []
+    f = cg.function(lambda x: (seen.append(x.dtype), x * rate)[1])
+    for _ in range(3):
+        f(np.float32(1.0))
+        f(1.0)
+    assert f.traces == len(seen) == 2
+
+
 def test_a_flag_that_goes_back_and_forth_is_compiled_once_each(compilations: list[Any]) -> None:
     f = cg.function(lambda x: cnp.sin(x) if flag else cnp.cos(x))
     for k in range(8):

@@ -29,9 +29,9 @@ from ctrlgrad.frontend.array.elementwise import (
     isnan,
     log,
     log2,
-    sign,
     signbit,
     sin,
+    sqrt,
     stop_gradient,
     trunc,
 )
@@ -78,12 +78,16 @@ def cbrt(x: Any) -> Any:
     3.0
     """
     x = floats("cbrt", x)
-    size = absolute(x)
-    safe = where((size > 0) & (size < np.inf), size, 1)
+    is_negative = signbit(x)
+    size = where(is_negative, -x, x)
+    is_ordinary = (size > 0) & (size < np.inf)
+    safe = where(is_ordinary, size, 1)
     root = exp(log(safe) * dtype_of(x).type(1 / 3))
     # A step of Newton's method brings the last digits.
     root = root - (root - safe / (root * root)) * dtype_of(x).type(1 / 3)
-    return where((size > 0) & (size < np.inf), sign(x) * root, x)
+    # The square root has the values and slopes of the cube root at 0 and at infinity.
+    root = where(is_ordinary, root, sqrt(where(is_ordinary, 1, size)))
+    return where(is_negative, -root, root)
 
 
 @array_function()

@@ -7,7 +7,7 @@ it runs. Where sizes of what it carries change, they count as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class _Read:
         inputs: arrays and sequences of them, of the types that the body will be called with.
     """
 
-    def __init__(self, body: Body, *inputs: Any) -> None:
+    def __init__(self, body: Callable[..., list[Any]], *inputs: Any) -> None:
         leaves, treedef = tree.flatten(inputs)
         self._traced = Traced(
             "body", lambda given: body(*tree.unflatten(treedef, given)), leaves_of(leaves, [None] * len(leaves))
@@ -85,7 +85,8 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
     if not all(map(is_array, carried)) and _is_known(node):
         return _unrolled(node, body, carried)
     # Where the body runs, the loop is to go on.
-    read = _Read(lambda i, *values: body(i, np.bool_(True), *values), recorded(np.int64(0)), *map(_traced, carried))
+    going_on: Callable[..., list[Any]] = lambda i, *values: body(i, np.bool_(True), *values)
+    read = _Read(going_on, recorded(np.int64(0)), *map(_traced, carried))
     condition, after, rows = read.results[0], read.results[1 : 1 + held], read.results[1 + held :]
     if any(_structure(a) != _structure(b) for a, b in zip(carried, after, strict=True)):
         return _unrolled(node, body, carried)
@@ -94,9 +95,8 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
     grows = [_changed(a, b) for a, b in zip(carried, after, strict=True)]
     if most is not None and not isinstance(most, Tensor) and always and not any(grows):
         return _counted(read, int(np.reshape(most, ())), carried)
-    if any(grows):
-        # Sizes count as unknown: it is read once more.
-        read = lambda i, *values: body(i, np.bool_(True), *values)
+    # Where sizes count as unknown, the body is read once more.
+    iteration = going_on if any(grows) else read
     carried = tuple(unknown_dims(recorded(x), axes) if axes else x for x, axes in zip(carried, grows, strict=True))
     arrays = [TensorArray(y.dtype, None, known_shape(y)) for y in rows]
     count = None if most is None else cnp.reshape(most, ())
@@ -108,7 +108,7 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
 
     def step(state: Any) -> Any:
         i, _, values, arrays = state
-        results = read(i, *values)
+        results = iteration(i, *values)
         values = [_forgotten(x, axes) for x, axes in zip(results[1 : 1 + held], grows, strict=True)]
         arrays = [a.write(i, y) for a, y in zip(arrays, results[1 + held :], strict=True)]
         return i + np.int64(1), cnp.reshape(results[0], ()), values, arrays

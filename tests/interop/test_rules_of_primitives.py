@@ -1,0 +1,251 @@
+"""Primitives with derivatives of their own keep them, in and outside of batches, scans and branches; primitives that
+no table names are read by what JAX knows of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from interop.libraries import close, directional
+from jax import lax
+from jax.experimental import sparse
+from jax.sharding import Mesh, PartitionSpec
+
+import ctrlgrad as cg
+from ctrlgrad.errors import DifferentiationError, GradientMismatch, UnsupportedPrimitiveError
+from ctrlgrad.interop.primitives import TABLE
+
+X = np.array([0.5, 0.9, 1.4])
+DENSE = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0], [0.0, 0.0, 4.0]])
+
+
+def judged(fn: Callable[..., Any], x: np.ndarray = X, tolerance: float = 1e-8, jax_can: bool = True) -> None:
+    """Value, gradient and forward mode, against JAX and against finite differences."""
+    with jax.enable_x64(True), cg.options(engine="reference"):
+        read, compiled = cg.from_jax(fn), jax.jit(fn)
+        close(read(x), compiled(x), tolerance)
+        gradient = cg.grad(read)(x)
+        if jax_can:
+            close(gradient, jax.jit(jax.grad(fn))(x), tolerance)
+        difference, found = directional(compiled, (x,), (gradient,))
+        assert found == pytest.approx(difference, rel=1e-6, abs=1e-6)
+
+
+def rooted(name: str) -> Callable[[Any], Any]:
+    optimistix = pytest.importorskip("optimistix")
+    equation = lambda y, a: y**2 - a
+    if name == "Bisection":
+        solver, bounds = optimistix.Bisection(1e-12, 1e-12), {"lower": 0.0, "upper": 5.0}
+        return lambda a: optimistix.root_find(equation, solver, jnp.array(1.0), a, options=bounds).value
+    solver = getattr(optimistix, name)(1e-11, 1e-11)
+    return lambda a: optimistix.root_find(
+        equation, solver, jnp.array([1.0, 2.0]), a * jnp.array([1.0, 2.0])
+    ).value.sum()
+
+
+@pytest.mark.parametrize("name", ["Newton", "Chord", "Dogleg", "Bisection"])
+def test_a_batch_of_roots_has_the_derivative_of_the_equation(name: str) -> None:
+    root = rooted(name)
+    judged(lambda x: jnp.sum(jax.vmap(root)(x) * jnp.arange(1.0, 4.0)))
+
+
+def solved(name: str) -> Callable[[Any], Any]:
+    lineax, matrix = pytest.importorskip("lineax"), jnp.array([[3.0, 1.0], [1.0, 2.0]])
+    solver = getattr(lineax, name)(*((1e-12, 1e-12) if name in ("CG", "GMRES") else ()))
+    tag = lineax.positive_semidefinite_tag if name in ("Cholesky", "CG") else ()
+
+    def solve(a: Any) -> Any:
+        operator = lineax.MatrixLinearOperator(matrix * a + jnp.eye(2), tag)
+        return lineax.linear_solve(operator, a * jnp.array([1.0, 2.0]) + 1.0, solver).value.sum()
+
+    return solve
+
+
+@pytest.mark.parametrize("name", ["LU", "QR", "Cholesky", "CG"])
+@pytest.mark.parametrize("around", ["vmap", "vmap of vmap", "scan", "cond"])
+def test_a_linear_solution_has_the_derivative_of_the_equation(name: str, around: str) -> None:
+    solve = solved(name)
+    forms: dict[str, Callable[[Any], Any]] = {
+        "vmap": lambda x: jnp.prod(jax.vmap(solve)(x)),
+        "vmap of vmap": lambda x: jnp.prod(jax.vmap(jax.vmap(solve))(jnp.stack([x, x + 0.5]))),
+        "scan": lambda x: lax.scan(lambda c, a: (c * solve(a), None), 1.0, x)[0],
+        "cond": lambda x: jnp.prod(jax.vmap(lambda a: lax.cond(a > 0.7, solve, jnp.sin, a))(x)),
+    }
+    judged(forms[around])
+
+
+def inlined_not() -> Callable[[Any], Any]:
+    internal = pytest.importorskip("equinox.internal")
+    return internal.noinline(lambda y: jnp.sin(y) * y)
+
+
+@pytest.mark.parametrize("around", ["nothing", "vmap", "scan"])
+def test_a_function_that_equinox_does_not_inline_has_its_derivative(around: str) -> None:
+    fn = inlined_not()
+    forms: dict[str, Callable[[Any], Any]] = {
+        "nothing": lambda x: jnp.sum(fn(x)),
+        "vmap": lambda x: jnp.prod(jax.vmap(fn)(x)),
+        "scan": lambda x: lax.scan(lambda c, y: (fn(c) * y, None), x[0], x)[0],
+    }
+    judged(forms[around])
+
+
+def coo(x: Any) -> sparse.BCOO:
+    found = sparse.BCOO.fromdense(DENSE, nse=4)
+    return sparse.BCOO((found.data * x[0], found.indices), shape=found.shape)
+
+
+def csr(x: Any) -> sparse.BCSR:
+    found = sparse.BCSR.fromdense(DENSE, nse=4)
+    return sparse.BCSR((found.data * x[0], found.indices, found.indptr), shape=found.shape)
+
+
+SPARSE: dict[str, Callable[[Any], Any]] = {
+    "bcoo_dot_general": lambda x: jnp.sum(coo(x) @ x),
+    "bcoo_dot_general of a batch": lambda x: jnp.prod(jax.vmap(lambda a: jnp.sum(coo(a[None]) @ jnp.arange(3.0)))(x)),
+    "bcoo_dot_general in a scan": lambda x: lax.scan(lambda c, _: (jnp.tanh(coo(x) @ c), None), x, None, length=3)[
+        0
+    ].sum(),
+    "bcoo_fromdense": lambda x: jnp.sum(sparse.BCOO.fromdense(DENSE * x, nse=4).T.todense() * DENSE),
+    "bcoo_reduce_sum": lambda x: jnp.sum(sparse.bcoo_reduce_sum(coo(x), axes=(0,)).todense() * x),
+    "bcoo_slice": lambda x: jnp.sum(coo(x)[1:, 1:].todense() ** 2),
+    "sparsify": lambda x: sparse.sparsify(lambda m, v: jnp.sum(jnp.sin((m @ v) * 2.0)))(coo(x), x),
+    "bcsr_dot_general": lambda x: jnp.sum(csr(x) @ x),
+    "bcsr_todense": lambda x: jnp.sum(csr(x).todense() * x),
+    "ragged_dot": lambda x: jnp.sum(lax.ragged_dot(jnp.outer(x, x), jnp.stack([DENSE, DENSE * x]), jnp.array([1, 2]))),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_primitive_without_an_entry_is_read_by_its_implementation_and_rules(name: str) -> None:
+    judged(SPARSE[name])
+
+
+def references(x: Any) -> Any:
+    kept = jax.new_ref(jnp.zeros(3))
+    kept[...] = x * 2.0
+    kept[0] += x[1] ** 2
+    return jnp.sum(kept[...] ** 2)
+
+
+def over_a_mesh(x: Any) -> Any:
+    mesh, rows = Mesh(np.array(jax.devices()[:1]), ("i",)), PartitionSpec("i")
+    return jax.shard_map(lambda v: v * lax.psum(v**2, "i"), mesh=mesh, in_specs=rows, out_specs=rows)(x).sum()
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "new_ref": references,
+    "shard_map": over_a_mesh,
+    "pmap": lambda x: jax.pmap(lambda v: v * lax.psum(v**2, "i"), axis_name="i")(x[None]).sum(),
+}
+
+
+@pytest.mark.skipif(not (hasattr(jax, "new_ref") and hasattr(jax, "shard_map")), reason="this JAX has neither")
+@pytest.mark.parametrize("name", FORMS)
+def test_references_and_programs_over_one_device_are_read(name: str) -> None:
+    judged(FORMS[name])
+
+
+def mapped(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: jnp.prod(jax.vmap(fn, axis_name="rows")(x))
+
+
+OVER_ROWS: dict[str, Callable[[Any], Any]] = {
+    "psum and pmean": mapped(lambda v: v - lax.pmean(v, "rows") ** 2 + lax.psum(v * v, "rows")),
+    "in a scan": mapped(
+        lambda v: lax.scan(lambda c, _: (jnp.sin(c) - lax.pmean(c, "rows"), None), v, None, length=3)[0]
+    ),
+    "in a while": mapped(lambda v: lax.fori_loop(0, 3, lambda i, c: 0.5 * c + lax.psum(c, "rows"), v)),
+    "two names": lambda x: jnp.sum(
+        jax.vmap(jax.vmap(lambda v: v * lax.psum(v * v, ("a", "b")) - lax.pmean(v, "a"), axis_name="b"), axis_name="a")(
+            jnp.outer(x, x)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVER_ROWS)
+def test_reductions_over_the_name_of_a_mapped_axis(name: str) -> None:
+    judged(OVER_ROWS[name])
+
+
+def test_the_largest_and_smallest_of_a_mapped_axis() -> None:
+    judged(mapped(lambda v: v * lax.pmax(v, "rows") + lax.pmin(v, "rows")), jax_can=False)
+
+
+@jax.custom_batching.custom_vmap
+def doubled_sine(x: Any) -> Any:
+    return 2.0 * jnp.sin(x)
+
+
+@doubled_sine.def_vmap
+def _rows(size: int, batched: Any, x: Any) -> Any:
+    return 2.0 * jnp.sin(x), True
+
+
+@pytest.mark.parametrize("around", ["nothing", "vmap", "scan"])
+def test_a_function_with_a_batching_rule_is_read(around: str) -> None:
+    forms: dict[str, Callable[[Any], Any]] = {
+        "nothing": lambda x: jnp.sum(doubled_sine(x)),
+        "vmap": lambda x: jnp.prod(jax.vmap(doubled_sine)(x)),
+        "scan": lambda x: lax.scan(lambda c, y: (doubled_sine(c) * y, None), x[0], x)[0],
+    }
+    judged(forms[around], jax_can=around == "vmap")  # JAX cannot linearize its own primitive
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def thrice(fn: Callable[[Any], Any], x: Any) -> Any:
+    return fn(x)
+
+
+@thrice.defjvp
+def _thrice(fn: Callable[[Any], Any], primals: Any, tangents: Any) -> Any:
+    return fn(primals[0]), 3.0 * jax.jvp(fn, primals, tangents)[1]
+
+
+def test_a_rule_whose_static_function_closes_over_a_traced_value() -> None:
+    fn = lambda x, w: thrice(lambda y: y * w, x)
+    assert cg.grad(cg.from_jax(fn))(1.0, 2.0) == jax.jit(jax.grad(fn))(1.0, 2.0) == 6.0
+
+
+def test_to_differentiate_what_a_function_with_a_rule_closes_over_is_refused_as_in_jax() -> None:
+    """The rule says nothing of it: its derivative would be zero."""
+    with pytest.raises(DifferentiationError, match=r"closes over a value that is differentiated(.|\n)*stop_gradient"):
+        cg.grad(cg.from_jax(lambda x: thrice(lambda y: y * x, x)))(1.0)
+
+    def reverse(x: Any) -> Any:
+        fn = jax.custom_vjp(lambda y: y * x)
+        fn.defvjp(lambda y: (y * x, None), lambda _, t: (3.0 * t,))
+        return fn(x)
+
+    with pytest.raises(DifferentiationError, match="closes over a value that is differentiated"):
+        cg.grad(cg.from_jax(reverse))(1.0)
+
+
+def test_a_primitive_of_compiled_code_is_refused_by_name() -> None:
+    found = sparse.BCSR.fromdense(DENSE.astype(np.float32))
+    solve = lambda x: sparse.linalg.spsolve(found.data, found.indices, found.indptr, x)
+    with pytest.raises(UnsupportedPrimitiveError, match="'spsolve' has no translation"):
+        cg.from_jax(solve)(X.astype(np.float32))
+
+
+def test_a_function_read_from_jax_is_judged_by_jaxs_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that drops a derivative is found: a translation of what it has read would agree with the zero."""
+    sine = TABLE["sin"]
+    monkeypatch.setitem(TABLE, "sin", lambda equation, x: cg.stop_gradient(sine(equation, x)))
+    with jax.enable_x64(True):
+        read = cg.from_jax(lambda x: jnp.sum(jnp.sin(x) + x))
+        with pytest.raises(GradientMismatch, match=r"jax \(original\)"):
+            cg.check_grads(read, (X,), against=("jax",))
+
+
+def test_where_jax_refuses_a_derivative_the_translation_is_the_judge() -> None:
+    with jax.enable_x64(True):
+        read = cg.from_jax(lambda x: lax.while_loop(lambda c: c < 10.0, lambda c: c * 2.5, x))
+        report = cg.check_grads(read, (1.0,), order=2, modes=("rev", "fwd"))
+    assert any("jax (scan)" in row.judge for row in report.rows)
