@@ -32,7 +32,11 @@ from ctrlgrad.frontend.array.promote import floats, operand, same_dtype
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.source import here
+
+# Terms of a convolution that are written out one by one.
+_TERMS = 16
 
 
 @array_function()
@@ -154,12 +158,22 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
 
 
 def _sliding(x: Any, weights: Any, count: Any, size: int) -> Any:
-    """The sum of `size` neighbours times weights, at `count` places."""
-    found: Any = None
-    for k in range(size):
-        part = sliced(x, 0, k, count + k) * weights[k]
-        found = part if found is None else found + part
-    return found
+    """Sum of `size` neighbours times weights, at `count` places.
+
+    A loop adds `_TERMS` of them at a time, so that the graph does not grow with `size`.
+    """
+
+    def added(found: Any, first: Any, number: int) -> Any:
+        for k in range(number):
+            part = x[first + k : first + k + count] * weights[first + k]
+            found = part if found is None else found + part
+        return found
+
+    if size <= 2 * _TERMS or not isinstance(count, int):
+        return added(None, 0, size)
+    rounds = (size - 1) // _TERMS
+    alone = size - rounds * _TERMS
+    return fori_loop(0, rounds, lambda i, found: added(found, alone + i * _TERMS, _TERMS), added(None, 0, alone))
 
 
 @array_function()
