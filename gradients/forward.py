@@ -40,6 +40,10 @@ from ctrlgrad.records import record
 from ctrlgrad.stacks.lengths import known_length
 
 
+class NoForwardRuleError(DifferentiationError):
+    """Forward mode met a function that has a reverse rule only."""
+
+
 @record
 class Pushforward:
     """The graph, and which outputs have a tangent (in order, after all outputs)."""
@@ -237,7 +241,7 @@ class _Tangents:
             return
         push = call.rule.push(perturbed)
         if push is None:
-            raise DifferentiationError(
+            raise NoForwardRuleError(
                 "custom_vjp: forward mode needs a forward rule",
                 source=call.source,
                 expected="reverse mode",

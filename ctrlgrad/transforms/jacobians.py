@@ -9,6 +9,7 @@ from ctrlgrad import tree
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.function import Function
+from ctrlgrad.gradients.forward import NoForwardRuleError
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp
@@ -183,6 +184,8 @@ def hessian(
 ) -> Function:
     """The matrix of second derivatives, forward over reverse; as `jax.hessian`.
 
+    Where forward mode meets a function that has a reverse rule only, it is reverse over reverse.
+
     `holomorphic` and `has_aux` as for `jacfwd`.
 
     >>> import numpy as np, ctrlgrad as cg
@@ -192,4 +195,12 @@ def hessian(
     """
     static = StaticArguments("hessian", fn, static_argnums, static_argnames)
     back = jacrev(fn, argnums, has_aux, holomorphic)
-    return Transformed(jacfwd(back.fn, argnums, has_aux, holomorphic).fn, fn, "hessian", all_but(argnums), static)
+    by_columns, by_rows = (of(back.fn, argnums, has_aux, holomorphic).fn for of in (jacfwd, jacrev))
+
+    def second(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return by_columns(*args, **kwargs)
+        except NoForwardRuleError:
+            return by_rows(*args, **kwargs)
+
+    return Transformed(second, fn, "hessian", all_but(argnums), static)

@@ -405,3 +405,14 @@ def test_a_loop_over_a_rule_outside_of_a_function_runs_in_machine_code(make: Any
             found = tree.flatten(program())[0]
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+def test_the_hessian_of_what_has_reverse_rules_only_is_reverse_over_reverse() -> None:
+    sine = reversed_sine()
+    product = cg.custom_vjp(lambda x: sine(x) * x)
+    # The rule calls a function that has no forward mode either.
+    product.defvjp(lambda x: (sine(x) * x, x), lambda x, ct: (ct * (np.cos(x) * x + sine(x)),))
+    found = cg.hessian(lambda x: product(x).sum())(X)
+    np.testing.assert_allclose(found, np.diag(2 * np.cos(X) - X * np.sin(X)), rtol=1e-12)
+    with pytest.raises(DifferentiationError, match="forward mode needs a forward rule"):
+        cg.jacfwd(cg.grad(lambda x: product(x).sum()))(X)
