@@ -151,14 +151,16 @@ class StrongZeros:
                 given[1 - position] = _where_finite(dead, operands[1 - position])
                 return rule(given)
         found, x = rule(operands), operands[position]
-        if Trait.SINGULAR in node.op.traits or Trait.PRODUCT in node.op.traits:
+        reduction = attributes.Reduction.find(node)
+        # Singular values are bounded, and have fewer axes than their matrix.
+        of_matrices = Trait.SINGULAR in node.op.traits or Trait.PRODUCT in node.op.traits or ct.rank != x.rank
+        if reduction is None and of_matrices:
             lanes, dead = min(x.rank, ct.rank) - 2, ct.equals(0)
             if ct.rank > lanes or ct.rank > x.rank:
                 first = ct.rank - x.rank if ct.rank > x.rank else 0
                 axes = (*range(first), *range(first + x.rank - 2, ct.rank))
                 dead = emit("all", dead, axes=axes, keepdims=False)
             return _where_finite(emit("expand_dims", dead, axes=(dead.rank, dead.rank + 1)), found)
-        reduction = attributes.Reduction.find(node)
         if reduction is not None and not reduction.keepdims and reduction.axes:
             ct = emit("expand_dims", ct, axes=reduction.axes)
         return _where_finite(ct.equals(0), found)

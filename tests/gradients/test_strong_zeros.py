@@ -272,3 +272,13 @@ def test_check_nans_of_gradients_passes_over_what_is_masked_and_stops_at_the_fir
 def test_check_nans_takes_no_other_word() -> None:
     with pytest.raises(cg.errors.UserInputError, match="check_nans"), cg.options(check_nans="forward"):
         pass
+
+
+def test_singular_values_of_what_may_be_infinite() -> None:
+    """Their cotangents have fewer axes than the matrices."""
+    x = np.random.default_rng(0).normal(size=(2, 3, 3)) + 3.0
+
+    def loss(x: Any) -> Any:
+        return cg.cond(x.sum() > 0, lambda: np.linalg.svd(1.0 / x, compute_uv=False).max(), lambda: x.sum())
+
+    assert cg.check_grads(loss, (x,), against=("finite_differences",)).ok
