@@ -49,6 +49,7 @@ def names() -> dict[str, Any]:
         "root": flow,
         "loss": flow,
         "x": np.linspace(0.1, 1.0, 3),
+        "xs": np.ones((2, 3)),
         "values": np.ones(3),
         "rate": 0.1,
         "key": cg.random.key(1),

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.frontend.apply import EagerStack, value_in
+from ctrlgrad.frontend.apply import type_of, value_in
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import current
+from ctrlgrad.ir import StackType
 
 float0 = np.dtype([("float0", np.void, 0)])
 
@@ -31,7 +32,7 @@ class Float0(Tensor):
 def float0_like(x: Any) -> Any:
     """The derivative with respect to something that has none: an array of `float0` of its shape."""
     builder = current()
-    shape = () if isinstance(x, EagerStack) else FUNCTIONS["shape"](x)
+    shape = () if isinstance(type_of(x), StackType) else FUNCTIONS["shape"](x)
     if builder is None:
         return np.zeros(shape, float0)
     return Float0(builder, value_in(builder, FUNCTIONS["zeros"](shape, np.bool_)))

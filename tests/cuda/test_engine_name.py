@@ -88,4 +88,4 @@ def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cupy" else find(name, *rest))
     with pytest.raises(UserInputError, match="the CUDA engine is not installed") as error:
         cg.function(loss, engine="cuda")(np.ones(3))
-    assert error.value.hint is not None and "ctrlgrad[cuda13]" in error.value.hint
+    assert error.value.hint is not None and "'.[cuda13]'" in error.value.hint

@@ -23,7 +23,7 @@ from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import binding
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.report import explain_on
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, interning
 
 
 class _Returned:
@@ -169,6 +169,8 @@ def test_calls_that_alternate_find_their_graphs(library: Pooled) -> None:
     del report
     places.clear()
     calls.__dict__.clear()
+    # Nor does a later trace find the graph, which a function may be traced to again.
+    interning._FAMILIES._entries.clear()
     gc.collect()
     assert not library.driver.graph_calls.alive
 

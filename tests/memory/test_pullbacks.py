@@ -85,3 +85,12 @@ def test_a_pullback_that_a_traced_function_closes_over_is_one_constant():
     traced = cg.function(lambda ct: pullback(ct)[0])
     np.testing.assert_allclose(traced(2.0), pullback(2.0)[0], rtol=1e-14)
     assert len(traced.graph(2.0).nodes) < 30
+
+
+def test_a_linear_map_of_a_loop_is_made_and_called_in_a_traced_function(engine):
+    def both(x, n):
+        f = lambda x: cg.fori_loop(0, n, lambda i, c: np.sin(c) * x, x)
+        return cg.linearize(f, x)[1](np.ones_like(x)), cg.jvp(f, (x,), (np.ones_like(x),))[1]
+
+    linear, pushed = cg.function(both)(X, 3)
+    np.testing.assert_allclose(linear, pushed, rtol=1e-12)
