@@ -65,7 +65,7 @@ def computed_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def running_dtype(dtype: np.dtype) -> np.dtype:
-    """What a running total of a dtype is carried in: float64 for floats, complex128 for complex numbers.
+    """Dtype that carries a running total: float64 for floats, complex128 for complex numbers.
 
     A float32 that has grown to 2**24 would not grow by 1 any more.
     """

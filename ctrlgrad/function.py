@@ -190,7 +190,7 @@ class Function:
             return self._known_for(self._cache.get(key, Signature), types, leaves, treedef), arrays
 
     def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
-        """What was traced for these types, or is now."""
+        """Return the trace for these types; trace now if there is none."""
         for i, concrete in enumerate(known.variants):
             if concrete.accepts(types):
                 if not concrete.watched.is_current():
@@ -252,7 +252,7 @@ class Function:
         return Concrete(tuple(types), graph, traced.treedef, simplified(found), captured, watched, empty)
 
     def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
-        """What the function, and objects and classes that it is given, can read of Python; these arrays are read."""
+        """Watch the function and the objects and classes that it is given; `captured` arrays are inputs."""
         found = watch([self.fn, self.written, *given])
         found.inputs, found.shapes = tuple(captured), tuple(x.shape for x in captured)
         return found

@@ -31,7 +31,7 @@ Unflatten = Callable[[Sequence[Any]], Any]
 
 
 class Reads(Protocol):
-    """What a traced function reads besides its arguments."""
+    """State that a traced function reads besides its arguments."""
 
     captured: list[np.ndarray]
     watched: Watched

@@ -55,7 +55,7 @@ SET_BY = {
 
 
 def instead_of_bool() -> str:
-    """What to write in place of Python's decision on a traced tensor."""
+    """Advice in place of Python's decision on a traced tensor."""
     decisions = (
         "use ctrlgrad.cond for `if`, ctrlgrad.while_loop for `while`, numpy.where to choose elementwise,\n"
         "numpy.logical_and / logical_or / logical_not for `and` / `or` / `not`; "

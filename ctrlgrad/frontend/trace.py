@@ -43,7 +43,7 @@ def capturing() -> Iterator[Captured]:
 
 
 def captured() -> Captured | None:
-    """Where arrays that become constants are noted, if anywhere."""
+    """Return the record of arrays that become constants, or None."""
     return _STATE.captured
 
 

@@ -1,4 +1,4 @@
-"""What a traced function reads of Python, noticed when it changes.
+"""Python state that a traced function reads, and the check that it has not changed.
 
 `ctrlgrad.function` traces once per signature. `watch(roots)` lists what the function and the functions that it reaches
 can read besides their arguments, and holds the values: global and closure variables, defaults, attributes of modules,
@@ -66,7 +66,7 @@ class Watched:
     reached: list[tuple[str, Any]] = field(default_factory=list)
 
     def is_current(self) -> bool:
-        """Whether everything is as it was."""
+        """Return true if nothing has changed since the trace."""
         try:
             for get, space, values in self.spaces:
                 if not all(map(is_, get(space), values)):
@@ -129,7 +129,7 @@ def _elements(container: Any) -> Any:
 
 
 def watch(roots: Iterable[Any]) -> Watched:
-    """What these functions, and objects that hold functions, can read now."""
+    """Record the state that these functions, and objects that hold functions, can read now."""
     return _Walk(roots).found
 
 
@@ -308,7 +308,7 @@ def _is_bound(cell: types.CellType) -> bool:
 
 
 def _is_users(file: str) -> bool:
-    """Whether the file of some code is neither this library's, nor the standard library's, nor a package's."""
+    """Return true if code is the user's: not this library's, the standard library's or an installed package's."""
     return not (is_own(file) or file.startswith((*_INSTALLED, "<frozen ")))
 
 

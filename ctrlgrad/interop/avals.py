@@ -21,7 +21,7 @@ def is_key(aval: Any) -> bool:
 
 
 def is_float0(aval: Any) -> bool:
-    """Whether an abstract value is a derivative with respect to integers or booleans: an array without bytes."""
+    """Return true for the derivative with respect to integers or booleans: an array without bytes."""
     return bool(aval.dtype == jax.dtypes.float0)
 
 

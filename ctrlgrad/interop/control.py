@@ -48,7 +48,7 @@ def _while(equation: Equation, *operands: Any) -> Any:
 
 
 def _constants_and_carries(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried."""
+    """Count a scan's constants and carries."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     # A tree of the operands, since JAX 0.11.

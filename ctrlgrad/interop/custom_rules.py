@@ -253,7 +253,7 @@ def by_its_rules(equation: Equation, *operands: Any) -> Any:
 
 
 def _calls(jaxpr: Any, primitive: Any) -> bool:
-    """Whether a jaxpr, or one inside it, has an equation of a primitive."""
+    """Return true if a jaxpr, or one inside it, has an equation of a primitive."""
     inner = (x.jaxpr for eqn in jaxpr.eqns for x in eqn.params.values() if isinstance(x, ClosedJaxpr))
     return any(eqn.primitive is primitive for eqn in jaxpr.eqns) or any(_calls(x, primitive) for x in inner)
 

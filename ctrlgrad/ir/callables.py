@@ -81,7 +81,7 @@ def _held(fn: types.FunctionType) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _assigns_around(code: types.CodeType) -> bool:
-    """Whether a function, or one inside it, assigns to a variable around it."""
+    """Return true if a function, or one inside it, assigns to a variable around it."""
     around = set(code.co_freevars)
     stores = (i for i in dis.get_instructions(code) if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
     return any(i.argval in around for i in stores) or any(

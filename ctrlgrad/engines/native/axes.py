@@ -47,7 +47,7 @@ def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
 
 
 def is_small(kernel: Kernel) -> bool:
-    """Whether a nest is written without loops.
+    """Return true if a nest is written without loops.
 
     A space without points may have a long axis all the same: so each axis is short too.
     """
