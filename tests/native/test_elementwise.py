@@ -148,7 +148,7 @@ def test_compiled_ops_are_numpys(name):
             same = _same(got, want)
             if name in ("maximum", "minimum", "sign", "nextafter"):
                 # Of two zeros NumPy gives one or the other, by where they stand in the array; of bfloat16 a zero's
-                # sign is itself; of half floats NumPy before 2.5 gives the other neighbour of a zero.
+                # sign is itself; of half floats `nextafter` differs between versions of NumPy.
                 same |= (got == 0) & (want == 0)
         wrong = np.flatnonzero(~same)
         assert not wrong.size, (dtypes, [(tuple(x[i] for x in operands), got[i], want[i]) for i in wrong[:5]])

@@ -43,8 +43,9 @@ def nextafter(x: Number, y: Number) -> Number:
     number = bits(x)
     moved = select((y > x) ^ (x > 0.0), number - 1, number + 1).bits(x.dtype)
     moved = select(x.equals(0.0), copysign(smallest, y), moved)
-    # Of two zeros the second, as in C. (Before NumPy 2.5 its half floats gave the first.)
-    return select(x.equals(y), y, select(is_nan(x) | is_nan(y), x + y, moved))
+    # Of two zeros NumPy gives the second, but before NumPy 2.5 the first of half floats.
+    same = x if x.dtype == np.float16 else y
+    return select(x.equals(y), same, select(is_nan(x) | is_nan(y), x + y, moved))
 
 
 def lengths(f: Format) -> Functions:
