@@ -46,8 +46,8 @@ from ctrlgrad.records import record
 
 @record
 class Manner:
-    """How derivatives are taken: with strong zeros or as IEEE's arithmetic has it, and with each cotangent marked by a
-    barrier or not, by which a check finds it in a run."""
+    """Manner of differentiation: strong zeros or IEEE arithmetic, and whether a barrier marks each cotangent, so that a
+    check finds it in a run."""
 
     strong_zeros: bool = True
     marks_cotangents: bool = False
@@ -95,7 +95,7 @@ class StrongZeros:
 
     @classmethod
     def of_tangents(cls, graph: Graph) -> StrongZeros:
-        """What forward mode asks: there each tangent may be zero, since the caller gives them."""
+        """Analyse a graph for forward mode, where each tangent may be zero, since the caller gives them."""
         found = cls(Activity())
         found._values(graph)
         return found
@@ -104,7 +104,7 @@ class StrongZeros:
     def of_cotangents(
         cls, graph: Graph, wrt: Sequence[int], seeded: Sequence[int], selected: bool, activity: Activity
     ) -> StrongZeros:
-        """What reverse mode asks; `selected`: the seeds may be zeros."""
+        """Analyse a graph for reverse mode; `selected`: the seeds may be zeros."""
         found = cls(activity)
         found._values(graph)
         if not found.wild:
@@ -114,7 +114,7 @@ class StrongZeros:
         return found
 
     def tangent(self, node: Node, position: int, rule: Callable[[Term], Term], t: Term) -> Term:
-        """What a tangent of an elementwise op's operand adds to that of the result: `rule(t)`, or a strong product."""
+        """Return the part of an elementwise result's tangent that an operand adds: `rule(t)`, or a strong product."""
         return self._product(node, position, rule, t, selected=True, hot=True)
 
     def cotangent(self, node: Node, position: int, rule: Callable[[Term], Term], ct: Term) -> Term:
@@ -166,7 +166,7 @@ class StrongZeros:
         return _where_finite(ct.equals(0), found)
 
     def _may_be_wild(self, node: Node, position: int) -> bool:
-        """Whether a partial derivative may be infinite or NaN."""
+        """Return true if a partial derivative may be infinite or NaN."""
         traits = node.op.traits
         if Trait.BOUNDED in traits or node.op.name in LINEAR:
             return False
@@ -293,7 +293,7 @@ class StrongZeros:
         return self._asked[key]  # type: ignore[no-any-return]
 
     def _selects(self, node: Node, position: int) -> bool:
-        """Whether the op makes a cotangent zero where the operand, or this part of it, has no part in the result."""
+        """Return true if the op makes a cotangent zero where the operand, or a part of it, is not in the result."""
         if Trait.SELECTS in node.op.traits or node.op.use(position) in (Use.READ, Use.UPDATE):
             return True
         if Trait.PRODUCT not in node.op.traits:
