@@ -78,7 +78,9 @@ def _argsort(node: Node) -> Graph:
     else:
         precedes, follows = _less(other, mine), _less(mine, other)
     n = x.dim(rank - 1)
-    numbers = emit("iota", n, shape=(None,)) if isinstance(n, Term) else constant(builder, np.arange(n))
+    # Memory for the n x n comparisons is there whether or not this branch runs: they are at most FEW x FEW.
+    few = emit("minimum", n, constant(builder, np.int64(FEW))) if isinstance(n, Term) else n
+    numbers = emit("iota", few, shape=(None,)) if isinstance(few, Term) else constant(builder, np.arange(few))
     rows, columns = emit("expand_dims", numbers, axes=(1,)), emit("expand_dims", numbers, axes=(0,))
     is_tied = emit("logical_and", emit("logical_not", follows), emit("less", columns, rows))
     before = emit("cast", emit("logical_or", precedes, is_tied), dtype=np.dtype(np.int64))
