@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import signal
 import sys
@@ -23,8 +24,8 @@ from ctrlgrad.errors import CtrlgradError
 from size_sweep.judge import MismatchError, judge
 from size_sweep.program import BATCH, Program, machine_of, program
 
-# Seconds that a program may take on a busy machine.
-LIMIT = 120.0
+# Seconds of the processor that a program may take, and seconds until one that waits for ever is ended.
+LIMIT, WAITING = 120, 1800.0
 
 
 @dataclass
@@ -78,7 +79,7 @@ def sweep(
                         waiting.append((child.begun + 1, child.end))
                 yield outcome
             for child in running.values():
-                if time.monotonic() - child.since > LIMIT:
+                if time.monotonic() - child.since > WAITING:
                     os.kill(child.pid, signal.SIGKILL)
                     child.since = time.monotonic()
 
@@ -135,6 +136,7 @@ def _judged(drawn: Program, out: TextIO) -> dict[str, Any]:
 
     def begin(sized: Program) -> None:
         begun.append(sized)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + LIMIT, resource.RLIM_INFINITY))
         print(json.dumps({"number": sized.number, "program": str(sized)}), file=out)
 
     try:
