@@ -234,8 +234,7 @@ class Function:
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
             given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
-            args, kwargs = tree.unflatten(treedef, given)
-            return self.fn(*args, **kwargs)
+            return self._called(*tree.unflatten(treedef, given))
 
         what = f"{self.name}: the result"
         fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
@@ -250,6 +249,9 @@ class Function:
         own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
         watched = self._watch(roots, own).without_own(before)
         return Concrete(tuple(types), graph, traced.treedef, simplified(found), captured, watched, empty)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fn(*args, **kwargs)
 
     def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
         """Watch the function and the objects and classes that it is given; `captured` arrays are inputs."""
