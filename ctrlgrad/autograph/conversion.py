@@ -11,8 +11,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import os
-import sysconfig
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
@@ -32,8 +30,6 @@ from ctrlgrad.source import here
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONVERTED = "__ctrlgrad_converted__"
-_PATHS = sysconfig.get_paths()
-_INSTALLED = tuple(os.path.join(_PATHS[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 _factories: WeakKeyDictionary[CodeType, Factory | Unconvertible] = WeakKeyDictionary()
 _lock = forks.recursive_lock()
@@ -154,7 +150,7 @@ def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 def is_users(fn: FunctionType) -> bool:
     """Whether a function is the user's own: not the library's, the standard library's or a package's."""
     file = fn.__code__.co_filename
-    return not (source.is_own(file) or file.startswith((*_INSTALLED, "<frozen ")) or file == "<string>")
+    return source.is_users(file) and file != "<string>"
 
 
 def _with_converted_functions(values: tuple[Any, ...]) -> tuple[Any, ...]:
