@@ -18,6 +18,9 @@ Schedules are functions of the number of updates so far: a Python int, or traced
 
 from __future__ import annotations
 
+from typing import Any
+
+from ctrlgrad.frontend.advice import no_such_name
 from ctrlgrad.optim.aliases import (
     adagrad,
     adam,
@@ -121,3 +124,7 @@ __all__ = [
     "warmup_cosine_decay_schedule",
     "warmup_exponential_decay_schedule",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise no_such_name("ctrlgrad.optim", name, globals())

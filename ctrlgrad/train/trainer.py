@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad import optim, tree
+from ctrlgrad import optim, random, tree
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.mpi.watch import STOPPED, Ending
@@ -131,7 +131,7 @@ def prepare(
     optimiser = optim.chain(optim.clip_by_global_norm(GRADIENT_NORM_LIMIT), optim.adam(rate))
     try:
         model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places, on_gradient)
-        params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))
+        params = model.init(random.fold_in(random.key(settings.seed), INIT_STREAM))
         state = State(0, params, optimiser.init(params))
     except MemoryError as error:
         raise UserInputError(

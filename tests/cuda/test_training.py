@@ -94,7 +94,7 @@ def test_adam_on_bfloat16_is_the_processors_to_the_bit(card: StandIn, reads: lis
 def test_layers_of_bfloat16_have_the_gradients_of_the_processors(card: StandIn) -> None:
     """An LSTM over a sequence: products, a loop, pushes and pops, sums."""
     rng = np.random.default_rng(0)
-    cell = nn.lstm_init(rng, 3, 4, cnp.bfloat16)
+    cell = nn.lstm_init(cg.random.key(0), 3, 4, cnp.bfloat16)
     xs, zeros = rng.normal(size=(5, 2, 3)).astype(cnp.bfloat16), np.zeros((2, 4), cnp.bfloat16)
 
     def loss(cell: Any) -> Any:
