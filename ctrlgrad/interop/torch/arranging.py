@@ -314,6 +314,37 @@ def _embedding(
     return cnp.where((ids == padding_idx)[..., None], stop_gradient(rows), rows)
 
 
+@entry("_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(
+    weight: Any,
+    ids: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Any, Any, Any, Any]:
+    """The sum, mean or maximum of the rows of each bag; a bag begins at its offset."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    bags, count = starts.shape[0], ids.shape[0]
+    bag = cnp.searchsorted(starts, cnp.arange(count), side="right") - 1
+    rows = cnp.take(weight, ids, axis=0)
+    rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
+    counted = ids != padding_idx
+    sizes = cnp.at(cnp.zeros((bags,), np.int64))[bag].add(cast(counted, np.dtype(np.int64)))
+    shape = (bags, weight.shape[1])
+    if mode == 2:
+        least = np.asarray(-np.inf, rows.dtype)
+        found = cnp.at(cnp.full(shape, least))[bag].max(cnp.where(counted[:, None], rows, least))
+        found = cnp.where(sizes[:, None] == 0, np.asarray(0, rows.dtype), found)
+    else:
+        found = cnp.at(cnp.zeros(shape, rows.dtype))[bag].add(cnp.where(counted[:, None], rows, cnp.zeros_like(rows)))
+        found = found / cast(cnp.maximum(sizes, 1), rows.dtype)[:, None] if mode == 1 else found
+    return found, bag, sizes, cnp.zeros(shape, np.int64)
+
+
 @entry("unfold")
 def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
     if not x.ndim:

@@ -213,7 +213,7 @@ TABLE |= {
     "log_sigmoid_forward": _log_sigmoid,
     "add": _scaled(lambda x, y: cnp.logical_or(x, y) if _kind(x) == _kind(y) == "b" else x + y),
     "sub": _scaled(lambda x, y: x - y),
-    "rsub": _scaled(lambda x, y: x - y),
+    "rsub": lambda x, y, alpha=1: y - (x if _is_one(alpha) else x * alpha),
     "mul": lambda x, y: cnp.logical_and(x, y) if _kind(x) == _kind(y) == "b" else x * y,
     "div": _divide,
     "floor_divide": cnp.floor_divide,

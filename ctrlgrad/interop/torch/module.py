@@ -19,6 +19,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, function
+from ctrlgrad.interop.torch.control import install
 from ctrlgrad.interop.torch.reader import decompositions, inputs_of, read
 from ctrlgrad.interop.torch.tensors import to_array
 from ctrlgrad.interop.torch.tracing import Trace, TracedTensor, value_of
@@ -28,6 +29,7 @@ from ctrlgrad.source import here, is_own
 
 _SWAPPING = forks.recursive_lock()
 _TORCH = torch.__name__ + "."
+install()
 
 
 def converted(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +90,7 @@ class FromTorch:
             return self._run(args, kwargs)
         modes = () if self.module is None else tuple(m.training for m in self.module.modules())
         sizes = tuple(map(_size, tree.leaves((args, kwargs))))
-        if self._fits((args, kwargs)):
+        if self._fits((args[1:] if self.module is not None else args, kwargs)):
             sizes = (*sizes[: len(sizes) - len(self._sizes)], *self._sizes)
         return self._function(Static((modes, sizes, torch.is_grad_enabled()), tuple), *args, **kwargs)
 
@@ -96,22 +98,23 @@ class FromTorch:
         return self._run(args, kwargs)
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results, recorded in the trace that goes on."""
+        params, args = (args[0], args[1:]) if self.module is not None else ({}, args)
+        result, buffers = self.results(params, args, kwargs)
+        return (result, buffers) if buffers else result
+
+    def results(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The result and the buffers that have changed, recorded in the trace that goes on."""
         if self._fits((args, kwargs)):
-            return self._read(args, kwargs)
-        params: Mapping[str, Any] = {}
-        if self.module is not None:
-            params, args = args[0], args[1:]
+            return self._read(params, args, kwargs)
         running = Trace()
         with running.entered():
             given, named = tree.map(lambda x: running.wrap(x) if _is_tensor(x) else x, (args, kwargs))
             if self.module is None:
-                return tree.map(_result, converted(self.fn)(*given, **named))
+                return tree.map(_result, converted(self.fn)(*given, **named)), {}
             wrapped = {name: running.wrap(x) for name, x in params.items()}
             with _swapped(self.module, wrapped) as changed:
                 found = self.module(*given, **named)
-                results, buffers = tree.map(_result, found), tree.map(_result, changed())
-        return (results, buffers) if buffers else results
+                return tree.map(_result, found), tree.map(_result, changed())
 
     # What `torch.export` has captured.
 
@@ -142,12 +145,10 @@ class FromTorch:
         """Whether arguments have the sizes that the captured program was made for."""
         if self.program is None:
             return False
-        args, kwargs = given
-        leaves = tree.leaves((args[1:] if self.module is not None else args, kwargs))
+        leaves = tree.leaves(given)
         return len(leaves) == len(self._sizes) and all(map(_agrees, map(_size, leaves), self._sizes))
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        params, args = (args[0], args[1:]) if self.module is not None else ({}, args)
+    def _read(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         found = read(self.graph_module, *inputs_of(self.program, params, (args, kwargs)))
         results, buffers = [], {}
         for spec, x in zip(self.program.graph_signature.output_specs, found, strict=True):
@@ -158,7 +159,7 @@ class FromTorch:
             else:
                 raise TracingError(f"from_torch: {self.name} changes its argument in place", source=here())
         result = _pytree.tree_unflatten(results, self.program.call_spec.out_spec)
-        return (result, buffers) if buffers else result
+        return result, buffers
 
 
 class _Wrapped(torch.nn.Module):

@@ -225,6 +225,40 @@ def _pdist(x: Any, p: float = 2.0) -> Any:
     return _norm(x[rows] - x[columns], p, [-1])
 
 
+# Transforms of Fourier. `how`: 0 leaves sums as they are, 1 divides by the root of the count, 2 by the count.
+
+
+def _fourier(x: Any, dims: Any, how: int, forward: bool) -> Any:
+    for dim in dims:
+        x = cnp.fft.fft(x, axis=dim) if forward else cnp.fft.ifft(x, axis=dim) * x.shape[dim]
+    return x
+
+
+def _divided(x: Any, sizes: Any, how: int) -> Any:
+    count = 1.0
+    for n in sizes:
+        count *= n
+    return x if how == 0 else x * (count ** (-0.5 if how == 1 else -1.0))
+
+
+@entry("_fft_c2c")
+def _fft_c2c(x: Any, dims: Any, how: int, forward: bool) -> Any:
+    return _divided(_fourier(x, dims, how, forward), [x.shape[d] for d in dims], how)
+
+
+@entry("_fft_r2c")
+def _fft_r2c(x: Any, dims: Any, how: int, onesided: bool) -> Any:
+    found = cnp.fft.rfft(x, axis=dims[-1]) if onesided else cnp.fft.fft(x, axis=dims[-1])
+    return _divided(_fourier(found, dims[:-1], how, True), [x.shape[d] for d in dims], how)
+
+
+@entry("_fft_c2r")
+def _fft_c2r(x: Any, dims: Any, how: int, size: int) -> Any:
+    found = _fourier(x, dims[:-1], how, False)
+    found = cnp.fft.irfft(found, size, axis=dims[-1]) * size
+    return _divided(found, [*(x.shape[d] for d in dims[:-1]), size], how)
+
+
 # Products of matrices.
 
 

@@ -119,6 +119,11 @@ def value_of(x: Any) -> Any:
 class Trace(TorchDispatchMode):
     """The span in which PyTorch's code is traced."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without this PyTorch would load its compiler at the first operator."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.shape_env = ShapeEnv()
