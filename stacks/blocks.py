@@ -30,9 +30,11 @@ class Block:
     count: int
     # The most rows that were in use.
     most: int = field(init=False)
+    # Rows of the blocks under it.
+    below: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.most = self.count
+        self.most, self.below = self.count, 0
 
     def open(self) -> np.ndarray:
         """The rows in use, until `close`."""
@@ -64,7 +66,10 @@ class BlockStack:
     popped_from: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return sum([block.count for block in self.blocks])
+        if not self.blocks:
+            return 0
+        last = self.blocks[-1]
+        return last.below + last.count
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Copies of the rows, the first first."""
@@ -82,8 +87,15 @@ class BlockStack:
         self.shared = True
         for block in self.blocks:
             block.storage.share()
-        blocks = [Block(block.storage, block.count) for block in self.blocks]
-        return BlockStack(self.dtype, self.shape, blocks, True, self.written, self.supply, self.tails)
+        found = BlockStack(self.dtype, self.shape, [], True, self.written, self.supply, self.tails)
+        for block in self.blocks:
+            found.add(Block(block.storage, block.count))
+        return found
+
+    def add(self, block: Block) -> None:
+        """Put a block on top; the counts of those under it change no more."""
+        block.below = len(self)
+        self.blocks.append(block)
 
     def append(self, storage: Storage, count: int) -> None:
         """Take over memory of which `count` rows were filled."""
@@ -91,7 +103,7 @@ class BlockStack:
             self.tail.settle()
             self.tail = None
         if count:
-            self.blocks.append(Block(storage, count))
+            self.add(Block(storage, count))
         else:
             storage.free()
 
@@ -139,7 +151,7 @@ class BlockStack:
                 return
             self.drop(moved)
         self.tail = tail
-        self.blocks.append(Block(tail, moved))
+        self.add(Block(tail, moved))
 
     def pop(self) -> Any:
         """Take the last row off; a copy. The block that it lies in stays open for the next ones."""
@@ -195,7 +207,7 @@ class BlockStack:
         count = sum(block.count for block in last)
         joined = self._gathered(last, count)
         del self.blocks[-number:]
-        self.blocks.append(Block(joined, count))
+        self.add(Block(joined, count))
 
     def _gathered(self, blocks: Sequence[Block], capacity: int) -> Storage:
         """The rows of blocks in memory for `room` rows; the blocks are freed."""

@@ -146,8 +146,9 @@ class Evictor:
             assert slot is not None
             is_newer = block.chunk.number > oldest_need
             if is_newer and self.mover.is_whole(block, 0) and self.mover.is_whole(block, level):
-                block.chunk.is_leaving = False
                 if self._is_quiet(slot):
+                    block.chunk.is_leaving = False
+                    self.index.put_uncopied(block.chunk, block.chunk.nbytes)
                     self.mover.evict(block, level)
                     return True
         return False

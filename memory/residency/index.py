@@ -20,6 +20,10 @@ class ResidencyIndex:
         self._chunks: dict[int, ChunkRecord] = {}
         self._in_level = [OrderedNumbers() for _ in range(levels)]
         self._away = OrderedNumbers()
+        # Chunks that no copy was started of, with their bytes, and the sum of these.
+        self._uncopied = OrderedNumbers()
+        self._uncopied_by_chunk: dict[int, int] = {}
+        self.uncopied_bytes = 0
 
     def add(self, chunk: ChunkRecord) -> None:
         self._chunks[chunk.number] = chunk
@@ -29,6 +33,7 @@ class ResidencyIndex:
         if self._chunks.pop(chunk.number, None) is not None:
             for numbers in (*self._in_level, self._away):
                 numbers.put(chunk.number, False)
+            self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
         """A block lies in a slot from now on."""
@@ -56,6 +61,17 @@ class ResidencyIndex:
 
     def all(self) -> list[ChunkRecord]:
         return list(self._chunks.values())
+
+    def put_uncopied(self, chunk: ChunkRecord, nbytes: int) -> None:
+        """A chunk waits for copies of so many bytes; 0: it waits for none."""
+        self.uncopied_bytes += nbytes - self._uncopied_by_chunk.pop(chunk.number, 0)
+        self._uncopied.put(chunk.number, nbytes > 0)
+        if nbytes:
+            self._uncopied_by_chunk[chunk.number] = nbytes
+
+    def uncopied(self) -> Iterator[ChunkRecord]:
+        """Chunks that no copy was started of, the oldest first."""
+        return (self._chunks[number] for number in self._uncopied.rising())
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""

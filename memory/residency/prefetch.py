@@ -8,6 +8,7 @@ nobody else is about to use.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from ctrlgrad.errors import BlockLostError
@@ -17,6 +18,10 @@ from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.residency.eviction import Evictor
 from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.policy import uncopied_bytes
+
+
+# Chunks behind the one that is read that are looked at for what to fetch.
+AHEAD = 16
 
 
 class Prefetcher:
@@ -33,20 +38,17 @@ class Prefetcher:
         if limit is None or len(self._accounts) == 1:
             return
         self._spill(sealed.nbytes)
-        most = uncopied_bytes(limit, sealed.nbytes)
-        here = self._evictor.index.in_level(0)
-        waiting = [c for c in here if c.is_sealed and not c.is_leaving and c.policy == "copy"]
-        bytes_by_chunk = {chunk.number: self._uncopied(chunk) for chunk in waiting}
-        total = sum(bytes_by_chunk.values())
-        for chunk in waiting:
-            if total <= most:
+        most, index = uncopied_bytes(limit, sealed.nbytes), self._evictor.index
+        if sealed.policy == "copy" and sealed.is_alive:
+            index.put_uncopied(sealed, self._uncopied(sealed))
+        for chunk in index.uncopied():
+            if index.uncopied_bytes <= most:
                 break
-            nbytes = bytes_by_chunk[chunk.number]
-            if nbytes:
+            if chunk.policy == "copy" and not chunk.is_leaving and self._uncopied(chunk):
                 planner.decide(chunk)
-            if chunk.policy == "copy" and not self._copy_chunk(chunk):
-                break
-            total -= nbytes
+                if chunk.policy == "copy" and not self._copy_chunk(chunk):
+                    break
+            index.put_uncopied(chunk, 0)
 
     def _uncopied(self, chunk: ChunkRecord) -> int:
         return sum(
@@ -127,7 +129,7 @@ class Prefetcher:
         free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
         # Chunks that are run again in between need bytes one after the other.
         spare = 0
-        for chunk in self._evictor.index.away(current):
+        for chunk in itertools.islice(self._evictor.index.away(current), AHEAD):
             if not chunk.is_sealed:
                 continue
             if chunk.is_dropped:

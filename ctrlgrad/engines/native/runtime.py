@@ -50,6 +50,8 @@ class Program:
         self.layout = Layout(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
+        # What stacks hold, for people, by handle.
+        self.labels: dict[int, str] = {}
         # Frames that no call uses, with little memory; a budget has them go.
         self.idle: list[Frame] = []
         POOL.add(self)
@@ -137,7 +139,6 @@ class Frame:
         self.error: BaseException | None = None
         self.moved: list[tuple[int, int]] = []
         self.turns = Turns(self.words[self.layout.ticks : self.layout.counters])
-        self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in REAL_NAMES}
         self.integers = self.words.data
@@ -314,9 +315,10 @@ class Frame:
 
     def label(self, handle: int) -> str:
         """What a stack holds, for people."""
-        if handle not in self.labels:
-            self.labels[handle] = self._label(handle)
-        return self.labels[handle]
+        labels = self.program.labels
+        if handle not in labels:
+            labels[handle] = self._label(handle)
+        return labels[handle]
 
     def _label(self, handle: int) -> str:
         for chunked in self.layout.chunked.values():

@@ -147,7 +147,8 @@ class RunningStack:
             below.most = max(below.most, below.count)
             storage.memory.release(below.count)
         elif not block.count:
-            self.stack.blocks.remove(block)
+            last = self.stack.blocks.pop()
+            assert last is block
             self.keep(block)
             storage.free()
         elif isinstance(storage, Resident) and self.words[frame.CAPACITY]:
@@ -225,7 +226,7 @@ class RunningStack:
         self.clear()
         self.stack = BlockStack(self.dtype, shape, supply=supply())
         block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
-        self.stack.blocks.append(block)
+        self.stack.add(block)
         self.show(block, True)
 
     def join(self) -> None:
@@ -278,7 +279,7 @@ class RunningStack:
             stack = self.stack = BlockStack(self.dtype, shape, supply=supply())
         self.last_rows = capacity
         block = Block(source(self.handle, (capacity, *shape), self.dtype), 0)
-        stack.blocks.append(block)
+        stack.add(block)
         self.show(block, True)
         self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + capacity)
 
@@ -298,7 +299,7 @@ class RunningStack:
         if len(last.storage.array) - last.count < rows or not last.storage.claim(last.count):
             return False
         block = Block(ClaimedRows(last.storage, last.count), 0)
-        self.stack.blocks.append(block)
+        self.stack.add(block)
         self.show(block, True)
         return True
 

@@ -68,7 +68,7 @@ def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> B
             at += count
         array[at:] = 0
         storage.close()
-        whole.blocks.append(Block(storage, length))
+        whole.add(Block(storage, length))
     return whole
 
 

@@ -1,0 +1,47 @@
+"""Python calls for the life of a block: their number does not depend on how many blocks there are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from memory_cases.driving import CHUNK, Driver, chunks
+
+import ctrlgrad.memory
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.manager import Manager
+
+FOLDER = str(Path(ctrlgrad.memory.__file__).parent)
+
+
+def calls_a_chunk(count: int, limit: int, tiers: tuple[str, ...], **ways: Any) -> float:
+    """Calls of functions of the memory package for each run of a chunk, first runs and further ones."""
+    device = SimulatedDevice(dict.fromkeys(tiers, 1 << 40), blocking=True)
+    manager = Manager(device, Budget(device=limit))
+    driver = Driver(manager, chunks(count))
+    calls = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(FOLDER)
+
+    sys.setprofile(note)
+    try:
+        driver.run(**ways)
+    finally:
+        sys.setprofile(None)
+    runs = count + manager.stats.recomputed_chunks
+    manager.close()
+    return calls / runs
+
+
+@pytest.mark.parametrize("room", [8, 24])
+@pytest.mark.parametrize("way", ["copied", "computed again"])
+def test_the_calls_for_a_block_do_not_grow_with_the_number_of_blocks(way: str, room: int) -> None:
+    tiers, ways = (("device", "host"), {"swap": True}) if way == "copied" else (("device",), {})
+    few, many = (calls_a_chunk(count, room * CHUNK, tiers, **ways) for count in (10 * room, 40 * room))
+    assert many <= 1.1 * few, (few, many)
