@@ -145,12 +145,12 @@ class Evictor:
             slot = block.slots[level]
             assert slot is not None
             is_newer = block.chunk.number > oldest_need
-            if is_newer and self.mover.is_whole(block, 0) and self.mover.is_whole(block, level):
-                if self._is_quiet(slot):
-                    block.chunk.is_leaving = False
-                    self.index.put_uncopied(block.chunk, block.chunk.nbytes)
-                    self.mover.evict(block, level)
-                    return True
+            is_backup = is_newer and self.mover.is_whole(block, 0) and self.mover.is_whole(block, level)
+            if is_backup and self._is_quiet(slot):
+                block.chunk.is_leaving = False
+                self.index.put_uncopied(block.chunk, block.chunk.nbytes)
+                self.mover.evict(block, level)
+                return True
         return False
 
     def _is_quiet(self, slot: Slot) -> bool:
