@@ -121,11 +121,16 @@ class _Jvp(_Call):
 
         def pushed(*values: Any) -> Any:
             primals, tangents = values[:count], values[count:]
-            function = lambda *floats: alone.of_floats(primals)(*floats)[0]
-            return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
+            floats = tuple(alone.operands(primals))
+            _, pushed, found = jax.jvp(alone.of_floats(primals), floats, tuple(tangents), has_aux=True)
+            return found, pushed
 
         jaxpr = self.equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
-        push = lambda values: self.equation.read(_closed(self.equation, jaxpr, values), *values)
+
+        def push(values: list[Any]) -> Any:
+            found = self.equation.read(_closed(self.equation, jaxpr, values), *values)
+            return [*_placed(found[: len(alone.used)], alone.used, results), *found[len(alone.used) :]]
+
         given = [*self.inputs, *alone.operands(self.inputs)]
         return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
 
@@ -259,20 +264,25 @@ def _calls(jaxpr: Any, primitive: Any) -> bool:
 
 
 # Primitives that are compiled by a function in JAX's operations, whose derivatives theirs are; its module and name.
+# JAX has some derivatives of a `pallas_call` that it interprets, and no others.
 _COMPILED = {
     "bcoo_dot_general": ("jax.experimental.sparse.bcoo", "_bcoo_dot_general_impl"),
     "bcsr_dot_general": ("jax.experimental.sparse.bcsr", "_bcsr_dot_general_impl"),
     "ragged_dot_general": ("jax._src.lax.lax", "_ragged_dot_general_impl"),
+    "pallas_call": ("jax._src.pallas.hlo_interpreter", "pallas_call_hlo_interpret"),
 }
 
 
 @entry(*_COMPILED)
 def _by_what_is_compiled(equation: Equation, *operands: Any) -> Any:
+    params = dict(equation.params)
+    if equation.name == "pallas_call" and params.pop("interpret") is not True:
+        raise unsupported(equation, "it is compiled for an accelerator", "pass interpret=True to pallas_call")
     module, name = _COMPILED[equation.name]
     implementation = getattr(importlib.import_module(module), name, None)
     if implementation is None:
         raise unsupported(equation)
-    found = equation.trace(lambda *xs: implementation(*xs, **equation.params), *equation.inputs)
+    found = equation.trace(lambda *xs: implementation(*xs, **params), *equation.inputs)
     return equation.read(found, *operands)
 
 
