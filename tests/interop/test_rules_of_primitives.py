@@ -303,3 +303,61 @@ def test_where_jax_refuses_a_derivative_the_translation_is_the_judge() -> None:
         read = cg.from_jax(lambda x: lax.while_loop(lambda c: c < 10.0, lambda c: c * 2.5, x))
         report = cg.check_grads(read, (1.0,), order=2, modes=("rev", "fwd"))
     assert any("jax (scan)" in row.judge for row in report.rows)
+
+
+def _kernels() -> dict[str, Callable[[Any], Any]]:
+    pallas = pytest.importorskip("jax.experimental.pallas")
+
+    def call(kernel: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
+        struct = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return lambda x: pallas.pallas_call(kernel, out_shape=struct(x), interpret=True, **options)(x)
+
+    def whole(x: Any, out: Any) -> None:
+        out[...] = jnp.sin(x[...]) * x[...]
+
+    def by_block(x: Any, out: Any) -> None:
+        out[...] = x[...] ** 2 * (pallas.program_id(0) + 1)
+
+    def accumulated(x: Any, out: Any) -> None:
+        @pallas.when(pallas.program_id(0) == 0)
+        def _() -> None:
+            out[...] = jnp.zeros_like(out)
+
+        out[...] += jnp.sin(x[...] * (pallas.program_id(0) + 1.0))
+
+    def looped(x: Any, out: Any) -> None:
+        def body(i: Any, _: Any) -> None:
+            out[pallas.ds(i, 1)] = jnp.cos(x[pallas.ds(i, 1)]) * i
+
+        lax.fori_loop(0, 3, body, None)
+
+    block = pallas.BlockSpec((1,), lambda i: (i,))
+    same = pallas.BlockSpec((3,), lambda i: (0,))
+    return {
+        "whole": call(whole),
+        "by block": call(by_block, grid=(3,), in_specs=[block], out_specs=block),
+        "accumulated": call(accumulated, grid=(4,), in_specs=[same], out_specs=same),
+        "looped": call(looped),
+        "mapped": jax.vmap(lambda x: call(whole)(x[None])[0]),
+    }
+
+
+@pytest.mark.parametrize("name", ["whole", "by block", "accumulated", "looped", "mapped"])
+def test_a_pallas_kernel_is_read_as_it_is_interpreted(name: str) -> None:
+    """JAX has no reverse mode of it, and forward mode of some; here it is differentiated as what it computes."""
+    kernel = _kernels()[name]
+    judged(lambda x: jnp.sum(kernel(x) * x), jax_can=False)
+    judged(lambda x: lax.scan(lambda c, _: (0.5 * kernel(c), None), x, None, length=3)[0].sum(), jax_can=False)
+    if name == "whole":
+        with jax.enable_x64(True):
+            read = cg.from_jax(kernel)
+            close(cg.jvp(read, (X,), (X,))[1], jax.jvp(kernel, (X,), (X,))[1], 1e-12)
+            rows = np.stack([X, 2 * X])
+            close(cg.vmap(read)(rows), jax.vmap(kernel)(rows), 1e-12)
+
+
+def test_a_compiled_pallas_kernel_is_refused_by_name() -> None:
+    pallas = pytest.importorskip("jax.experimental.pallas")
+    kernel = pallas.pallas_call(lambda x, out: None, out_shape=jax.ShapeDtypeStruct((3,), np.float32))
+    with pytest.raises(UnsupportedPrimitiveError, match=r"compiled for an accelerator(.|\n)*interpret=True"):
+        cg.from_jax(kernel, x64=False)(X.astype(np.float32))
