@@ -232,12 +232,10 @@ class _Tangents:
         if call.kind == "custom_vmap" and moving:
             self._custom_vmap(call)
             return
-        copy_node(self.builder, node, self.primals)
-        if not moving:
-            return
         refuse_captures(call, self.tangents)
         perturbed = tuple(i for i, v in enumerate(call.arguments) if v in self.tangents)
         if not perturbed:
+            copy_node(self.builder, node, self.primals)
             return
         push = call.rule.push(perturbed)
         if push is None:
@@ -252,8 +250,7 @@ class _Tangents:
         refuse_captures(call, self.tangents, push.graph)
         tangents = [self.or_zeros(call.arguments[i]).value for i in push.given]
         found = self.builder.inline(push.graph, [*(self.primals[v] for v in call.operands), *tangents])
-        for i, t in zip(push.found, found, strict=True):
-            self.tangents[call.results[i]] = Term(self.builder, t)
+        self._arrive(call, Pushforward(push.graph, push.found), found)
 
     def _custom_vmap(self, call: Call) -> None:
         refuse_captures(call, self.tangents)
