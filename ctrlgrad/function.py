@@ -130,6 +130,10 @@ class Function:
         """
         return self._specialize(*self._marked(args, kwargs))[0].simplified
 
+    def graph_with_calls(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph as it was traced, with functions that have rules as calls."""
+        return self._specialize(*self._marked(args, kwargs))[0].graph
+
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """Run for these arguments and say what was done, loop by loop; on the native engine, or on "cuda" by that name.
 
