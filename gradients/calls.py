@@ -4,6 +4,7 @@ checkpoint   backward: the function's own forward and backward halves, one after
              its policy saves are further results of the call, and stand in the forward half for what makes them
 custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
 rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
+gradient     both modes: in its place, before anything else is differentiated
 custom_vmap  both modes: a call of the same kind, whose rule is the derivative of the user's (see `row_rules.py`)
 custom_jvp   forward mode: the results and tangents that the user's rule returns; reverse mode: forward, the results
              that it returns, in place of the call; backward, the transpose of its tangents, which is its own reverse
@@ -22,7 +23,20 @@ from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.gradients.recomputation import Recomputation
 from ctrlgrad.gradients.row_rules import PulledRows
-from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
+from ctrlgrad.ir import (
+    Builder,
+    Call,
+    Closed,
+    Graph,
+    Node,
+    StackType,
+    TensorType,
+    Value,
+    attributes,
+    is_call,
+    rewrite,
+    walk,
+)
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.builder import copy_node
 from ctrlgrad.ir.control import emit_call
@@ -48,6 +62,17 @@ def rows_call(
     # No rows at all are left to run time: some ops refuse to be built without elements.
     batched = batch(row, mapped, size or None, name)
     return emit_call(builder, "rows", Closed((), (batched, row)), operands, mapped=tuple(mapped), rows=name)
+
+
+def expanded(graph: Graph) -> Graph:
+    """The graph with gradients that are taken in it in place, so that they can be differentiated."""
+    if not any(is_call(node, "gradient") for node in walk(graph)):
+        return graph
+
+    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
+        return builder.inline(node.regions[0], node.operands) if is_call(node, "gradient") else None
+
+    return rewrite(graph, visit)
 
 
 def reverse_call(adjoint: Adjoint, node: Node) -> None:

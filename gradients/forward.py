@@ -15,7 +15,7 @@ from functools import partial
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
+from ctrlgrad.gradients.calls import Batch, expanded, refuse_captures, rows_call
 from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
 from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, Map, operand_reached, refusal
@@ -54,6 +54,7 @@ class Pushforward:
 
 def push_forward(graph: Graph, wrt: Sequence[int], batch: Batch) -> Pushforward:
     """Differentiate `graph` forward with respect to the inputs at `wrt`; `batch` as for `reverse`."""
+    graph = expanded(graph)
     builder = Builder(name=f"{graph.name}_forward")
     inputs = [builder.input(v.type, v.hint) for v in graph.inputs]
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}

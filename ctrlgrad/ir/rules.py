@@ -64,4 +64,15 @@ class Batching(Protocol):
         at `found` have rows then. None: how many rows only a run tells."""
 
 
-__all__ = ["Answer", "Batching", "Forward", "Positions", "Reverse"]
+class Gradient(Protocol):
+    """Reverse mode of a function whose gradient is taken where it stands."""
+
+    @property
+    def wrt(self) -> Positions:
+        """The arguments that are differentiated."""
+
+    def graph(self, function: Graph, captures: int) -> Graph:
+        """(captures, arguments) to (results, cotangents) for one function of the call, or for one with rows."""
+
+
+__all__ = ["Answer", "Batching", "Forward", "Gradient", "Positions", "Reverse"]
