@@ -46,9 +46,9 @@ _PUBLIC = ("fft", "linalg", "special", "stats", "signal", "optimize", "integrate
 _MACHINERY = (
     *(
         os.sep + name + os.sep
-        for name in ("optree", *_LIBRARIES, os.path.join("jax", "_src"), os.path.join("site-packages", "torch"))
+        for name in ("optree", "typer", "click", *_LIBRARIES, os.path.join("jax", "_src"), os.path.join("site-packages", "torch"))
     ),
-    *("<frozen ", "functools.py", "contextlib.py"),
+    *("<frozen ", "functools.py", "contextlib.py", os.path.join("bin", "ctrlgrad")),
 )
 
 
@@ -141,7 +141,9 @@ def user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not is_own(file) and not any(part in file for part in _MACHINERY):
+        # A method that `dataclasses` writes for a class of the library has no file.
+        is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")
+        if not is_own(file) and not is_written and not any(part in file for part in _MACHINERY):
             return frame
         frame = frame.f_back
     return None

@@ -23,13 +23,17 @@ from ctrlgrad.autograph.compile import Factory
 from ctrlgrad.autograph.overloads import OVERLOADS
 from ctrlgrad.autograph.parse import Unconvertible, parse
 from ctrlgrad.autograph.rewrite import rewrite
-from ctrlgrad.autograph.truth import is_traced
+from ctrlgrad.autograph.truth import is_traced, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONVERTED = "__ctrlgrad_converted__"
+# An attribute of a function of another library: the function that stands for it here.
+_INSTEAD = "__ctrlgrad_call__"
+# Built-in functions that want the numbers themselves; the rest of those that are replaced go through rows.
+_OF_NUMBERS = (int, float, complex, bool, range, min, max, all, any)
 
 _factories: WeakKeyDictionary[CodeType, Factory | Unconvertible] = WeakKeyDictionary()
 _lock = forks.recursive_lock()
@@ -117,10 +121,14 @@ def artifact(fn: F) -> F:
 def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
     """`fn(*args, **kwargs)` with `fn` converted, if it is the user's."""
     kwargs = kwargs or {}
+    if isinstance(fn, FunctionType) and hasattr(fn, _INSTEAD):
+        fn, args = getattr(fn, _INSTEAD), _with_converted_functions(args)
     if isinstance(fn, functools.partial):
         return converted_call(fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
     if isinstance(fn, type | BuiltinFunctionType):
         if fn in OVERLOADS:
+            if fn in _OF_NUMBERS:
+                return represented(OVERLOADS[fn](*map(plain, args), **kwargs))
             return OVERLOADS[fn](*args, **kwargs)
         if fn in (map, filter):
             args = _with_converted_functions(args)
