@@ -102,12 +102,20 @@ class PlanWriter(TurnsText):
 
     def grouped(self, block: Block) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
         """The steps of a block one by one, but those that go through long vectors tile by tile."""
-        number = 0
+        number = asked = 0
         while number < len(block.steps):
-            found = None if self.stretch else tiles_of(block.steps, number, self.plan)
+            found = None
+            if number >= asked and self.stretch is None:
+                found = tiles_of(block.steps, number, self.plan)
+                # Behind computations of numbers the answer is the same.
+                asked = number
+                while asked < len(block.steps) and isinstance(block.steps[asked], Compute):
+                    asked += 1
+                asked += 1
             tiles, end = found or (None, number + 1)
             yield tiles, block.steps[number:end]
             number = end
+            asked = asked if found is None else end
 
     def steps(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
         for tiles, steps in groups:
