@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
-from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.dependence import dependent_outputs
 from ctrlgrad.ops.call import COTANGENT
@@ -156,7 +156,8 @@ class Adjoint:
         """Reverse every node; what is left in `cotangents` belongs to the graph's inputs."""
         backward = self.scope.backward
         for node in reversed(self.graph.nodes):
-            if not any(v in self.cotangents for v in node.results):
+            # What a forward rule returns takes the place of a call that has no cotangent, too.
+            if not any(v in self.cotangents for v in node.results) and not is_call(node, "custom_jvp"):
                 continue
             backward.source = node.source and node.source.derivative_of(node.op.name)
             region_rule = self.recursion.rules.get(node.op.name)

@@ -4,9 +4,11 @@ checkpoint   backward: the function's own forward and backward halves, one after
              its policy saves are further results of the call, and stand in the forward half for what makes them
 custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
 rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
+gradient     both modes: in its place, before anything else is differentiated
 custom_vmap  both modes: a call of the same kind, whose rule is the derivative of the user's (see `row_rules.py`)
-custom_jvp   forward mode: the user's tangent function; backward: its transpose, which is its own reverse mode
-             with respect to the tangents, in which it is linear; functions with forward rules that it calls on
+custom_jvp   forward mode: the results and tangents that the user's rule returns; reverse mode: forward, the results
+             that it returns, in place of the call; backward, the transpose of its tangents, which is its own reverse
+             mode with respect to the tangents, in which it is linear; functions with forward rules that it calls on
              tangents are transposed themselves, as by JAX: their rules, which may call them, would never end
 
 Source of the last: Frostig et al., "Decomposing reverse-mode automatic differentiation", 2021.
@@ -21,11 +23,25 @@ from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.gradients.recomputation import Recomputation
 from ctrlgrad.gradients.row_rules import PulledRows
-from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
+from ctrlgrad.ir import (
+    Builder,
+    Call,
+    Closed,
+    Graph,
+    Node,
+    StackType,
+    TensorType,
+    Value,
+    attributes,
+    is_call,
+    rewrite,
+    walk,
+)
 from ctrlgrad.ir.attributes import NamedAxis
+from ctrlgrad.ir.builder import copy_node
 from ctrlgrad.ir.control import emit_call
-from ctrlgrad.ir.rules import Positions
-from ctrlgrad.ops.term import Term, emit
+from ctrlgrad.ir.rules import Answer, Positions
+from ctrlgrad.ops.term import Term, emit, zeros
 
 # How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
 # all outputs; what the rows are called in it. Batching does not know this folder, nor this folder batching: who
@@ -48,18 +64,31 @@ def rows_call(
     return emit_call(builder, "rows", Closed((), (batched, row)), operands, mapped=tuple(mapped), rows=name)
 
 
+def expanded(graph: Graph) -> Graph:
+    """The graph with gradients that are taken in it in place, so that they can be differentiated."""
+    if not any(is_call(node, "gradient") for node in walk(graph)):
+        return graph
+
+    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
+        return builder.inline(node.regions[0], node.operands) if is_call(node, "gradient") else None
+
+    return rewrite(graph, visit)
+
+
 def reverse_call(adjoint: Adjoint, node: Node) -> None:
     seeded = [i for i, v in enumerate(node.results) if v in adjoint.cotangents]
     wanted = [j for j, v in enumerate(node.operands) if v in adjoint.varied]
     call = Call.of(node)
     if call.kind == "custom_vjp":
         _custom_vjp(adjoint, node, call)
-    elif call.kind == "custom_jvp" and adjoint.recursion.linear:
-        _checkpoint(adjoint, call, seeded, wanted)
+    elif call.kind == "custom_jvp" and not adjoint.recursion.linear:
+        _custom_jvp(adjoint, node, call, seeded)
+    elif not seeded:
+        return
     elif call.attrs.policy:
         _checkpoint_with_policy(adjoint, node, call, seeded, wanted)
     else:
-        rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_jvp": _custom_jvp, "custom_vmap": _custom_vmap}
+        rules = {"checkpoint": _checkpoint, "custom_jvp": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap}
         rules[call.kind](adjoint, call, seeded, wanted)
 
 
@@ -212,12 +241,18 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
         adjoint.add(call.arguments[i], Term(builder, cotangent))
 
 
-def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+def _custom_jvp(adjoint: Adjoint, node: Node, call: Call, seeded: list[int]) -> None:
     refuse_captures(call, adjoint.varied)
-    builder, push = adjoint.scope.backward, call.rule.push(_perturbed(adjoint, call))
+    perturbed = _perturbed(adjoint, call)
+    if not perturbed:
+        return
+    builder, push = adjoint.scope.backward, call.rule.push(perturbed)
     refuse_captures(call, adjoint.varied, push.graph)
+    adjoint.scope.replace(node, *_returned(call, push))
+    if not seeded:
+        return
     taken = {i: adjoint.cotangents.pop(call.results[i]).value for i in seeded}
-    places = [place for place, i in enumerate(push.found) if i in taken]
+    places = [len(call.results) + place for place, i in enumerate(push.found) if i in taken]
     count = len(call.operands)
     halves = adjoint.recursion.reverse(push.graph, range(count, len(push.graph.inputs)), places, linear=True)
     if not halves.is_of_linear_map:
@@ -225,10 +260,40 @@ def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[in
     # Linear in the tangents: any tangents do, so the primals' own zeros.
     tangents = [adjoint.zeros_like(call.arguments[i]).value for i in push.given]
     results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
-    seeds = [taken[push.found[place]] for place in places]
+    seeds = [taken[i] for i in push.found if i in taken]
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for i, cotangent in zip(push.given, cotangents, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
+
+
+def _returned(call: Call, push: Answer) -> list[Node]:
+    """What makes the results of a call as its forward rule returns them, and none of their tangents.
+
+    JAX differentiates these results: the second derivative of a rule that is not exact depends on them.
+    """
+    outputs, count = push.graph.outputs[: len(call.results)], len(call.operands)
+    needed, nodes = set(outputs), []
+    for node in reversed(push.graph.nodes):
+        if not needed.isdisjoint(node.results):
+            needed.update(node.operands)
+            nodes.append(node)
+    builder = Builder()
+    builder.source = call.source
+    copies = dict(zip(push.graph.inputs, call.operands, strict=False))
+    for i, v in zip(push.given, push.graph.inputs[count:], strict=True):
+        if v in needed:  # a loop may have both
+            like = call.arguments[i]
+            copies[v] = zeros(builder, like.tensor.dtype, Term(builder, like).dims).value
+    for node in reversed(nodes):
+        copy_node(builder, node, copies)
+    # The values that the rest of the graph reads.
+    place = dict[Value, Value]()
+    for result, output in zip(call.results, outputs, strict=True):
+        made = copies[output]
+        if made in place or not any(made in node.results for node in builder.nodes):
+            made = builder.emit("barrier", [made])
+        place[made] = result
+    return [replace(node, results=tuple(place.get(v, v) for v in node.results)) for node in builder.nodes]
 
 
 def _not_linear(call: Call) -> DifferentiationError:

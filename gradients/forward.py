@@ -15,7 +15,7 @@ from functools import partial
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
+from ctrlgrad.gradients.calls import Batch, expanded, refuse_captures, rows_call
 from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
 from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, Map, operand_reached, refusal
@@ -54,6 +54,7 @@ class Pushforward:
 
 def push_forward(graph: Graph, wrt: Sequence[int], batch: Batch) -> Pushforward:
     """Differentiate `graph` forward with respect to the inputs at `wrt`; `batch` as for `reverse`."""
+    graph = expanded(graph)
     builder = Builder(name=f"{graph.name}_forward")
     inputs = [builder.input(v.type, v.hint) for v in graph.inputs]
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}
@@ -232,12 +233,10 @@ class _Tangents:
         if call.kind == "custom_vmap" and moving:
             self._custom_vmap(call)
             return
-        copy_node(self.builder, node, self.primals)
-        if not moving:
-            return
         refuse_captures(call, self.tangents)
         perturbed = tuple(i for i, v in enumerate(call.arguments) if v in self.tangents)
         if not perturbed:
+            copy_node(self.builder, node, self.primals)
             return
         push = call.rule.push(perturbed)
         if push is None:
@@ -252,8 +251,7 @@ class _Tangents:
         refuse_captures(call, self.tangents, push.graph)
         tangents = [self.or_zeros(call.arguments[i]).value for i in push.given]
         found = self.builder.inline(push.graph, [*(self.primals[v] for v in call.operands), *tangents])
-        for i, t in zip(push.found, found, strict=True):
-            self.tangents[call.results[i]] = Term(self.builder, t)
+        self._arrive(call, Pushforward(push.graph, push.found), found)
 
     def _custom_vmap(self, call: Call) -> None:
         refuse_captures(call, self.tangents)

@@ -12,67 +12,42 @@ but not by this product). So an analysis of the graph to be differentiated says 
 - `selected`: the value's cotangent may be a zero that a selection made. It is made by what takes some elements and
   leaves others out (`where`, `maximum`, extremes along an axis, reads and updates of a part: `Trait.SELECTS`,
   `Use.READ`, `Use.UPDATE`), by a factor that is zero whatever is differentiated (a mask, data), by a branch that is
-  not taken and a loop that does not run, and by a seed, where that is given by the caller. It flows on to the operands.
-  A value has the sum of its uses' cotangents: that is such a zero if each of them may be.
-- `wild`: the value may be infinite or NaN though the graph's inputs are finite, since an op in front of it is singular
-  (`Trait.SINGULAR`: division, logarithm, power, ...). Inputs and constants count as finite, so a product of inputs
-  stays a product; what overflows or diverges through sums and products alone is not looked for.
+  not taken and a loop that may not run, and by a seed, where that is given by the caller. It flows on to the operands.
+  A value has the sum of its uses' cotangents: that is such a zero if each of them may be, and no reads of parts
+  that together are the whole leave nothing out.
+- `ranges`: the value may be infinite or NaN (wild) though the graph's inputs are finite, since an op in front of it is
+  singular (`Trait.SINGULAR`: division, logarithm, power, ...) and its operands are not known to stay where it is not.
 - `zero`: the value may be a zero that a selection made; where it is the factor of a product, an infinite cotangent
   stops there.
+- `shown`: where the value is infinite or NaN, the result that is differentiated is, too: sums and products lead there
+  from it. Such a result has no gradient to be kept finite, so these values count as finite.
 - `hot`: the value's cotangent may be infinite or NaN, since an op behind it has such a partial derivative.
 
 A partial derivative may be infinite or NaN if its op is singular, or if it is computed from a wild value. Only there a
-product is strong. For a loop all of these are least fixpoints over its carries: what goes round the loop once may be in
-any carry in the next iteration.
+product is strong. For a loop all of these are fixpoints over its carries (least ones, and the greatest for `shown`):
+what goes round the loop once may be in any carry in the next iteration.
 
 Source of the name: Moses et al., Enzyme, whose switch of that name makes all products strong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
+from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
+from ctrlgrad.gradients.ranges import Ranges
+from ctrlgrad.gradients.shown import Showing
 from ctrlgrad.gradients.table import LINEAR, operand_reached
-from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Trait, Use, Value, attributes, view
+from ctrlgrad.ir import Branch, Call, Counting, Graph, Loop, Node, Trait, Use, Value, attributes, view
 from ctrlgrad.ops.term import Term, constant, emit, where
-from ctrlgrad.records import record
 
-
-@record
-class Manner:
-    """Manner of differentiation: strong zeros or IEEE arithmetic, and whether a barrier marks each cotangent, so that a
-    check finds it in a run."""
-
-    strong_zeros: bool = True
-    marks_cotangents: bool = False
-
-
-_AT_FIRST = Manner()
-_MANNER: ContextVar[Manner] = ContextVar("manner of derivatives", default=_AT_FIRST)
-
-
-def current_manner() -> Manner:
-    return _MANNER.get()
-
-
-@contextmanager
-def differentiating(manner: Manner) -> Iterator[None]:
-    """A block of code that takes derivatives in this manner."""
-    token = _MANNER.set(manner)
-    try:
-        yield
-    finally:
-        _MANNER.reset(token)
-
-
-# Constants with more elements count as data, some of which is zero.
-_MOST_LOOKED_AT = 4096
+# Singular ops whose value is infinite or NaN wherever one of their derivatives is.
+_SHOWN_BY_VALUE = {"divide", "reciprocal", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh", "cosh"}
+_SHOWN_BY_VALUE |= {"arctanh", "erfinv"}
 
 # Whether each value that has a cotangent has one that may be a selected zero.
 _State = dict[Value, bool]
@@ -85,10 +60,9 @@ class StrongZeros:
         self.activity = activity
         self.varied: set[Value] = set()
         self.selected: set[Value] = set()
-        self.wild: set[Value] = set()
+        self.shown: frozenset[Value] = frozenset()
+        self.ranges = Ranges(self.shown)
         self.zero: set[Value] = set()
-        # Constants without a zero: a factor that selects nothing.
-        self.nonzero: set[Value] = set()
         self.hot: set[Value] = set()
         # By what is known of its operands, or of its results: what a node with regions has been asked.
         self._asked: dict[Any, Any] = {}
@@ -107,8 +81,12 @@ class StrongZeros:
         """Analyse a graph for reverse mode; `selected`: the seeds may be zeros."""
         found = cls(activity)
         found._values(graph)
-        if not found.wild:
+        if not found.ranges.some_are_wild:
             return found
+        if not selected:
+            found.show(graph, {graph.outputs[i] for i in seeded})
+            if not found.ranges.some_are_wild:
+                return found
         varied = activity.varied_values(graph, [graph.inputs[i] for i in wrt])
         found._cotangents(graph, varied, {graph.outputs[i]: selected for i in seeded})
         return found
@@ -167,12 +145,36 @@ class StrongZeros:
 
     def _may_be_wild(self, node: Node, position: int) -> bool:
         """Return true if a partial derivative may be infinite or NaN."""
-        traits = node.op.traits
+        traits, ranges = node.op.traits, self.ranges
         if Trait.BOUNDED in traits or node.op.name in LINEAR:
             return False
         if Trait.PRODUCT in traits:
-            return node.operands[1 - position] in self.wild
-        return Trait.SINGULAR in traits or not self.wild.isdisjoint(node.operands)
+            return ranges.is_wild(node.operands[1 - position])
+        if any(map(ranges.is_wild, node.operands)):
+            return True
+        if Trait.SINGULAR not in traits or ranges.is_tame(node):
+            return False
+        return not (node.op.name in _SHOWN_BY_VALUE and node.results[0] in self.shown)
+
+    # Backward: which values show in the result.
+
+    def show(self, graph: Graph, outputs: set[Value]) -> None:
+        """Have values that show in these outputs count as finite."""
+        self.shown = frozenset(Showing(self._runs).values(graph, outputs))
+        self.ranges, self.zero = Ranges(self.shown), set()
+        self._asked.clear()
+        self._values(graph)
+        self._asked.clear()
+
+    def _runs(self, loop: Loop) -> bool:
+        """Return true if constants say that a loop runs at least once."""
+
+        def number(value: Value) -> np.ndarray | None:
+            low, high = self.ranges[value]
+            return np.asarray(int(low)) if low == high else None
+
+        counting = Counting.of(loop, number)
+        return counting is not None and (counting.count(number) or 0) > 0
 
     # Forward: what values may be.
 
@@ -193,7 +195,7 @@ class StrongZeros:
                     self._values_of(node)
 
     def _once(self, node: Node, values: Sequence[Value], ask: Callable[[], None]) -> None:
-        key = (node, tuple((v in self.wild, v in self.zero) for v in values))
+        key = (node, tuple((self.ranges[v], v in self.zero) for v in values))
         if key not in self._asked:
             self._asked[key] = True
             ask()
@@ -202,22 +204,19 @@ class StrongZeros:
         for region in regions:
             self._values(region)
 
-    def _enter(self, pairs: Iterable[tuple[Value, Value]]) -> bool:
-        """Have the second of each pair be what the first may be; whether one of them was not yet."""
-        found = False
-        for outer, inner in pairs:
-            for values in (self.wild, self.zero, self.nonzero):
-                if outer in values and inner not in values:
-                    values.add(inner)
-                    found = True
-        return found
+    def _enter(self, pairs: Iterable[tuple[Value, Value]], widens: bool = False) -> bool:
+        """Have the second of each pair be what the first may be; return true if one of them was not yet."""
+        pairs = list(pairs)
+        new = {inner for outer, inner in pairs if outer in self.zero} - self.zero
+        self.zero |= new
+        return self.ranges.enter(pairs, widens) or bool(new)
 
     def _values_of_loop(self, loop: Loop) -> None:
         self._enter((c.outer, c.in_body) for c in loop.captures)
         self._enter((c.init, c.in_body) for c in loop.carries)
         while True:
             self._values(loop.body)
-            if not self._enter((c.next, c.in_body) for c in loop.carries):
+            if not self._enter(((c.next, c.in_body) for c in loop.carries), widens=True):
                 break
         self._enter((c.in_body, c.result) for c in loop.carries)
 
@@ -228,19 +227,17 @@ class StrongZeros:
         self._enter(zip(function.outputs, call.results, strict=True))
 
     def _values_of(self, node: Node) -> None:
+        self.ranges.visit(node)
         results = [v for v in node.results if v.type.is_differentiable]
         if not results:
             return
-        if Trait.SINGULAR in node.op.traits or not self.wild.isdisjoint(node.operands):
-            self.wild.update(results)
         known = attributes.Constant.find(node)
-        if known is not None:
-            has_zero = known.value.size > _MOST_LOOKED_AT or bool(np.any(known.value == 0))
-            (self.zero if has_zero else self.nonzero).update(results)
-        elif self._is_zero(node):
+        if self._is_zero(node) if known is None else self._may_be_zero(node.results[0]):
             self.zero.update(results)
-        elif Trait.VIEW in node.op.traits and node.operands[0] in self.nonzero:
-            self.nonzero.update(results)
+
+    def _may_be_zero(self, value: Value) -> bool:
+        low, high = self.ranges[value]
+        return low <= 0.0 <= high
 
     def _is_zero(self, node: Node) -> bool:
         zeros = [v in self.zero for v in node.operands]
@@ -260,12 +257,15 @@ class StrongZeros:
     def _cotangents(self, graph: Graph, varied: set[Value], state: _State) -> _State:
         """Follow the cotangents of a graph's values, given those of its outputs; the same state, with its inputs'."""
         self.varied |= varied
+        parts: dict[tuple[Value, int], list[tuple[int, int]]] = {}
         for node in reversed(graph.nodes):
             given = {v: state[v] for v in node.results if v in state}
             if not given:
                 continue
             self.selected.update(v for v, selected in given.items() if selected)
             for operand, selected in self._operands(node, varied, given):
+                if selected and not any(given.values()):
+                    selected = not _completes(node, operand, parts)
                 state[operand] = selected and state.get(operand, True)
         return state
 
@@ -294,31 +294,40 @@ class StrongZeros:
 
     def _selects(self, node: Node, position: int) -> bool:
         """Return true if the op makes a cotangent zero where the operand, or a part of it, is not in the result."""
-        if Trait.SELECTS in node.op.traits or node.op.use(position) in (Use.READ, Use.UPDATE):
+        if Trait.SELECTS in node.op.traits:
             return True
+        if node.op.use(position) in (Use.READ, Use.UPDATE):
+            return Trait.WHOLE not in node.op.traits
         if Trait.PRODUCT not in node.op.traits:
             return False
         other = node.operands[1 - position]
-        return other in self.zero or not (other in self.varied or other in self.nonzero)
+        return other in self.zero or (other not in self.varied and self._may_be_zero(other))
 
     def _of_loop(self, loop: Loop, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
         active = self.activity.active_loop(loop, varied, given)
         # A carry whose result has no cotangent has that of the next iteration, and none in the last one.
         carried = {c: given.get(c.result, True) for c in active.carries}
         self._heat((c.result, c.next) for c in active.carries)
+        in_last: _State | None = None
         while True:
             state: _State = {}
             for c, selected in carried.items():
                 if c.next in active.varied:
                     state[c.next] = selected and state.get(c.next, True)
             state = self._cotangents(loop.body, active.varied, state)
+            in_last = state if in_last is None else in_last
             following = {c: selected or state.get(c.in_body, True) for c, selected in carried.items()}
             if not self._heat((c.in_body, c.next) for c in active.carries) and following == carried:
                 break
             carried = following
         self._heat(pair for c in active.carries for pair in ((c.in_body, c.init), (c.result, c.init)))
         self._heat((c.in_body, c.outer) for c in active.captures)
-        # A loop may run not at all.
+        if self._runs(loop):
+            # A capture's cotangent is the sum of those of all iterations.
+            return [
+                *((c.init, state.get(c.in_body, True)) for c in active.carries),
+                *((c.outer, in_last.get(c.in_body, True)) for c in active.captures),
+            ]
         return [*((c.init, selected) for c, selected in carried.items()), *((c.outer, True) for c in active.captures)]
 
     def _heat(self, pairs: Iterable[tuple[Value, Value]]) -> bool:
@@ -350,6 +359,35 @@ class StrongZeros:
         # The derivative of a function is asked for by itself, and looked at then; see `Recursion.reverse`.
         self.hot.update(call.operands)
         return [(v, True) for v in call.operands if v in varied]
+
+
+def _completes(node: Node, operand: Value, parts: dict[tuple[Value, int], list[tuple[int, int]]]) -> bool:
+    """Return true if a read of a part of an operand, and those seen before, are the whole operand."""
+    index = attributes.Index.find(node)
+    if index is None or node.op.use(0) is not Use.READ or len(node.operands) > 1:
+        return False
+    items = [item for item in index.key if item is not None]
+    partial = [k for k, item in enumerate(items) if item not in (slice(None), slice(None, None, -1))]
+    if not partial:
+        return True
+    axis, shape = partial[0], operand.tensor.shape
+    size, item = shape[axis], items[axis]
+    if len(partial) > 1 or size is None:
+        return False
+    if isinstance(item, int):
+        first = item % size
+        item = slice(first, first + 1)
+    start, stop, step = item.indices(size)
+    if step != 1:
+        return False
+    known = parts.setdefault((operand, axis), [])
+    known.append((start, stop))
+    end = 0
+    for start, stop in sorted(known):
+        if start > end:
+            return False
+        end = max(end, stop)
+    return end >= size
 
 
 def _where_finite(dead: Term, x: Term) -> Term:

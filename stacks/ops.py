@@ -160,7 +160,7 @@ declare("stack_read", None, _infer_read, Trait.STACK, uses=(Use.READ, Use.INDEX)
 _CHANGED_SLOT = (Use.UPDATE, Use.INDEX, Use.VALUE)
 declare("stack_write", 3, _infer_update, Trait.STACK, attributes=attributes.Write, uses=_CHANGED_SLOT)
 # Adds to a slot; the gradient of a read.
-declare("stack_add", 3, _infer_add, Trait.STACK, uses=_CHANGED_SLOT)
+declare("stack_add", 3, _infer_add, Trait.STACK, Trait.WHOLE, uses=_CHANGED_SLOT)
 # Makes a slot zero again; the gradient of a write.
 declare("stack_clear", 2, _infer_clear, Trait.STACK, uses=(Use.UPDATE, Use.INDEX))
 # Cut off at a length, or made longer by slots that were never written; the gradient of a write that appends.
@@ -174,6 +174,7 @@ declare(
     None,
     _infer_to_tensor,
     Trait.STACK,
+    Trait.WHOLE,
     attributes=attributes.Rows,
     uses=(Use.READ,),
     further=Use.SIZE,
@@ -184,6 +185,13 @@ declare("stack_from_tensor", 1, _infer_from_tensor, Trait.STACK, Trait.TOTAL)
 # written), and further unknown sizes as everywhere. `size`: of the result along the axis, where it is known.
 declare("stack_rows", 1, _infer_rows, Trait.STACK, attributes=attributes.Axis, uses=(Use.MEASURE,))
 declare(
-    "stack_concat", None, _infer_concat, Trait.STACK, attributes=attributes.Concat, uses=(Use.READ,), further=Use.SIZE
+    "stack_concat",
+    None,
+    _infer_concat,
+    Trait.STACK,
+    Trait.WHOLE,
+    attributes=attributes.Concat,
+    uses=(Use.READ,),
+    further=Use.SIZE,
 )
 declare("stack_split", 2, _infer_split, Trait.STACK, attributes=attributes.Split, uses=(Use.VALUE, Use.SIZE))

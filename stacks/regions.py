@@ -220,7 +220,8 @@ class RegionScope(Scope):
         """Have the forward side make what is restored with."""
         for stage in stages:
             for node in stage.nodes:
-                *reading, new = stage.prepared(self.instead.get(node, node))
+                (current,) = self.instead.get(node, (node,))
+                *reading, new = stage.prepared(current)
                 self.before.setdefault(node, []).extend(reading)
                 self.producers.update((v, made) for made in reading for v in made.results)
                 self.replace(node, new)

@@ -53,7 +53,7 @@ class Scope(ABC):
     # Additions to the forward nodes: right after a value is defined, right before a node, in place of a node.
     after: dict[Value, list[Node]] = field(default_factory=dict)
     before: dict[Node, list[Node]] = field(default_factory=dict)
-    instead: dict[Node, Node] = field(default_factory=dict)
+    instead: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
     producers: dict[Value, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,9 +112,9 @@ class Scope(ABC):
         self.producers.update((v, made) for made in maker.nodes for v in made.results)
         return value
 
-    def replace(self, node: Node, new: Node) -> None:
+    def replace(self, node: Node, *new: Node) -> None:
         self.instead[node] = new
-        self.producers.update((v, new) for v in new.results)
+        self.producers.update((v, made) for made in new for v in made.results)
 
     def forward_nodes(self, inputs: Sequence[Value]) -> tuple[Node, ...]:
         """The forward side's nodes with all additions in their places."""
@@ -132,7 +132,7 @@ class Scope(ABC):
         for value in inputs:
             follow(value)
         for node in self.graph.nodes:
-            for new in (*self.before.get(node, ()), self.instead.get(node, node)):
+            for new in (*self.before.get(node, ()), *self.instead.get(node, (node,))):
                 put(new)
         return tuple(nodes)
 

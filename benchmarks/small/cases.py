@@ -112,6 +112,17 @@ GENERAL = (
 )
 """Programs of other fields; no decision of the engine was made on them."""
 DEPTHS = (2, 4, 6, 8)
+WIDE = (
+    Small("scalar-chain", "thousands of operations on numbers", {"operations": 4000}, {"operations": 12}),
+    Small("reduced-vectors", "thousands of operations on vectors", {"operations": 4000}, {"operations": 10}),
+    Small("small-matrices", "thousands of operations that are not fused", {"operations": 2000}, {"operations": 12}),
+    Small("unrolled-cells", "96 layers, unrolled", {"layers": 96, "width": 16}, {"layers": 2, "width": 3}),
+    Small("scan-inputs", "a scan of 75 arrays", {"inputs": 75, "steps": 10}, {"inputs": 3, "steps": 2}),
+    Small("loop-carries", "a loop of 300 carries", {"carries": 300, "steps": 10}, {"carries": 3, "steps": 2}),
+    Small("branch-outputs", "a branch of 300 results", {"outputs": 300}, {"outputs": 3}),
+    Small("small-loops", "100 loops in a row", {"loops": 100}, {"loops": 3}),
+)
+"""Long and wide programs, whose first call is measured; JAX takes minutes for some that are larger."""
 
 
 def _entries(engine: str, program: str, size: dict[str, int], goal: Goal | None) -> tuple[Entry, Entry]:
@@ -154,7 +165,7 @@ def _scaling(engine: str, tiny: bool) -> Case:
 
 def first_call_cases(engine: str, tiny: bool) -> Iterator[Case]:
     """Tracing, differentiation, compilation and one run, from an empty cache; the notes tell the processor's time."""
-    for small in STEADY + GENERAL:
+    for small in STEADY + GENERAL + WIDE:
         title = f"first call in a new process, imports not counted: {small.what}"
         entries = _entries_of(small, engine, tiny)
         yield Case(f"first-call-{small.name}", title, "call", entries, "first run", tolerance=1e-8)

@@ -17,12 +17,22 @@ import numpy as np
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows, choose_rows_of_one_size
 from ctrlgrad.batching.ragged import merged
-from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
+from ctrlgrad.batching.regions import (
+    RAGGED,
+    ROWS,
+    arriving,
+    following,
+    guard_of,
+    guarded,
+    joined_kind,
+    leaving,
+    taking_part,
+)
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Use, Value, close
+from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Value, close
 from ctrlgrad.ir.control import emit_branch
-from ctrlgrad.ir.flow import passed_on
+from ctrlgrad.ir.flow import passed_on, updated_operand
 from ctrlgrad.ops.term import Term, constant, emit, zeros
 
 
@@ -38,6 +48,8 @@ def _cond(batcher: Batcher, node: Node) -> Sequence[Lane]:
         outputs.append(walks[-1].run(region))
     kinds = [joined_kind(lanes) for lanes in zip(*outputs, strict=True)]
     guards = [_common_guard(lanes) for lanes in zip(*outputs, strict=True)]
+    updated = _updated_in_place(batcher, branch, outputs)
+    guards = [updated[p].guard if p in updated else guard for p, guard in enumerate(guards)]
     types = [v.type for v in branch.results]
     regions = []
     for inner, lanes in zip(walks, outputs, strict=True):
@@ -51,9 +63,21 @@ def _cond(batcher: Batcher, node: Node) -> Sequence[Lane]:
     hints = [v.hint for v in regions[0].outputs]
     selector = batcher.term(branch.selector).value
     results = list(emit_branch(batcher.builder, selector, closed, source=branch.source, hints=hints))
-    return [
+    arrived = [
         arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
+    return [following(updated.get(p), lane) for p, lane in enumerate(arrived)]
+
+
+def _updated_in_place(batcher: Batcher, branch: Branch, outputs: Sequence[Sequence[Lane]]) -> dict[int, Batched]:
+    """The guarded arrays that a result is, with elements updated or not, on each side; by the result's position."""
+    found = {}
+    for position, lanes in enumerate(zip(*outputs, strict=True)):
+        place = updated_operand(branch, position)
+        before = None if place is None else batcher.lanes[branch.operands[place]]
+        if isinstance(before, Batched) and all(isinstance(x, Batched) and x.keeps(before.value) for x in lanes):
+            found[position] = before
+    return found
 
 
 def _common_guard(lanes: Sequence[Lane]) -> Guard | None:
@@ -77,8 +101,12 @@ class _Masked:
         for place in self.threads.values():
             self.lanes[place] = as_ragged(self.lanes[place], batcher.rows)
         # The same for the arrays of which every branch returns the one that it got, with elements updated or not.
-        places = [_updated_place(branch, self.lanes, position) for position in range(len(branch.results))]
-        self.arrays = {p: place for p, place in enumerate(places) if place is not None and places.count(place) == 1}
+        places = [updated_operand(branch, position) for position in range(len(branch.results))]
+        self.arrays = {
+            p: place
+            for p, place in enumerate(places)
+            if place is not None and places.count(place) == 1 and isinstance(self.lanes[place], Batched)
+        }
 
     def run(self) -> list[Lane]:
         masks = self._masks()
@@ -142,11 +170,7 @@ class _Masked:
             )
             for v, lane in zip(self.branch.results, sofar, strict=True)
         ]
-        for position in self.arrays:
-            before, value = sofar[position], joined[position]
-            assert isinstance(before, Batched) and isinstance(value, Batched)
-            joined[position] = before.followed_by(value.value)
-        return joined
+        return [following(sofar[p] if p in self.arrays else None, lane) for p, lane in enumerate(joined)]
 
     def _joined(
         self, inner: Batcher, mask: Term, decided: Term | None, position: int, lane: Lane, before: Lane
@@ -181,19 +205,6 @@ class _Masked:
         if position not in self.threads:
             ragged = merged(mask, unguarded(ragged, builder), before, inner.rows)
         return [Term(builder, ragged.buffer), Term(builder, ragged.lengths)]
-
-
-def _updated_place(branch: Branch, lanes: Sequence[Lane], position: int) -> int | None:
-    """The operand with rows that a result is, with elements updated or not, whichever side is taken."""
-    places: set[int | None] = set()
-    for region in branch.branches:
-        makers = {v: node for node in region.nodes for v in node.results}
-        value = region.outputs[position]
-        while (node := makers.get(value)) is not None and node.op.use(0) is Use.UPDATE:
-            value = node.operands[0]
-        places.add(region.inputs.index(value) if value in region.inputs else None)
-    place = places.pop() if len(places) == 1 else None
-    return place if place is not None and isinstance(lanes[place], Batched) else None
 
 
 def _values(lane: Lane) -> list[Value]:

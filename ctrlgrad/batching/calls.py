@@ -3,6 +3,8 @@
 A checkpointed function takes its operands as they are. For a derivative given by the user every argument gets rows,
 so that its cotangent or tangent has rows too, whatever the rule makes of it.
 
+Of a gradient, what is differentiated is batched, and differentiated then.
+
 A call of kind "rows" is a batched graph inside a function that is being batched: region 0 is that graph, region 1
 what it was traced from. It is there where rows have stacks of their own length. Their buffers have a size that all
 rows share; where outer rows would go different ways that size would differ between them, and both batch axes
@@ -16,7 +18,7 @@ from dataclasses import field, replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
-from ctrlgrad.batching.regions import arriving, entering, guard_of, kind_of, leaving
+from ctrlgrad.batching.regions import ROWS, arriving, entering, guard_of, kind_of, leaving
 from ctrlgrad.batching.stacks import as_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
@@ -31,9 +33,8 @@ from ctrlgrad.records import record
 @batches("call")
 def _call(batcher: Batcher, node: Node) -> Sequence[Lane]:
     call = Call.of(node)
-    return {"checkpoint": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap}.get(call.kind, _custom)(
-        batcher, call
-    )
+    rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap, "gradient": _gradient}
+    return rules.get(call.kind, _custom)(batcher, call)
 
 
 def _checkpoint(batcher: Batcher, call: Call) -> Sequence[Lane]:
@@ -104,6 +105,28 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     closed = Closed((*rule.counts, *operands), (rule.batched(call.function),))
     arguments = [batcher.batched(v).value for v in call.arguments]
     results = emit_call(batcher.builder, call.kind, closed, arguments, rule=rule, source=call.source)
+    return [Batched(batcher.builder, v) for v in results]
+
+
+def _gradient(batcher: Batcher, call: Call) -> Sequence[Lane]:
+    """The gradient of the batched function: rows do not depend on each other, so that of one is that of all. It has
+    stacks of rows that all push at once, where batching its loops would give each row a stack of its own."""
+    builder, rows, captures = Builder(batcher.builder, call.primal.name), batcher.rows, len(call.captures)
+    operands: list[Value] = []
+    lanes: dict[Value, Lane] = {}
+    for place, (v, operand) in enumerate(zip(call.primal.inputs, call.operands, strict=True)):
+        kind = ROWS if place - captures in call.rule.wrt else kind_of(batcher.lanes[operand])
+        operands += leaving(batcher, batcher.lanes[operand], kind, v.type, None)
+        lanes[v] = entering(builder, rows, kind, v.type, v.hint, None)
+    inner = Batcher(builder, rows, lanes)
+    produced = inner.run(call.primal)
+    closed = close(
+        [builder.finish(inner.seen(x, v.tensor).value for x, v in zip(produced, call.primal.outputs, strict=True))]
+    )
+    (primal,) = closed.regions
+    count = captures + len(closed.captures)
+    regions = Closed((*closed.captures, *operands[:captures]), (call.rule.graph(primal, count), primal))
+    results = emit_call(batcher.builder, call.kind, regions, operands[captures:], rule=call.rule, source=call.source)
     return [Batched(batcher.builder, v) for v in results]
 
 

@@ -165,7 +165,7 @@ def _update(batcher: Batcher, node: Node) -> Sequence[Lane]:
         updated = set_apart(target, given, index.operands, index.key)
     else:
         updated = emit(node.op.name, target, given, *index.operands, key=index.key)
-    return [batcher.lane(updated) if guarded is None else guarded.followed_by(updated.value)]
+    return [batcher.lane(updated) if guarded is None else guarded.followed_by(batcher.builder, updated.value)]
 
 
 def _in_place_of_ghosts(op: str, target: Term, given: Term, index: _Index, guard: Guard) -> Term:

@@ -152,9 +152,9 @@ class Batched:
             self._redirected = redirect(Term(self.builder, self.value), self.guard).value
         return self._redirected
 
-    def followed_by(self, value: Value) -> Batched:
-        """The lane of a value that is this one with elements updated, but not those of ghosts."""
-        return Batched(self.builder, value, self.guard, self.updated or self.value)
+    def followed_by(self, builder: Builder, value: Value) -> Batched:
+        """The lane of a value of `builder` that is this one with elements updated, but not those of ghosts."""
+        return Batched(builder, value, self.guard, self.updated or self.value)
 
     def keeps(self, before: Value) -> bool:
         """Return True where ghosts still have their rows of `before`."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
-from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows, choose_rows_of_one_size
+from ctrlgrad.batching.lanes import Batched, Fresh, Guard, Lane, Ragged, choose_rows, choose_rows_of_one_size
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import (
     MARKED,
@@ -29,6 +29,7 @@ from ctrlgrad.batching.regions import (
     SHARED,
     arriving,
     entering,
+    following,
     guard_of,
     guarded,
     kind_of,
@@ -37,9 +38,9 @@ from ctrlgrad.batching.regions import (
 )
 from ctrlgrad.batching.stacks import as_ragged, choose, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Value, attributes, close
+from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Type, Value, attributes, close
 from ctrlgrad.ir.control import emit_loop
-from ctrlgrad.ir.flow import stays
+from ctrlgrad.ir.flow import stays, updated_input
 from ctrlgrad.ops.term import Term, emit
 
 
@@ -63,7 +64,7 @@ def _while(batcher: Batcher, node: Node) -> Sequence[Lane]:
         if more == kinds:
             break
         kinds = more
-    guards = [guard_of(lane) for lane in init]
+    guards = _guards(loop, init)
     types = [v.type for v in loop.results]
     outputs = [
         v
@@ -77,9 +78,36 @@ def _while(batcher: Batcher, node: Node) -> Sequence[Lane]:
     ]
     test = cond.batcher.builder.finish([cond.batcher.term(loop.predicate).value])
     results = _emit(batcher, loop, test, body.batcher.builder.finish(outputs), start, loop.attrs)
+    return _arriving(batcher, init, kinds, types, results, guards)
+
+
+def _guards(loop: Loop, init: Sequence[Lane]) -> list[Guard | None]:
+    """The guard that each carry keeps in the loop: rows that it leaves out are neither seen nor written there.
+
+    An array has one where iterations do no more than update elements of it: seen from inside, it would be copied.
+    """
     return [
-        arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+        (lane.guard if updated_input(loop.body, c.next) is c.in_body else None)
+        if isinstance(lane, Batched)
+        else guard_of(lane)
+        for c, lane in zip(loop.carries, init, strict=True)
     ]
+
+
+def _arriving(
+    batcher: Batcher,
+    init: Sequence[Lane],
+    kinds: Sequence[int],
+    types: Sequence[Type],
+    results: list[Value],
+    guards: Sequence[Guard | None],
+) -> list[Lane]:
+    """The lanes of a loop's results."""
+    found = []
+    for before, kind, t, guard in zip(init, kinds, types, guards, strict=True):
+        lane = arriving(batcher.builder, kind, t, results, guard)
+        found.append(following(before if guard is not None and isinstance(before, Batched) else None, lane))
+    return found
 
 
 def _next_kind(kind: int, produced: Lane, start: Lane) -> int:
@@ -96,8 +124,8 @@ class _Region:
         builder = Builder(outer.builder, graph.name)
         shared, carried = loop.split(graph.inputs)
         lanes = {v: outer.lanes[c.outer] for v, c in zip(shared, loop.captures, strict=True)}
-        for v, kind, start in zip(carried, kinds, init, strict=True):
-            lanes[v] = entering(builder, outer.rows, kind, v.type, v.hint, guard_of(start))
+        for v, kind, guard in zip(carried, kinds, _guards(loop, init), strict=True):
+            lanes[v] = entering(builder, outer.rows, kind, v.type, v.hint, guard)
         self.batcher = Batcher(builder, outer.rows, lanes)
         self.outputs = self.batcher.run(graph)
 
@@ -114,7 +142,7 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
     cond, body, rows = loop.cond, loop.body, batcher.rows
     types = [v.type for v in loop.results]
     kinds = [RAGGED if isinstance(t, StackType) else ROWS for t in types]
-    guards = [guard_of(lane) for lane in init]
+    guards = _guards(loop, init)
     around = [batcher.lanes[c.outer] for c in loop.captures]
     first = _predicate(batcher, cond, [*around, *init])
     start = [first.value]
@@ -155,9 +183,7 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
     attrs = replace(loop.attrs, counts_down=False)
     results = _emit(batcher, loop, test.finish([running.value]), builder.finish(outputs), start, attrs)
     results.pop(0)
-    return [
-        arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
-    ]
+    return _arriving(batcher, init, kinds, types, results, guards)
 
 
 def _kept(active: Term, new: Term, old: Term) -> Term:

@@ -35,7 +35,7 @@ def entering(builder: Builder, rows: Rows, kind: int, t: Type, hint: str | None,
     if kind == SHARED:
         return Same(builder, builder.input(t, hint))
     if isinstance(t, TensorType):
-        return Batched(builder, builder.input(rows.of(t), hint))
+        return Batched(builder, builder.input(rows.of(t), hint), guard)
     if kind in (MARKED, ROWS):
         return Uniform(builder, builder.input(StackType(rows.of(t.element)), hint), marked=kind == MARKED)
     buffer = TensorType(t.element.dtype, (rows.static, None, *t.element.shape))
@@ -48,6 +48,9 @@ def leaving(batcher: Batcher, lane: Lane, kind: int, t: Type, guard: Guard | Non
     if kind == SHARED:
         return [plain(lane)]
     if isinstance(t, TensorType):
+        if guard is not None:
+            assert isinstance(lane, Batched) and lane.guard is guard, "an array that is updated in place"
+            return [lane.value]
         return [batcher.seen(lane, t).value]
     if kind in (MARKED, ROWS):
         return [as_uniform(lane, batcher.rows).value]
@@ -72,6 +75,14 @@ def arriving(builder: Builder, kind: int, t: Type, values: list[Value], guard: G
     if kind in (MARKED, ROWS):
         return Uniform(builder, first, marked=kind == MARKED)
     return Ragged(builder, first, values.pop(0), t.element, guard)
+
+
+def following(before: Lane | None, lane: Lane) -> Lane:
+    """A result that is an array from before with elements updated, where there is one; else the lane as it is."""
+    if before is None:
+        return lane
+    assert isinstance(before, Batched) and isinstance(lane, Batched)
+    return before.followed_by(lane.builder, lane.value)
 
 
 def guard_of(lane: Lane) -> Guard | None:

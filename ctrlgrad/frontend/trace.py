@@ -42,6 +42,15 @@ def capturing() -> Iterator[Captured]:
         _STATE.captured = outer
 
 
+class Mapped(Builder):
+    """The builder of a function that is being mapped."""
+
+
+def is_mapped(builder: Builder | None) -> bool:
+    """Whether what is recorded there will be mapped."""
+    return builder is not None and (isinstance(builder, Mapped) or is_mapped(builder.parent))
+
+
 def captured() -> Captured | None:
     """Return the record of arrays that become constants, or None."""
     return _STATE.captured

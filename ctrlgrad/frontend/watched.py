@@ -214,8 +214,10 @@ class _Walk:
                 self._class(path, x)
             case list() | dict() | set():
                 self._container(path, x)
+            case tuple() | frozenset() if len(x) > LONGEST:
+                self.found.reached.append((path, x))
             case tuple() | frozenset():
-                self.waiting += [(path and f"{path}[{i}]", y) for i, y in enumerate(x)] if len(x) <= LONGEST else []
+                self.waiting += [(path and f"{path}[{i}]", y) for i, y in enumerate(x)]
             case staticmethod() | classmethod():
                 self.waiting.append((path, x.__func__))
             case property():

@@ -9,20 +9,20 @@ import jax
 import numpy as np
 
 from ctrlgrad.debug import callback
+from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.frontend.host_calls import host_call
-from ctrlgrad.interop.avals import tensor_type
-from ctrlgrad.interop.primitives import REFUSED, Equation, entry
+from ctrlgrad.interop.avals import is_float, tensor_type
+from ctrlgrad.interop.primitives import REFUSED, Equation, entry, unsupported
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _REFS = "it changes an array in place"
 _TOKENS = "it orders effects"
 
 REFUSED |= {
-    "io_callback": "it has effects, and a gradient runs parts of a program again",
     **dict.fromkeys(("get", "swap", "addupdate"), _REFS),
     **dict.fromkeys(("after_all", "create_token"), _TOKENS),
     "custom_lin": "it is a step of JAX's own reverse mode",
     "rng_uniform": "its numbers come of a state that is hidden from programs: each run has others; use jax.random",
-    "pallas_call": "it is written for an accelerator",
     "ffi_call": "it is compiled code",
 }
 
@@ -47,6 +47,41 @@ def _debug_callback(equation: Equation, *operands: Any) -> Any:
     show = _for_each_lane(equation, lambda arrays: function(*map(np.asarray, arrays)))
     callback(show, list(operands), "jax.debug.callback")
     return []
+
+
+@entry("io_callback")
+def _io_callback(equation: Equation, *operands: Any) -> Any:
+    """Read one without results, whose calls happen in the order of the program; a result would be an effect's, which
+    no derivative may compute again."""
+    if equation.outputs:
+        raise unsupported(
+            equation,
+            "it has results and effects, and a gradient runs parts of a program again",
+            "call jax.pure_callback if the function has no effects, or give io_callback the result_shape_dtypes None",
+        )
+    function = equation.params["callback"]
+    seen = [
+        _without_derivative(equation, x) if is_float(v) else x for v, x in zip(equation.inputs, operands, strict=True)
+    ]
+    callback(_for_each_lane(equation, lambda arrays: function(*map(np.asarray, arrays))), seen, "jax.io_callback")
+    return []
+
+
+def _without_derivative(equation: Equation, x: Any) -> Any:
+    """The identity; to differentiate it is an error, as in JAX."""
+    identity = custom_jvp(lambda x: x)
+
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise DifferentiationError(
+            "from_jax: JAX's io_callback is given a value that is differentiated",
+            source=equation.source,
+            expected="a value without a derivative; JAX refuses this, too",
+            got=", ".join(map(str, equation.inputs)),
+            hint="pass jax.lax.stop_gradient of it, or call jax.debug.callback",
+        )
+
+    identity.defjvp(refuse)
+    return identity(x)
 
 
 @entry("pure_callback")

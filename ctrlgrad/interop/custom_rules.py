@@ -21,6 +21,7 @@ from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float
+from ctrlgrad.interop.jax_errors import told
 from ctrlgrad.interop.primitives import Equation, entry, shown, unsupported
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
@@ -75,7 +76,7 @@ def _called(equation: Equation) -> Any:
     # A primitive whose implementation is JAX.
     primitive = equation.jax.primitive
     run = primitive.to_lojax if equation.name == _HIGH else primitive.impl
-    return equation.trace(lambda *xs: run(*xs, **params), *equation.inputs)
+    return equation.implementation(lambda *xs: run(*xs, **params), *equation.inputs)
 
 
 class _Call:
@@ -110,6 +111,13 @@ class _Call:
             )
         return alone
 
+    def traced(self, fn: Callable[..., Any], *avals: Any) -> Any:
+        """A rule as a jaxpr."""
+        problem = f"from_jax: JAX does not differentiate {self.equation.name!r}"
+        hint = "mend its rule, or give the function around it one, by jax.custom_jvp or jax.custom_vjp"
+        with told(DifferentiationError, problem, self.source, hint):
+            return self.equation.trace(fn, *avals)
+
     def recorded(self, later: type[LaterPush]) -> Any:
         return record_call(later, self, f"JAX's {self.kind}", self)
 
@@ -121,11 +129,16 @@ class _Jvp(_Call):
 
         def pushed(*values: Any) -> Any:
             primals, tangents = values[:count], values[count:]
-            function = lambda *floats: alone.of_floats(primals)(*floats)[0]
-            return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
+            floats = tuple(alone.operands(primals))
+            _, pushed, found = jax.jvp(alone.of_floats(primals), floats, tuple(tangents), has_aux=True)
+            return found, pushed
 
-        jaxpr = self.equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
-        push = lambda values: self.equation.read(_closed(self.equation, jaxpr, values), *values)
+        jaxpr = self.traced(pushed, *alone.inputs, *alone.operands(alone.inputs))
+
+        def push(values: list[Any]) -> Any:
+            found = self.equation.read(_closed(self.equation, jaxpr, values), *values)
+            return [*_placed(found[: len(alone.used)], alone.used, results), *found[len(alone.used) :]]
+
         given = [*self.inputs, *alone.operands(self.inputs)]
         return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
 
@@ -183,7 +196,7 @@ class _Vjp(_Call):
             treedefs.append(treedef)
             return found, residuals
 
-        jaxpr = self.equation.trace(forward, *alone.inputs)
+        jaxpr = self.traced(forward, *alone.inputs)
         saved = list(jaxpr.out_avals[len(alone.used) :])
 
         def first(values: list[Any]) -> Any:
@@ -205,7 +218,7 @@ class _Vjp(_Call):
             pullback = jax.tree_util.tree_unflatten(ahead.treedef, values[:count])
             return pullback(list(values[count:]))
 
-        jaxpr = self.equation.trace(backward, *ahead.saved, *seeds)
+        jaxpr = self.traced(backward, *ahead.saved, *seeds)
 
         def second(values: list[Any]) -> Any:
             given = dict(zip(seeded, values[count:], strict=True))
@@ -224,8 +237,10 @@ class _Both(_Jvp, _Vjp):
     def push(self, results: Results, perturbed: Positions) -> Answer | None:
         try:
             return super().push(results, perturbed)
-        except NotImplementedError:
-            return None
+        except DifferentiationError as error:
+            if isinstance(error.__cause__, NotImplementedError):
+                return None
+            raise
 
 
 def with_rules_of_jax(equation: Equation, operands: Sequence[Any], places: Collection[int]) -> Any:
@@ -259,20 +274,25 @@ def _calls(jaxpr: Any, primitive: Any) -> bool:
 
 
 # Primitives that are compiled by a function in JAX's operations, whose derivatives theirs are; its module and name.
+# JAX has some derivatives of a `pallas_call` that it interprets, and no others.
 _COMPILED = {
     "bcoo_dot_general": ("jax.experimental.sparse.bcoo", "_bcoo_dot_general_impl"),
     "bcsr_dot_general": ("jax.experimental.sparse.bcsr", "_bcsr_dot_general_impl"),
     "ragged_dot_general": ("jax._src.lax.lax", "_ragged_dot_general_impl"),
+    "pallas_call": ("jax._src.pallas.hlo_interpreter", "pallas_call_hlo_interpret"),
 }
 
 
 @entry(*_COMPILED)
 def _by_what_is_compiled(equation: Equation, *operands: Any) -> Any:
+    params = dict(equation.params)
+    if equation.name == "pallas_call" and params.pop("interpret") is not True:
+        raise unsupported(equation, "it is compiled for an accelerator", "pass interpret=True to pallas_call")
     module, name = _COMPILED[equation.name]
     implementation = getattr(importlib.import_module(module), name, None)
     if implementation is None:
         raise unsupported(equation)
-    found = equation.trace(lambda *xs: implementation(*xs, **equation.params), *equation.inputs)
+    found = equation.implementation(lambda *xs: implementation(*xs, **params), *equation.inputs)
     return equation.read(found, *operands)
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from ctrlgrad.errors import TracingError
+from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, value_in
 from ctrlgrad.frontend.calling import explains_calls
@@ -24,6 +24,7 @@ from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_float0, is_key, static_argument, tensor_type
 from ctrlgrad.interop.flat import Flat
+from ctrlgrad.interop.jax_errors import told
 from ctrlgrad.interop.program import traced
 from ctrlgrad.interop.reader import Reader, without_refs
 from ctrlgrad.interop.settings import has_x64, x64_as
@@ -59,7 +60,9 @@ def from_jax(fn: Callable[..., Any], *, x64: bool | None = None) -> Callable[...
 
     Raises:
         UnsupportedPrimitiveError: `fn` uses a primitive that has no translation; see `interop.jax_primitive`.
-        TracingError: the size of an argument is not known when it is traced.
+        TracingError: the size of an argument is not known when it is traced, or JAX cannot trace `fn`; the error says
+            what JAX said. Exceptions that the code of `fn` raises stay as they are.
+        DifferentiationError: JAX has no derivative of a primitive or of a rule in `fn`.
         TypeMismatchError: an argument of a dtype that is not supported, or one that is no array and has no hash.
 
     >>> import jax, jax.numpy as jnp, numpy as np, ctrlgrad as cg
@@ -165,10 +168,21 @@ class _FromJax:
         return f"<{self.name} from JAX>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         x64 = has_x64() if self.x64 is None else self.x64
         with x64_as(x64):
-            kinds = [self._kind(x) for x in leaves]
+            try:
+                leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+                kinds = [self._kind(x) for x in leaves]
+            except (TypeError, ValueError) as error:
+                if isinstance(error, CtrlgradError):
+                    raise
+                raise TypeMismatchError(
+                    f"from_jax: JAX does not take the arguments of {self.name}",
+                    source=here(),
+                    expected="pytrees of JAX's, of arrays, numbers, and objects that are compared by ==",
+                    got=f"JAX's {type(error).__name__}: {error}",
+                    hint="pass arrays of numbers, in pytrees that JAX knows",
+                ) from error
             key = (treedef, tuple(kinds), x64)
             program = self._programs.get(key, lambda: self._traced(*key))
             if not program.watched.is_current():
@@ -182,7 +196,11 @@ class _FromJax:
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
         flat = Flat(self.fn, treedef, kinds)
         before = watch([self.fn, *code_in(kinds)])
-        closed = without_refs(jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays)))
+        hint = (
+            "mend the function until jax.make_jaxpr takes it; pass Python numbers and strings that decide by themselves"
+        )
+        with told(TracingError, f"from_jax: JAX cannot trace {self.name}", here(), hint):
+            closed = without_refs(jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays)))
         return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]).without_own(before))
 
     def _kind(self, x: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from ctrlgrad.errors import UnsupportedPrimitiveError
+from ctrlgrad.interop.jax_errors import told
 from ctrlgrad.source import Source
 
 Entry = Callable[..., Any]
@@ -59,6 +60,13 @@ class Equation:
     trace: Callable[..., Any]
     # The equation as JAX has it.
     jax: Any
+
+    def implementation(self, fn: Callable[..., Any], *avals: Any) -> Any:
+        """A JAX function that computes the results, as a jaxpr; raises `UnsupportedPrimitiveError` if JAX fails."""
+        problem = f"from_jax: JAX does not trace the implementation of {self.name!r}"
+        hint = f"say what it is, by @ctrlgrad.interop.jax_primitive({self.name!r})"
+        with told(UnsupportedPrimitiveError, problem, self.source, hint):
+            return self.trace(fn, *avals)
 
 
 def entry(*names: str) -> Callable[[Entry], Entry]:

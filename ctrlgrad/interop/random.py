@@ -38,7 +38,7 @@ def _read(equation: Equation, fn: Callable[..., Any], *operands: Any) -> Any:
     struct: Any = jax.ShapeDtypeStruct
     avals = [struct((*aval.shape, *key_words(aval)), dtype_of(aval)) for aval in equation.inputs]
     with jax.threefry_partitionable(_is_partitionable(equation)):
-        traced = equation.trace(fn, *avals)
+        traced = equation.implementation(fn, *avals)
     (found,) = equation.read(traced, *operands)
     return found
 

@@ -7,7 +7,6 @@ since NumPy's promotions are not JAX's. What is recorded stands at the line of t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +36,12 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
 )
 from ctrlgrad.interop.avals import constant, dtype_of, key_words
 from ctrlgrad.interop.custom_rules import by_its_rules
+from ctrlgrad.interop.jax_errors import is_of_jax
 from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, jax_primitive, unsupported
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
 
 _REFS = frozenset(["new_ref", "empty_ref"])
-_JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def source_of(eqn: Any) -> Source | None:
     traceback = eqn.source_info.traceback
     for frame in traceback.frames if traceback is not None else ():
         file = frame.file_name
-        if not file.startswith(_JAX) and not is_own(file) and not file.startswith("<"):
+        if not is_of_jax(file) and not is_own(file) and not file.startswith("<"):
             return Source(file, frame.line_num, frame.function_name)
     return None
 

@@ -48,6 +48,11 @@ class Recent(Generic[K, V]):
         with self._lock:
             self._entries.pop(key, None)
 
+    def clear(self) -> None:
+        """Keep nothing of what was made so far."""
+        with self._lock:
+            self._entries.clear()
+
     def _made(self, key: K, make: Callable[[], V]) -> V:
         try:
             value = make()

@@ -20,7 +20,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.builder import Builder, Closed
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS
-from ctrlgrad.ir.rules import Batching, Forward
+from ctrlgrad.ir.rules import Batching, Forward, Gradient
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
@@ -244,6 +244,11 @@ class Call:
         return self.regions[1]
 
     @property
+    def primal(self) -> Graph:
+        """Of the kind "gradient": what is differentiated."""
+        return self.regions[1]
+
+    @property
     def operands(self) -> tuple[Value, ...]:
         return (*self.captures, *self.arguments)
 
@@ -340,7 +345,7 @@ def emit_call(
     mapped: tuple[int, ...] = (),
     rows: attributes.NamedAxis | None = None,
     policy: tuple[attributes.Saving, ...] = (),
-    rule: Forward | Batching | None = None,
+    rule: Forward | Batching | Gradient | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:

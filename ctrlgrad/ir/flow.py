@@ -197,6 +197,37 @@ def stays(loop: Loop, carry: Carry) -> bool:
     return StackFlow(loop.body).origin(carry.next) is carry.in_body
 
 
+def updated_input(graph: Graph, value: Value) -> Value | None:
+    """The input of a graph that a value is, elements updated or not, by loops and branches too; None for any other."""
+    makers = {v: node for node in graph.nodes for v in node.results}
+    while (node := makers.get(value)) is not None:
+        match view(node):
+            case Loop() as loop:
+                carry = loop.carries[loop.results.index(value)]
+                if updated_input(loop.body, carry.next) is not carry.in_body:
+                    return None
+                value = carry.init
+            case Branch() as branch:
+                place = updated_operand(branch, branch.results.index(value))
+                if place is None:
+                    return None
+                value = branch.operands[place]
+            case None if node.op.use(0) is Use.UPDATE:
+                value = node.operands[0]
+            case _:
+                return None
+    return value if value in graph.inputs else None
+
+
+def updated_operand(branch: Branch, position: int) -> int | None:
+    """The position of the operand that a result is, with elements updated or not, whichever side is taken."""
+    places: set[int | None] = set()
+    for region in branch.branches:
+        found = updated_input(region, region.outputs[position])
+        places.add(None if found is None else region.inputs.index(found))
+    return places.pop() if len(places) == 1 else None
+
+
 def passed_on(branch: Branch, position: int) -> int | None:
     """The operand of a branch that a result is, changed or not, whichever side is taken; None where there is none."""
     places: set[int | None] = set()

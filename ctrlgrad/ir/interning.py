@@ -42,6 +42,11 @@ class _Family:
 _FAMILIES: Recent[Hashable, _Family] = Recent(MOST)
 
 
+def forget() -> None:
+    """Let go of all graphs that later traces would find, and of what was compiled of them."""
+    _FAMILIES.clear()
+
+
 def lift_constants(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
     """The graph with its constants as further inputs (those in regions stay), and their values."""
     lifted = [node for node in graph.nodes if node.op.name == "constant"]
@@ -164,4 +169,4 @@ def _attribute(value: Any) -> Hashable:
     return type(value), value
 
 
-__all__ = ["LARGEST", "lift_constants", "shared"]
+__all__ = ["LARGEST", "forget", "lift_constants", "shared"]

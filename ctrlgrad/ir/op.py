@@ -34,6 +34,7 @@ class Trait(enum.Enum):
     SINGULAR = "of finite operands, its result or its derivative may be infinite or NaN"
     SELECTS = "gives some elements of its operands and leaves others out, whose cotangents are zero"
     PRODUCT = "linear in each of its two operands, so a partial derivative is made of the other one"
+    WHOLE = "uses every element of an operand that it reads or changes"
     BOUNDED = "its partial derivatives are bounded, whatever its operands are"
 
     # Each is one object, asked for at every node; Enum's own hash is that of its name, and Python code.

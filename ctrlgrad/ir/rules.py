@@ -16,8 +16,8 @@ Positions = tuple[int, ...]
 class Answer:
     """A graph of a rule, over the operands of its call first.
 
-    It takes the tangents of the arguments at `given`, last, and yields those of the results at `found`; of a backward
-    function, the cotangents of the results at `given`, and those of the arguments at `found`.
+    It takes the tangents of the arguments at `given`, last, and yields, last, those of the results at `found`; of a
+    backward function, the cotangents of the results at `given`, and those of the arguments at `found`.
     """
 
     graph: Graph
@@ -40,7 +40,10 @@ class Forward(Protocol):
     def symbolic_zeros(self) -> bool: ...
 
     def push(self, perturbed: Positions) -> Answer | None:
-        """(captures, arguments, tangents) to tangents; None where there is no rule for forward mode."""
+        """(captures, arguments, tangents) to (results, tangents); None where there is no rule for forward mode.
+
+        The results are those of the rule, which take the place of the call's.
+        """
 
 
 class Reverse(Forward, Protocol):
@@ -61,4 +64,15 @@ class Batching(Protocol):
         at `found` have rows then. None: how many rows only a run tells."""
 
 
-__all__ = ["Answer", "Batching", "Forward", "Positions", "Reverse"]
+class Gradient(Protocol):
+    """Reverse mode of a function whose gradient is taken where it stands."""
+
+    @property
+    def wrt(self) -> Positions:
+        """The arguments that are differentiated."""
+
+    def graph(self, function: Graph, captures: int) -> Graph:
+        """(captures, arguments) to (results, cotangents) for one function of the call, or for one with rows."""
+
+
+__all__ = ["Answer", "Batching", "Forward", "Gradient", "Positions", "Reverse"]

@@ -165,7 +165,9 @@ def hard_silu(x: Any) -> Any:
     3.0
     """
     x = _floats(x)
-    return x * hard_sigmoid(x)
+    # Beyond 3 the product would be infinity times 0, in the derivative at least.
+    middle = cnp.where(cnp.abs(x) > 3, 0.0, x)
+    return cnp.where(x > 3, x, cnp.where(x < -3, 0.0, middle * hard_sigmoid(middle)))
 
 
 hard_swish = hard_silu

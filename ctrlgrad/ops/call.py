@@ -10,7 +10,9 @@ Its attribute `kind` says what its derivative is:
 - "custom_vmap": that of region 0; what its attribute `rule` says, an `ir.rules.Batching`, is how it is batched, and its
   derivative by the derivative of that;
 - "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all
-  results, a row along axis 0. So a batched function that is batched once more can be batched over both at once.
+  results, a row along axis 0. So a batched function that is batched once more can be batched over both at once;
+- "gradient": that of region 0, which yields what region 1 does, then its cotangents, as its attribute `rule` makes
+  them, an `ir.rules.Gradient`. Batched, region 1 is batched, and its gradient taken after that.
 
 Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place of the node.
 """
@@ -25,7 +27,7 @@ from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import RegionType, Type
 
-KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows")
+KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "gradient")
 
 
 def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:

@@ -148,7 +148,8 @@ _unary("arcsin", INEXACT, lambda t, z, x: t / emit("sqrt", 1 - x * x), traits=SI
 _unary("arccos", INEXACT, lambda t, z, x: -t / emit("sqrt", 1 - x * x), traits=SINGULAR)
 _unary("arctan", INEXACT, lambda t, z, x: t / (1 + x * x))
 _unary("arcsinh", INEXACT, lambda t, z, x: t / emit("sqrt", 1 + x * x))
-_unary("arccosh", INEXACT, lambda t, z, x: t / (emit("sqrt", x - 1) * emit("sqrt", x + 1)), traits=SINGULAR)
+# Two quotients, not one by a product: at 1 the second derivative of that is 0 times infinity.
+_unary("arccosh", INEXACT, lambda t, z, x: t / emit("sqrt", x - 1) / emit("sqrt", x + 1), traits=SINGULAR)
 _unary("arctanh", INEXACT, lambda t, z, x: t / (1 - x * x), traits=SINGULAR)
 _unary("sigmoid", INEXACT, lambda t, z, x: t * (z * (1 - z)), numpy=_sigmoid, jax="nn.sigmoid")
 _unary(
@@ -236,8 +237,8 @@ _binary(
     numpy=_of_zeros(np.minimum, np.logical_or),
     traits=(Trait.BOUNDED, Trait.SELECTS),
 )
-# x - y * floor(x / y)
-_binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor", x / y), traits=SINGULAR)
+# x - y * floor(x / y), with the quotient that the value is of: that of 1 and -inf is -1.
+_binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor_divide", x, y), traits=SINGULAR)
 _binary(
     "arctan2",
     "f",
@@ -248,8 +249,9 @@ _binary(
 
 
 def _part_of_hypot(t: Term, z: Term, x: Term) -> Term:
-    """x / z, and 0 at the tip of the cone."""
-    return t * (x / where(z.equals(0), 1, z))
+    """x / z, and 0 at the tip of the cone, with derivatives of 0 there as abs has."""
+    at_tip = z.equals(0)
+    return t * (where(at_tip, 0, x) / where(at_tip, 1, z))
 
 
 _binary("hypot", "f", lambda t, z, x, y: _part_of_hypot(t, z, x), lambda t, z, x, y: _part_of_hypot(t, z, y))
@@ -258,8 +260,9 @@ _binary("copysign", "f", lambda t, z, x, y: t * (emit("copysign", 1, x) * emit("
 
 
 def _softmax_of_two(t: Term, z: Term, x: Term) -> Term:
-    """exp(x - z), 0 where both operands are -inf, and 1 where x is inf."""
-    return t * emit("exp", where(x.equals(math.inf), 0, x - where(z.equals(-math.inf), 0, z)))
+    """exp(x - z), 0 where both operands are -inf, and 1 where x is inf and the other one a number."""
+    above = where(z.equals(math.inf), 0, z)
+    return t * emit("exp", where(x.equals(math.inf), above, x - where(z.equals(-math.inf), 0, z)))
 
 
 _binary(

@@ -171,12 +171,13 @@ def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Seq
     return _infer_update(operands, attrs, regions)
 
 
-for _name, _infer in (("setitem", _infer_update), ("additem", _infer_added)):
+for _name, _infer, _traits in (("setitem", _infer_update, ()), ("additem", _infer_added, (Trait.WHOLE,))):
     declare(
         _name,
         None,
         _infer,
         Trait.SHAPE_OF_FIRST,
+        *_traits,
         attributes=attributes.Index,
         uses=(Use.UPDATE, Use.VALUE),
         further=Use.INDEX,

@@ -22,8 +22,8 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
 
 # The bytes of all that a tile touches, which are to stay in the nearest memory; the points of a tile, a multiple of
-# this many at least; the kernels that are worth it.
-TILE_BYTES, POINTS, FEWEST = 24 << 10, 128, 3
+# this many at least; the kernels that are worth it, and the most of one group.
+TILE_BYTES, POINTS, FEWEST, MOST = 24 << 10, 128, 3, 64
 
 
 @record(eq=False)
@@ -50,12 +50,16 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
 
     Computations of numbers among them need none of their arrays and may go before, and so may the request for room.
     """
+    if not _has_long_kernels(steps, start):
+        return None
     kernels: list[Kernel] = []
     accesses: list[list[_Access]] = []
     lags: list[Counter[tuple[str, ...]]] = []
     end = start
     for number in range(start, len(steps)):
         step = steps[number]
+        if len(kernels) == MOST:
+            break
         if isinstance(step, Compute):
             continue
         if not isinstance(step, Kernel) or not is_along_a_line(step, plan):
@@ -75,6 +79,19 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
         return None
     sizes = tuple(tuple(Size(factor, names) for names, factor in sorted(lag.items())) for lag in lags)
     return Tiles(tuple(kernels), sizes, points), end
+
+
+def _has_long_kernels(steps: Sequence[Step], start: int) -> bool:
+    """Whether enough of the next kernels may be long: this is asked at each step of a plan."""
+    kernels = longs = 0
+    for number in range(start, len(steps)):
+        step = steps[number]
+        if isinstance(step, Kernel):
+            kernels += 1
+            longs += is_long(length_of(step), POINTS)
+        if longs == FEWEST or kernels == MOST or not isinstance(step, Kernel | Compute):
+            break
+    return longs >= FEWEST
 
 
 def length_of(kernel: Kernel) -> Size:

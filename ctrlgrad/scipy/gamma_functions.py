@@ -90,6 +90,11 @@ def _mirrored(x: Any) -> tuple[Any, Any]:
     return low, cnp.where(low, 1.0 - x, x)
 
 
+def _turned(x: Any, low: Any, other: float) -> Any:
+    """pi x without its whole turns, which rounding would be part of, where x is low; elsewhere pi times the other."""
+    return math.pi * cnp.where(low, x - cnp.rint(x), other)
+
+
 @custom_jvp
 def _gammaln(x: Any) -> Any:
     low, positive = _mirrored(x)
@@ -103,14 +108,14 @@ def _gammaln(x: Any) -> Any:
 def _digamma(x: Any) -> Any:
     low, positive = _mirrored(x)
     value = _stirling_slope(positive)
-    turned = math.pi * cnp.where(low, x, 0.25)
+    turned = _turned(x, low, 0.25)
     return cnp.where(low, cnp.where((x <= 0) & (x == cnp.floor(x)), np.nan, value - math.pi / cnp.tan(turned)), value)
 
 
 def _trigamma(x: Any) -> Any:
     low, positive = _mirrored(x)
     value = zeta(2.0, positive)
-    sine = cnp.sin(math.pi * cnp.where(low, x, 0.5))
+    sine = cnp.sin(_turned(x, low, 0.5))
     return cnp.where(low, (math.pi / sine) ** 2 - value, value)
 
 

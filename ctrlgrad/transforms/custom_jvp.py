@@ -40,7 +40,8 @@ class custom_jvp(RuleSetters):
     """A function with a forward rule of its own; as `jax.custom_jvp`. Reverse mode uses the rule's transpose.
 
     `defjvp(rule)`: `rule(primals, tangents)` takes two tuples and returns (result, tangent of the result), the
-    tangent linear in `tangents`. The rule may call the function itself: it is its derivative of every order.
+    tangent linear in `tangents`. The rule may call the function itself: it is its derivative of every order. Where the
+    function is differentiated, the result that the rule returns takes its result's place, and is differentiated next.
     Arguments at `nondiff_argnums`, or of `nondiff_argnames`, have no tangent: the rule takes them first, before
     `primals`. Python integers, booleans and strings reach function and rule as they are; their tangents are of dtype
     `float0`.
@@ -136,7 +137,7 @@ class ForwardRule(CustomCall):
         return (self.rule, *self.static)
 
     def push(self, results: Results, perturbed: Positions) -> Answer:
-        """The function of the arguments and their tangents, to the tangents of the results."""
+        """The function of the arguments and their tangents, to the rule's results and their tangents."""
         found: list[int] = []
 
         def push(values: list[Any]) -> Any:
@@ -145,13 +146,14 @@ class ForwardRule(CustomCall):
             self.check_rule(self.rule, "the rule", "primals", "tangents")
             returned = self.rule(*self.static, self.differentiable(primals), self._tangents(given))
             result, tangent = self.pair(returned, self.rule, "the rule", "(result, tangent)")
-            self.like(self.rule, result, results, ("the function's result", "the rule's result"), may_be_same)
+            labels = ("the function's result", "the rule's result")
+            primal = self.like(self.rule, result, results, labels, may_be_same)
             tangent, zeros = self._stand_ins(tangent, results)
             labels = ("the function's result", "the rule's tangent")
             leaves = self.like(self.rule, tangent, results, labels, may_be_tangent)
             floats = (i for i, x in enumerate(results.leaves) if x.type.is_differentiable)
             found.extend(i for i in floats if i not in zeros)
-            return [leaves[i] for i in found]
+            return [*primal, *(leaves[i] for i in found)]
 
         tangents = [replace(self.inputs[i], hint=f"t_{self.inputs[i].hint}") for i in perturbed]
         known = [*self.leaves, *[None] * len(tangents)]

@@ -20,13 +20,14 @@ from ctrlgrad.frontend.array.dims import ensured, unknown_axes
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.trace import is_mapped, recorder
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
-from ctrlgrad.gradients.reverse import reverse
+from ctrlgrad.gradients.reverse import GradientLater, reverse
 from ctrlgrad.gradients.strong_zeros import Manner, current_manner
-from ctrlgrad.ir import TensorType
+from ctrlgrad.ir import Closed, Graph, TensorType, attributes, is_loop, walk
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.control import emit_call
 from ctrlgrad.results import hand_out
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
@@ -100,9 +101,12 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = _halves(traced, floats, (0,), selected=False)
-        outputs, residuals = _inline_forward(halves, traced, leaves)
-        found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
+        if is_mapped(recorder()) and _is_batched_first(traced.graph):
+            outputs, found = _gradient_call(traced, floats, leaves, source)
+        else:
+            halves = _halves(traced, floats, (0,), selected=False)
+            outputs, residuals = _inline_forward(halves, traced, leaves)
+            found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
         gradient = tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))
         if not isinstance(argnums, tuple | list):
@@ -291,6 +295,27 @@ def _halves(
     wrt = tuple(traced.wrt[i] for i in floats)
     key = (wrt, seeded, selected, current_manner())
     return _HALVES.get(traced.graph, key, lambda: reverse(traced.graph, wrt, seeded, batch_whole, selected=selected))
+
+
+def _is_batched_first(graph: Graph) -> bool:
+    """Return True where `vmap` around a gradient should batch the function: where it has a loop, whose saved rows are
+    then pushed for all examples at once. A callback that sees cotangents sees those of each row's own iterations."""
+    nodes = list(walk(graph))
+    tensors = all(isinstance(v.type, TensorType) for v in (*graph.inputs, *graph.outputs))
+    return tensors and any(map(is_loop, nodes)) and not any(isinstance(node.attrs, attributes.Hook) for node in nodes)
+
+
+def _gradient_call(
+    traced: TracedFunction, floats: Iterable[int], leaves: Sequence[Any], source: Source | None
+) -> tuple[list[Any], list[Any]]:
+    """Record the function and its gradient as a call, which `vmap` can batch; returns the outputs and cotangents."""
+    builder, function = recorder(), traced.graph
+    rule = GradientLater(tuple(floats), current_manner(), batch_whole)
+    closed = Closed(traced.captures, (rule.graph(function, len(traced.captures)), function))
+    arguments = [value_in(builder, x) for x in leaves]
+    results = emit_call(builder, "gradient", closed, arguments, rule=rule, source=source)
+    found = [Tensor(builder, v) for v in results]
+    return found[: len(function.outputs)], found[len(function.outputs) :]
 
 
 def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -93,7 +93,8 @@ def jacfwd(
         check_complex("jacfwd", "an argument", chosen.leaves, holomorphic, here())
         zeros = [FUNCTIONS["zeros_like"](x) for x in chosen.leaves]
         columns: list[list[Any]] = []
-        treedef = aux_treedef = aux = None
+        treedef, aux = None, list[Any]()
+        aux_treedef = tree.structure(aux)
         for position, x in enumerate(chosen.leaves):
 
             def along(direction: Any, position: int = position) -> Any:

@@ -17,7 +17,7 @@ from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_leaves, is_array
 from ctrlgrad.frontend.named_axes import around, bound_to, within
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.calls import rows_call
@@ -110,15 +110,6 @@ def vmap(
     return Transformed(mapped, fn, "vmap", mark)
 
 
-class _Mapped(Builder):
-    """The builder of a function that is being mapped."""
-
-
-def _is_mapped(builder: Builder | None) -> bool:
-    """Whether what is recorded there will be mapped."""
-    return builder is not None and (isinstance(builder, _Mapped) or _is_mapped(builder.parent))
-
-
 def _first_row(builder: Builder, value: Value) -> Value:
     return emit("getitem", Term(builder, value), key=(0, *[slice(None)] * (value.tensor.rank - 1))).value
 
@@ -186,7 +177,7 @@ def _vmap(
 
     entry = [Leaf(a.inner, a.axis is None and is_weak(a.value)) for a in arguments]
     with within(axes_around):
-        traced = Traced("rows_of", call, entry, what="vmap: the function's result", builder=_Mapped(outer, "rows_of"))
+        traced = Traced("rows_of", call, entry, what="vmap: the function's result", builder=Mapped(outer, "rows_of"))
     result_treedef = traced.treedef
     closed = close([traced.finish()])
     captures = len(closed.captures)
@@ -195,7 +186,7 @@ def _vmap(
     outer.source = source
     moved = _rows_first(outer, arguments, size)
     operands = [*closed.captures, *moved]
-    if batched.has_buffers and _is_mapped(outer):
+    if batched.has_buffers and is_mapped(outer):
         # What is mapped around it may need the rows anew.
         values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole, rows_name))
         given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
@@ -203,7 +194,9 @@ def _vmap(
         values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))
         batched = BatchedGraph(batched.graph, tuple(not once for once in shared))
     else:
-        values = outer.inline(inline_calls(batched.graph, ("rows",)), operands)
+        # What is mapped around it batches a gradient's function before it takes the gradient.
+        kinds = ("rows",) if is_mapped(outer) else ("rows", "gradient")
+        values = outer.inline(inline_calls(batched.graph, kinds), operands)
     rows = Tensor(outer, moved[mapped[0]]).shape[0]
     tensors = [Tensor(outer, v) for v in values]
     axes = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, tensors), source)

@@ -34,7 +34,32 @@ def _branch(i: Any, a: Any) -> Any:
     return cg.cond(a[i] > 0.5, lambda a: a.at[i].set(cnp.sin(a[i])), lambda a: a.at[i + 2].add(a[i]), a)
 
 
+def _loop(step: Step, n: Callable[[Any, Any], Any]) -> Step:
+    """`step` as often as each row says, inside of what goes round differently already."""
+    return lambda i, a: cg.while_loop(
+        lambda c: c[0] < n(i, a), lambda c: (c[0] + 1, step((i + c[0]) % 6, c[1])), (0 * i, a)
+    )[1]
+
+
+def _set(i: Any, a: Any) -> Any:
+    return a.at[i].set(cnp.sin(a[i + 1]) + 0.1)
+
+
+def _some(i: Any, a: Any) -> Any:
+    return 3 * a[2]
+
+
 STEPS: dict[str, Step] = {
+    "loop": _loop(_set, _some),
+    "loop in a loop": _loop(_loop(_set, lambda i, a: 2 * a[3]), _some),
+    "loop that all rows leave at once": lambda i, a: cg.fori_loop(0, 2, lambda k, a: _set((i + k) % 6, a), a),
+    "loop in such a loop": lambda i, a: cg.fori_loop(0, 2, lambda k, a: _loop(_set, _some)((i + k) % 6, a), a),
+    "loop in a branch": lambda i, a: cg.cond(a[i] > 0.5, lambda a: _loop(_set, _some)(i, a), lambda a: a, a),
+    "branch in a loop": _loop(lambda i, a: _branch(i, a), _some),
+    "loop, then a write": lambda i, a: _set(i, _loop(_set, _some)(i, a)),
+    "loop of a row that another loop left": lambda i, a: _loop(_set, lambda i, a: 3 * a[4])(
+        i, _loop(_set, _some)(i, a)
+    ),
     "set": lambda i, a: a.at[i].set(a[i] * a[i] + 1),
     "add": lambda i, a: a.at[i].add(a[i + 1] * a[i]),
     "multiply": lambda i, a: a.at[i].multiply(0.5),
@@ -90,6 +115,18 @@ def test_integers_and_booleans_that_ghosts_would_write() -> None:
     counts = np.array([2, 0, 4])
     for got, *each in zip(cg.vmap(program)(counts), *(program(n) for n in counts), strict=True):
         np.testing.assert_array_equal(got, each)
+
+
+def test_a_side_that_all_rows_take_together_in_a_loop_that_they_leave_one_by_one() -> None:
+    def program(x: Any, flag: Any) -> Any:
+        side = lambda i, a: cg.cond(flag, lambda a: _set(i, a), lambda a: a.at[i].add(a[i + 2] * a[1]), a)
+        return repeated(side)(x)
+
+    for flag in (True, False):
+        check(lambda x, flag=flag: cnp.sum(program(x, cnp.asarray(flag)) ** 2), ROWS, 1)
+    graph = cg.function(cg.vmap(program, in_axes=(0, None))).graph(ROWS, np.bool_(True))
+    selected = [n for n in walk(graph) if n.op.name == "where" and n.result.tensor.shape == ROWS.shape]
+    assert selected == [] and sum(n.op.name == "cond" for n in walk(graph)) == 1
 
 
 def test_both_results_of_a_branch_from_one_array() -> None:

@@ -220,7 +220,7 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
     assert graphs[0] >= 3 and graphs[1] >= graphs[0]
     del graph, arguments
     # Nor does a later trace find the graph, which a function may be traced to again.
-    interning._FAMILIES._entries.clear()
+    interning.forget()
     gc.collect()
     assert not library.driver.graph_calls.alive
 

@@ -170,7 +170,7 @@ def test_calls_that_alternate_find_their_graphs(library: Pooled) -> None:
     places.clear()
     calls.__dict__.clear()
     # Nor does a later trace find the graph, which a function may be traced to again.
-    interning._FAMILIES._entries.clear()
+    interning.forget()
     gc.collect()
     assert not library.driver.graph_calls.alive
 

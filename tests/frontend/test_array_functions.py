@@ -185,3 +185,11 @@ def test_comparison_with_a_number_outside_the_dtype() -> None:
     for number in (-1, 256, 300):
         assert_same(run(lambda x, n=number: x < n, [U3]), [number > U3], str(number))
         assert_same(run(lambda x, n=number: n == x, [U3]), [number == U3], str(number))
+
+
+def test_the_covariance_of_one_variable_is_a_number_and_of_unknown_many_a_matrix() -> None:
+    x = np.array([[1.0, 2.0, 4.0]])
+    for one in (x, x[0]):
+        assert np.shape(cg.function(cnp.cov)(one)) == np.shape(np.cov(one)) == ()
+    unknown = cg.function(cnp.cov, signature=[cg.TensorSpec((None, 3), np.float64)])
+    np.testing.assert_allclose(unknown(x), [[np.cov(x)]])

@@ -1,6 +1,7 @@
 """Derivatives of elementwise functions at 0, -0, infinity and the ends of domains: calculus, JAX, and decisions.
 
-Each row says the first derivative there. Where JAX differs, the row says what is decided and why.
+Rows of `TABLE` say the first derivative there; where JAX differs, `DECIDED` says what is decided and why. Below them
+each elementwise op is compared at all edges, in both orders, and `DIFFERENT` holds the decisions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.ops.elementwise import FACTS
 
 INF, NAN = np.inf, np.nan
 # Function, JAX's, point, partial derivatives there.
@@ -94,3 +96,201 @@ def test_values_at_the_edges_that_were_mended() -> None:
     assert (np.signbit(cnp.cbrt(x[:2])) == [False, True]).all()
     zero = [float(cg.scipy.special.xlogy(a, b)) for a in (0.0, -0.0) for b in (0.0, INF, -1.0)]
     assert zero == [0.0] * 6
+
+
+# The table of the ops themselves, in values, first and second derivatives, on every point of `EDGES`.
+
+EDGES = np.array(
+    [0.0, -0.0, INF, -INF, NAN, 1e-300, -1e-300, 1.0, -1.0, 0.5, -0.5, 2.5, 1e300, -1e300, 1000.0, -1000.0]
+)
+PAIRS = np.array([0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 2.5, 1e-300, 1e300])
+OPS_BY_NAME = {"erfinv": cg.scipy.special.erfinv, "sigmoid": cg.nn.sigmoid}
+# The condition of a choice has no derivative, strong products are no function of a user's, complex numbers no reals.
+APART = {"where", "strong_multiply", "complex"}
+DIFFERENTIABLE = [name for name, facts in FACTS.items() if facts.partials != () and name not in APART]
+
+
+def _outside(inside: Any, found: Any) -> Any:
+    return np.where(inside, found, NAN)
+
+
+def _arccosh(label: str, x: Any) -> Any:
+    # Two roots: x x - 1 overflows.
+    slope = 1 / np.sqrt(x - 1) / np.sqrt(x + 1)
+    return slope if label == "d0" else -np.where(np.isinf(x), 0.0, x) * slope / (x - 1) / (x + 1)
+
+
+def _hypot(label: str, x: Any, y: Any) -> Any:
+    z = np.hypot(x, y)
+    size = np.where(z == 0, 1.0, z)
+    p, q = (np.where(z == 0, 0.0, v / size) for v in (x, y))
+    bends = {"d00": np.where(np.isinf(y), 0.0, q * q / size), "d11": np.where(np.isinf(x), 0.0, p * p / size)}
+    return {"d0": p, "d1": q, "d01": -p * q / size, "d10": -p * q / size, **bends}[label]
+
+
+def _logaddexp(label: str, x: Any, y: Any) -> Any:
+    low = np.minimum(x, y) == -INF
+    p, q = (np.where((a == INF) & (b < INF), 1.0, np.where(b == INF, 0.0, 0.0 * low)) for a, b in ((x, y), (y, x)))
+    return {"d0": p, "d1": q, "d00": p * q, "d01": -p * q, "d10": -p * q, "d11": p * q}[label]
+
+
+def _power(label: str, x: Any, y: Any) -> Any:
+    """Of exponent 0 the function of x is constant; at x = 0 the exponent's factor log x counts as 0."""
+    return np.where((label == "d01") & (x == 0) & (y == 0), 1.0, 0.0 * label.count("d"))
+
+
+def _divide(label: str, x: Any, y: Any) -> Any:
+    return -(1 / y) * (x / y)
+
+
+# What differs from JAX's: the decision, and the judge of ours there, `(label, *points) -> value`.
+DIFFERENT: dict[str, tuple[str, Any]] = {
+    "tanh": ("-2 tanh(x) near 0, which JAX rounds to 0", lambda label, x: -2 * np.tanh(x)),
+    "arccosh": ("NaN below 1, as the value; JAX has a number there, and 0 at 1e300 by overflow", _arccosh),
+    "arctanh": (
+        "2 x / (1 - x x)^2: infinite at the ends of the domain, NaN at infinity, which is outside",
+        lambda label, x: _outside(abs(x) <= 1, 2 * x / (1 - x * x) ** 2),
+    ),
+    "divide": ("-x / y^2 in steps that do not overflow", _divide),
+    "power": ("x ** 0 is 1, a constant, at 0 too; and 0 ** y has the slope 0 in y", _power),
+    "remainder": ("as NumPy's value, whose zero has the divisor's sign", lambda label, x, y: _remainder(label, x, y)),
+    "hypot": ("x / z, 0 at the tip; JAX's square overflows, and it has maxima of equal operands", _hypot),
+    "copysign": (
+        "zero and NaN count by their sign bits",
+        lambda label, x, y: np.where(np.signbit(x) == np.signbit(y), 1.0, -1.0),
+    ),
+    "logaddexp": ("the share exp(x - z) of infinities: 1 and 0, and 0 of two -inf", _logaddexp),
+    "abs": ("the middle of -1 and 1 at 0, and NaN of NaN", lambda label, x: np.where(x == 0, 0.0, NAN)),
+}
+
+
+def _remainder(label: str, x: Any, y: Any) -> Any:
+    return np.remainder(x, y) if label == "value" else np.where(np.isinf(x), NAN, -np.floor_divide(x, y))
+
+
+def derivatives(f: Any, xs: tuple[np.ndarray, ...], grad: Any, compiled: Any) -> dict[str, np.ndarray]:
+    """Values, and the derivatives of both orders by each operand, elementwise."""
+    n = range(len(xs))
+
+    def slope(f: Any, k: int) -> Any:
+        return grad(lambda *xs: f(*xs).sum(), argnums=k)
+
+    made = {"value": f}
+    made |= {f"d{k}": slope(f, k) for k in n} | {f"d{k}{j}": slope(slope(f, k), j) for k in n for j in n}
+    return {label: np.asarray(compiled(g)(*xs)) for label, g in made.items()}
+
+
+def _same(a: np.ndarray, b: np.ndarray, rtol: float = 1e-9) -> np.ndarray:
+    return (a == b) | (np.isnan(a) & np.isnan(b)) | np.isclose(a, b, rtol=rtol, atol=0)
+
+
+@engines
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_each_op_at_its_edges_is_as_jax_s_or_as_decided(name: str, engine: str) -> None:
+    facts = FACTS[name]
+    arity = len(facts.partials or (None,))
+    grid = np.meshgrid(*[EDGES if arity == 1 else PAIRS] * arity, indexing="ij")
+    xs = tuple(np.ascontiguousarray(v.ravel()) for v in grid)
+    judge: Any = jax
+    for part in facts.jax.split("."):
+        judge = getattr(judge, part)
+    op = OPS_BY_NAME.get(name) or getattr(np, name)
+    with np.errstate(all="ignore"), cg.options(engine=engine), jax.enable_x64(True):
+        ours = derivatives(op, xs, cg.grad, cg.function)
+        theirs = derivatives(judge, tuple(map(jnp.asarray, xs)), jax.grad, jax.jit)
+        values = facts.numpy(*xs)
+        np.testing.assert_allclose(ours["value"], values, rtol=1e-14)
+        assert (np.signbit(ours["value"]) == np.signbit(values))[values == 0].all()
+        differs = False
+        for label, found in ours.items():
+            other = ~_same(found, theirs[label])
+            if label == "value":
+                other |= (found == 0) & (np.signbit(found) != np.signbit(theirs[label]))
+            if not other.any():
+                continue
+            differs = True
+            assert name in DIFFERENT, f"{label} of {name} at {[v[other] for v in xs]}: {found[other]}"
+            expected = np.broadcast_to(DIFFERENT[name][1](label, *(v[other] for v in xs)), found[other].shape)
+            wrong = ~_same(found[other], expected)
+            places = [v[other][wrong] for v in xs]
+            assert not wrong.any(), f"{label} of {name} at {places}: {found[other][wrong]}, {expected[wrong]}"
+    assert differs == (name in DIFFERENT)
+
+
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts.partials == ()])
+def test_an_op_without_a_derivative_is_one_of_steps_or_of_bits(name: str) -> None:
+    """New ops without a derivative are looked at here: a step function of floats, a truth value, or integers."""
+    steps = {"sign", "floor", "ceil", "trunc", "rint", "floor_divide"}
+    truths = {"signbit", "isnan", "isinf", "isfinite", "less", "less_equal", "greater", "greater_equal"}
+    bits = {"nextafter", "float_to_bits", "bits_to_float", "bits_to_bfloat16", "integer_power"}
+    assert name in steps | truths | bits or name.startswith(("logical_", "bitwise_")) or name.endswith("equal")
+
+
+# Functions in extended precision, which has the numbers of float64 and their squares as normal ones.
+EXTENDED: dict[str, Any] = {"sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+SINGULAR_AT_ZERO = {"sqrt", "reciprocal", "log", "log2", "log10", "abs"}
+SMALL = np.array([5e-324, -5e-324, 1e-310, -1e-310, 1e-300, -1e-300, 0.5, -0.5, 0.75])
+
+
+@engines
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if len(FACTS[n].partials or (None,)) == 1])
+def test_each_function_of_one_operand_is_that_of_calculus_at_subnormals(name: str, engine: str) -> None:
+    """JAX takes subnormals for 0; the judge is difference quotients in extended precision."""
+    f, op = EXTENDED.get(name) or FACTS[name].numpy, OPS_BY_NAME.get(name) or getattr(np, name)
+    x = SMALL.astype(np.longdouble)
+    h = abs(x) * 1e-5 if name in SINGULAR_AT_ZERO else np.full_like(x, 1e-5)
+    with np.errstate(all="ignore"), cg.options(engine=engine):
+        value, slope, bend = derivatives(op, (SMALL,), cg.grad, cg.function).values()
+        if name == "erfinv":  # NumPy has it in float64 alone.
+            exact = (f(SMALL), np.exp(f(SMALL) ** 2) * np.sqrt(np.pi) / 2)
+            exact = (*exact, 2 * f(SMALL) * exact[1] ** 2)
+        else:
+            below, at, above = f(x - h), f(x), f(x + h)
+            exact = (at, (above - below) / (2 * h), (above - 2 * at + below) / h**2)
+        first, second, third = (np.asarray(v).astype(np.float64) for v in exact)
+    inside, atol = ~np.isnan(value), 0.0 if name in SINGULAR_AT_ZERO else 1e-6
+    np.testing.assert_allclose(value, first, rtol=1e-14)
+    np.testing.assert_allclose(slope[inside], second[inside], rtol=1e-8, atol=1e-3 * atol)
+    np.testing.assert_allclose(bend[inside], third[inside], rtol=1e-6, atol=atol)
+
+
+def test_composed_functions_at_their_edges() -> None:
+    """Value, first and second derivative of what is no op of its own; what JAX has otherwise stands beside it."""
+    special = cg.scipy.special
+    table: list[tuple[Any, float, tuple[float, float, float]]] = [
+        (cg.nn.hard_silu, INF, (INF, 1.0, 0.0)),
+        (cg.nn.hard_silu, -INF, (0.0, 0.0, 0.0)),  # JAX NaN, of -inf times 0
+        (cg.nn.hard_silu, 3.0, (3.0, 1.25, 1 / 6)),  # the middle of 1 and 3/2; JAX 1
+        (cg.nn.relu, NAN, (NAN, 1.0, 0.0)),  # of the branch that gives the value; JAX 0
+        (cg.nn.relu, 0.0, (0.0, 0.0, 0.0)),
+        (cnp.cbrt, 1e-300, (1e-100, 1e200 / 3, -INF)),
+        (cnp.cbrt, -1e-300, (-1e-100, 1e200 / 3, INF)),
+        (cnp.cbrt, 1e-160, (np.cbrt(1e-160), np.cbrt(1e-160) / 3e-160, -2 / 9 * np.cbrt(1e-160) / 1e-160 / 1e-160)),
+        (np.sinc, 1e300, (np.sinc(1e300), np.cos(np.pi * 1e300) / 1e300, -np.pi * np.sin(np.pi * 1e300) / 1e300)),
+        (np.sinc, 0.0, (1.0, 0.0, -(np.pi**2) / 3)),
+        (np.arccosh, 1.0, (0.0, INF, -INF)),
+        (special.digamma, 0.0, (NAN, INF, -INF)),
+    ]
+    for f, x, expected in table:
+        with np.errstate(all="ignore"):
+            found = [float(g(np.float64(x))) for g in (f, cg.grad(f), cg.grad(cg.grad(f)))]
+        np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=f"{f} at {x}")
+
+
+def test_digamma_near_a_pole_has_all_digits() -> None:
+    """The judge: JAX at numbers above 0, and the recurrence f(x) = f(x + 1) - 1 / x with its derivatives."""
+    f, polygamma = cg.scipy.special.digamma, jax.scipy.special.polygamma
+    with jax.enable_x64(True):
+        for x in (-1 + 1e-12, -1 - 1e-9, -2.5, -1e-10, -20.25):
+            steps = x + np.arange(25)
+            found = [float(g(x)) for g in (f, cg.grad(f), cg.grad(cg.grad(f)))]
+            above = [float(polygamma(n, x + 25.0)) for n in range(3)]
+            below = [-(1 / steps).sum(), (1 / steps**2).sum(), -2 * (1 / steps**3).sum()]
+            np.testing.assert_allclose(found, np.add(above, below), rtol=1e-10)
+
+
+def test_the_quotient_behind_a_remainder_is_that_of_its_value() -> None:
+    """0.1 goes into 1 nine times, by the rounded numbers, though 1 / 0.1 rounds to 10."""
+    for x, y in ((1.0, 0.1), (1.0, -INF), (-1.0, INF), (7.5, -2.0)):
+        slope = float(cg.grad(np.remainder, argnums=1)(x, y))
+        assert slope == -np.floor_divide(x, y)

@@ -192,3 +192,66 @@ def test_every_op_has_a_form_in_jax() -> None:
     forms = set(TENSOR_OPS) | CONTROL | NOT_IN_JAX | {name for name in OPS if name.startswith("stack_")}
     mapped = {name for name, op in OPS.items() if Trait.MAPPED in op.traits}
     assert set(OPS) - forms - mapped - {"barrier", "watch", "callback", "pure_callback"} == set()
+
+
+def _array(key: Any) -> Any:
+    return tuple(np.asarray(k, int) if isinstance(k, list) else k for k in key)
+
+
+_MANY = [int(n) for n in np.random.default_rng(2).integers(-40, 40, 33)]
+# Shapes, keys of writes, and True where the key plainly names no place twice.
+WRITES: dict[str, tuple[tuple[int, ...], tuple[Any, ...], bool]] = {
+    "none": ((40,), ([],), True),
+    "one": ((40,), ([3],), True),
+    "twice": ((40,), ([3, 3, 1, -37],), False),
+    "by its number from the end": ((40,), ([0, -40, 5],), False),
+    "apart": ((40,), ([0, -30, 5],), True),
+    "as many as are compared": ((40,), (_MANY[:32],), False),
+    "more": ((40,), (_MANY,), False),
+    "pairs": ((6, 7, 4), ([[0], [5], [0], [-6]], slice(None), [[0, 3, 0]]), False),
+    "pairs apart": ((6, 7, 4), ([[0], [5], [1]], slice(None), [[0, 3]]), True),
+    "beside a slice": ((6, 7, 4), (slice(None), [3, 3, 1]), False),
+    "between": ((6, 7, 4), (slice(1, 4), [3, -4, 1], 2), False),
+    "many beside a slice": ((6, 7, 4), (slice(None), np.array(_MANY) % 7), False),
+    "a new axis": ((40,), (None, [3, 3]), False),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_at_index_arrays(name: str) -> None:
+    """What a later write covers gets no cotangent, nor what it replaced; the cost does not grow with the array."""
+    shape, key, differ = WRITES[name]
+    rng = np.random.default_rng(1)
+    key = _array((*key, *[slice(None)] * (len(shape) - sum(k is not None for k in key))))
+    x = rng.normal(size=shape)
+    v = rng.normal(size=x[key].shape)
+    weights = rng.normal(size=shape)
+
+    def loss(x: Any, v: Any, *moved: Any) -> Any:
+        given = iter(moved)
+        place = tuple(next(given) if isinstance(k, np.ndarray) else k for k in key)
+        return (cnp.sin(cnp.asarray(x).at[place].set(v)) * weights).sum()
+
+    arrays = [k for k in key if isinstance(k, np.ndarray)]
+    for traced in (False, True):
+        # As constants, and as arguments, whose numbers no trace knows.
+        f = loss if traced else lambda x, v: loss(x, v, *arrays)
+        given = arrays if traced else []
+        found = cg.function(cg.grad(f, (0, 1)))(x, v, *given)
+        value = cg.function(f)
+        for _ in range(3):
+            s, t = 1e-6 * rng.normal(size=x.shape), 1e-6 * rng.normal(size=v.shape)
+            change = value(x + s, v + t, *given) - value(x - s, v - t, *given)
+            np.testing.assert_allclose(2 * ((found[0] * s).sum() + (found[1] * t).sum()), change, rtol=1e-5, atol=1e-12)
+        if len(np.unique(np.arange(x.size).reshape(shape)[key])) == v.size:
+            with jax.enable_x64(True):
+                theirs = lambda x, v: (jnp.sin(x.at[key].set(v)) * weights).sum()
+                by_jax = jax.grad(theirs, (0, 1))(jnp.asarray(x), v)
+            for one, other in zip(found, by_jax, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-11)
+        rows = cg.vmap(cg.grad(f, (0, 1)), in_axes=(0, None, *[None] * len(given)))(np.stack([x, 2 * x]), v, *given)
+        np.testing.assert_allclose(rows[1][0], found[1], rtol=1e-12)
+    graph = cg.function(cg.grad(lambda x, v: loss(x, v, *arrays), (0, 1))).graph(x, v)
+    of_the_size = [n for n in walk(graph) if n.op.name in ("setitem", "broadcast_to") and "i64" in str(n.result.type)]
+    assert all(n.result.tensor.shape != shape for n in of_the_size)
+    assert any(n.op.name in ("argsort", "any") for n in walk(graph)) is not differ

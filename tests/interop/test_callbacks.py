@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import ctrlgrad as cg
-from ctrlgrad.errors import DifferentiationError
+from ctrlgrad.errors import DifferentiationError, UnsupportedPrimitiveError
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +71,35 @@ def test_a_callback_that_does_not_say_how_it_takes_rows_is_called_for_each() -> 
     read = cg.from_jax(lambda x: jax.pure_callback(total, jax.ShapeDtypeStruct((), np.float64), x))
     np.testing.assert_array_equal(cg.vmap(read)(np.arange(6.0).reshape(3, 2)), [1.0, 5.0, 9.0])
     assert shapes == [(2,)] * 3
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("engine", ["reference", "native"])
+def test_io_callbacks_without_results_happen_once_in_order_and_have_no_derivative(ordered: bool, engine: str) -> None:
+    seen: list[Any] = []
+
+    def told(x: Any, show: Any) -> Any:
+        def body(i: Any, x: Any) -> Any:
+            io_callback(lambda v, *, step: seen.append((float(v), int(step))), None, show(x), step=i, ordered=ordered)
+            io_callback(lambda v: seen.append(float(v)), None, show(2.0 * x), ordered=ordered)
+            return 2.0 * x
+
+        return lax.fori_loop(0, 2, body, x)
+
+    wanted = [(1.0, 0), 2.0, (2.0, 1), 4.0]
+    with cg.options(engine=engine):
+        assert float(cg.from_jax(lambda x: told(x, jnp.asarray))(1.0)) == 4.0 and seen == wanted
+        seen.clear()
+        assert float(cg.grad(cg.from_jax(lambda x: told(x, lax.stop_gradient)))(1.0)) == 4.0 and seen == wanted
+        for derivative in (cg.grad, cg.jacfwd):
+            with pytest.raises(DifferentiationError, match=r"io_callback is given(.|\n)*test_callbacks.py"):
+                derivative(cg.from_jax(lambda x: told(x, jnp.asarray)))(1.0)
+    seen.clear()
+    cg.vmap(cg.from_jax(lambda x: told(x, jnp.asarray)))(np.array([1.0, 1.0]))
+    assert len(seen) == 8
+
+
+def test_an_io_callback_with_results_is_refused_by_name() -> None:
+    read = cg.from_jax(lambda x: io_callback(np.sin, jax.ShapeDtypeStruct((), np.float64), x))
+    with pytest.raises(UnsupportedPrimitiveError, match=r"'io_callback' is not supported: it has results and effects"):
+        read(1.0)

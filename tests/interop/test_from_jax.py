@@ -188,7 +188,7 @@ def test_a_program_is_read_once_however_many_traces_it_is_part_of(monkeypatch: p
 
 def test_a_refused_primitive_says_why() -> None:
     f = cg.from_jax(lambda x: io_callback(np.sin, jax.ShapeDtypeStruct((), np.float32), x))
-    with pytest.raises(UnsupportedPrimitiveError, match="it has effects"):
+    with pytest.raises(UnsupportedPrimitiveError, match="it has results and effects"):
         f(np.float32(1))
 
 

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from interop.libraries import close
 from jax import lax
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 
 Function = Callable[[Any], Any]
 X = np.array([1.2, 2.0, 3.5])
@@ -122,3 +124,69 @@ def test_a_rule_is_kept_in_a_while_loop(name: str) -> None:
 @pytest.mark.parametrize("place", ["vmap", "vmap of scan", "vmap of cond", "scan of vmap of cond"])
 def test_a_rule_for_rows_is_kept(place: str) -> None:
     same_gradient(total(PLACES[place](mapped)))
+
+
+def inexact(library: Any, functions: Any) -> Function:
+    """A cube whose rule returns the sine, with a tangent of neither."""
+
+    def cube(x: Any) -> Any:
+        return x * x * x
+
+    ruled = library.custom_jvp(cube)
+    ruled.defjvp(lambda primals, tangents: (functions.sin(primals[0]), functions.exp(0.5 * primals[0]) * tangents[0]))
+    return ruled
+
+
+def around_inexact(library: Any, functions: Any) -> dict[str, Function]:
+    f, steps = inexact(library, functions), np.arange(1.0, 3.0)
+    return {
+        "plain": f,
+        "products": lambda x: f(x) * f(x) * x,
+        "nested": lambda x: f(f(x)),
+        "scan": lambda x: library.lax.scan(lambda c, r: (f(c) * r, c), x, steps)[0],
+        "fori_loop": lambda x: library.lax.fori_loop(0, 2, lambda i, c: f(c) * x, x),
+        "while_loop": lambda x: library.lax.while_loop(lambda c: c < 2.0, lambda c: f(c) + c, x),
+        "cond": lambda x: library.lax.cond(x > 0.1, lambda y: f(y) * y, lambda y: y, x),
+        "vmap": lambda x: library.vmap(f)(x * functions.arange(1.0, 4.0)).sum(),
+        "an auxiliary result": lambda x: x * x + library.lax.stop_gradient(f(x)) * x,
+    }
+
+
+DERIVATIVES: dict[str, Callable[[Any, Function], Function]] = {
+    "value": lambda library, f: lambda x: library.jvp(f, (x,), (1.0,))[0],
+    "value of value_and_grad": lambda library, f: lambda x: library.value_and_grad(f)(x)[0],
+    "forward": lambda library, f: library.jacfwd(f),
+    "reverse": lambda library, f: library.grad(f),
+    "forward over forward": lambda library, f: library.jacfwd(library.jacfwd(f)),
+    "reverse over forward": lambda library, f: library.jacrev(library.jacfwd(f)),
+    "reverse over reverse": lambda library, f: library.grad(library.grad(f)),
+    "hessian": lambda library, f: library.hessian(f),
+    "third": lambda library, f: library.jacfwd(library.jacfwd(library.jacfwd(f))),
+    "third, in reverse": lambda library, f: library.grad(library.grad(library.grad(f))),
+    "gradient of the value": lambda library, f: library.grad(lambda x: library.value_and_grad(f)(x)[0]),
+}
+# Where JAX has no reverse mode of a loop, it has the same derivative by forward mode.
+IN_FORWARD = {
+    "value of value_and_grad": "value",
+    "reverse": "forward",
+    "reverse over forward": "forward over forward",
+    "reverse over reverse": "forward over forward",
+    "hessian": "forward over forward",
+    "third, in reverse": "third",
+}
+
+
+@pytest.mark.parametrize("name", around_inexact(jax, jnp))
+def test_what_an_inexact_forward_rule_returns_is_differentiated_next_as_in_jax(name: str) -> None:
+    """Values and derivatives of every order are those of the result that the rule returns, not of the function."""
+    x = 0.7
+    with jax.enable_x64(True), cg.options(engine="reference"):
+        theirs, ours = around_inexact(jax, jnp)[name], around_inexact(cg, cnp)[name]
+        close(cg.from_jax(theirs)(x), theirs(x))
+        for derivative, of in DERIVATIVES.items():
+            if name == "while_loop" and derivative == "gradient of the value":
+                continue
+            judge = DERIVATIVES[IN_FORWARD.get(derivative, derivative)] if name == "while_loop" else of
+            expected = jax.jit(judge(jax, theirs))(x)
+            for mine in (ours, cg.from_jax(theirs)):
+                close(of(cg, mine)(x), expected)

@@ -18,7 +18,13 @@ from jax.sharding import Mesh, PartitionSpec
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.errors import DifferentiationError, GradientMismatch, UnsupportedPrimitiveError, UserInputError
+from ctrlgrad.errors import (
+    DifferentiationError,
+    GradientMismatch,
+    TypeMismatchError,
+    UnsupportedPrimitiveError,
+    UserInputError,
+)
 from ctrlgrad.interop.primitives import TABLE
 
 X = np.array([0.5, 0.9, 1.4])
@@ -303,3 +309,129 @@ def test_where_jax_refuses_a_derivative_the_translation_is_the_judge() -> None:
         read = cg.from_jax(lambda x: lax.while_loop(lambda c: c < 10.0, lambda c: c * 2.5, x))
         report = cg.check_grads(read, (1.0,), order=2, modes=("rev", "fwd"))
     assert any("jax (scan)" in row.judge for row in report.rows)
+
+
+def _kernels() -> dict[str, Callable[[Any], Any]]:
+    pallas = pytest.importorskip("jax.experimental.pallas")
+
+    def call(kernel: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
+        struct = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return lambda x: pallas.pallas_call(kernel, out_shape=struct(x), interpret=True, **options)(x)
+
+    def whole(x: Any, out: Any) -> None:
+        out[...] = jnp.sin(x[...]) * x[...]
+
+    def by_block(x: Any, out: Any) -> None:
+        out[...] = x[...] ** 2 * (pallas.program_id(0) + 1)
+
+    def accumulated(x: Any, out: Any) -> None:
+        @pallas.when(pallas.program_id(0) == 0)
+        def _() -> None:
+            out[...] = jnp.zeros_like(out)
+
+        out[...] += jnp.sin(x[...] * (pallas.program_id(0) + 1.0))
+
+    def looped(x: Any, out: Any) -> None:
+        def body(i: Any, _: Any) -> None:
+            out[pallas.ds(i, 1)] = jnp.cos(x[pallas.ds(i, 1)]) * i
+
+        lax.fori_loop(0, 3, body, None)
+
+    block = pallas.BlockSpec((1,), lambda i: (i,))
+    same = pallas.BlockSpec((3,), lambda i: (0,))
+    return {
+        "whole": call(whole),
+        "by block": call(by_block, grid=(3,), in_specs=[block], out_specs=block),
+        "accumulated": call(accumulated, grid=(4,), in_specs=[same], out_specs=same),
+        "looped": call(looped),
+        "mapped": jax.vmap(lambda x: call(whole)(x[None])[0]),
+    }
+
+
+@pytest.mark.parametrize("name", ["whole", "by block", "accumulated", "looped", "mapped"])
+def test_a_pallas_kernel_is_read_as_it_is_interpreted(name: str) -> None:
+    """JAX has no reverse mode of it, and forward mode of some; here it is differentiated as what it computes."""
+    kernel = _kernels()[name]
+    judged(lambda x: jnp.sum(kernel(x) * x), jax_can=False)
+    judged(lambda x: lax.scan(lambda c, _: (0.5 * kernel(c), None), x, None, length=3)[0].sum(), jax_can=False)
+    if name == "whole":
+        with jax.enable_x64(True):
+            read = cg.from_jax(kernel)
+            close(cg.jvp(read, (X,), (X,))[1], jax.jvp(kernel, (X,), (X,))[1], 1e-12)
+            rows = np.stack([X, 2 * X])
+            close(cg.vmap(read)(rows), jax.vmap(kernel)(rows), 1e-12)
+
+
+def test_a_compiled_pallas_kernel_is_refused_by_name() -> None:
+    pallas = pytest.importorskip("jax.experimental.pallas")
+    kernel = pallas.pallas_call(lambda x, out: None, out_shape=jax.ShapeDtypeStruct((3,), np.float32))
+    with pytest.raises(UnsupportedPrimitiveError, match=r"compiled for an accelerator(.|\n)*interpret=True"):
+        cg.from_jax(kernel, x64=False)(X.astype(np.float32))
+
+
+SPARSE = sparse.BCOO.fromdense(DENSE.astype(np.float32))
+
+
+def _product_of_sparse(x: Any) -> Any:
+    return (sparse.BCOO((x[0] * SPARSE.data, SPARSE.indices), shape=SPARSE.shape) @ SPARSE).data.sum()
+
+
+@jax.custom_jvp
+def _broken_rule(x: Any) -> Any:
+    return x * x
+
+
+_broken_rule.defjvp(lambda primals, tangents: (primals[0] ** 2, tangents[0][:1]))
+
+FAILING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "shapes": (lambda x: x.reshape(7), "cannot trace <lambda>(.|\n)*TypeError: cannot reshape"),
+    "a decision": (lambda x: x if x[0] > 0 else -x, "cannot trace <lambda>(.|\n)*TracerBoolConversionError"),
+    "a carry": (lambda x: lax.scan(lambda c, _: (c[:1], None), x, None, length=2)[0], "cannot trace(.|\n)*scan body"),
+    "an unbound axis": (lambda x: lax.psum(x, "i"), "cannot trace(.|\n)*unbound axis name"),
+    "no reverse mode": (
+        lambda x: jax.grad(lambda y: lax.while_loop(lambda c: c[0] < 9, lambda c: 2 * c, y).sum())(x),
+        "cannot trace(.|\n)*Reverse-mode differentiation does not work",
+    ),
+    "no transpose": (_product_of_sparse, "does not differentiate 'bcoo_spdot_general'(.|\n)*Transpose rule"),
+    "a broken rule": (lambda x: _broken_rule(x).sum(), "does not differentiate 'custom_jvp_call'(.|\n)*Custom JVP"),
+}
+CALLS: dict[str, Callable[[Any, Any], Any]] = {
+    "call": lambda f, x: f(x),
+    "vmap": lambda f, x: cg.vmap(f)(np.stack([x, x])),
+    "function": lambda f, x: cg.function(f)(x),
+    "grad": lambda f, x: cg.grad(f)(x),
+    "hessian": lambda f, x: cg.hessian(f)(x),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_no_error_of_jax_reaches_the_user_as_it_is(name: str) -> None:
+    """The error says the operation, the line in this file, what JAX said and what to do."""
+    fn, text = FAILING[name]
+    x = X.astype(np.float32)
+    for place, call in CALLS.items():
+        if "differentiate" in text and place in ("call", "vmap", "function"):
+            call(cg.from_jax(fn), x)
+            continue
+        with pytest.raises(cg.CtrlgradError, match=text) as raised:
+            call(cg.from_jax(fn), x)
+        assert "test_rules_of_primitives.py" in str(raised.value) and "\n  try: " in str(raised.value)
+
+
+def test_an_error_of_the_users_code_stays_as_it_is() -> None:
+    def rule(primals: Any, tangents: Any) -> Any:
+        raise KeyError("mine")
+
+    ruled = jax.custom_jvp(jnp.sin)
+    ruled.defjvp(rule)
+    for call in (lambda: cg.from_jax(lambda x: {}["mine"])(1.0), lambda: cg.grad(cg.from_jax(ruled))(1.0)):
+        with pytest.raises(KeyError, match="mine") as raised:
+            call()
+        assert any("test_rules_of_primitives.py" in note for note in raised.value.__notes__)
+
+
+def test_arguments_that_jax_does_not_flatten_are_refused() -> None:
+    with pytest.raises(
+        TypeMismatchError, match=r"does not take the arguments of <lambda>(.|\n)*pytree dictionary keys"
+    ):
+        cg.from_jax(lambda x: x)({1: X, "a": X})

@@ -347,3 +347,19 @@ def test_jax_is_not_needed() -> None:
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "6.0", found.stderr
+
+
+@pytest.mark.parametrize("size", [3, 2000])
+def test_a_captured_array_that_is_changed_in_place_is_read_anew(size: int) -> None:
+    """Small ones are compared with what they were, and large ones, which `ctrlgrad.function` has as inputs."""
+    weights = np.ones(size)
+    f = cg.to_torch(lambda x: (x * weights).sum())
+    x = torch.ones(size, dtype=torch.float64, requires_grad=True)
+    assert float(f(x).detach()) == size
+    weights[0] = 3.0
+    assert float(f(x).detach()) == size + 2.0
+    f(x).backward()
+    assert float(x.grad[0]) == 3.0
+    traces = f.traces
+    f(x)
+    assert f.traces == traces

@@ -19,6 +19,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.frontend import watched
 from ctrlgrad.ir import interning
 from ctrlgrad.source import is_users
 
@@ -249,6 +250,57 @@ def test_what_was_read_is_let_go() -> None:
     assert f(1.0) == 0.0
     gc.collect()
     assert old() is None
+
+
+@pytest.mark.parametrize("kind", [list, dict, set, tuple])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_containers_are_watched_up_to_a_length(kind: Any, more: int) -> None:
+    """A longer one is read when traced, and named as such."""
+    count = watched.LONGEST + more
+    array = np.array([2.0])
+    items = [*([None] * (count - 1)), array] if kind in (list, tuple) else range(count)
+    held: Any = dict.fromkeys(map(str, items), 2.0) if kind is dict else kind(items)
+
+    def scale() -> float:
+        match held:
+            case dict():
+                return next(iter(held.values()))
+            case set():
+                return 2.0 if 0 in held else 3.0
+            case _:
+                return float(held[-1][0])
+
+    f = cg.function(lambda x: x * scale())
+    assert f(1.0) == 2.0
+    if kind is dict:
+        held["0"] = 3.0
+    elif kind is set:
+        held.remove(0)
+    else:
+        array[0] = 3.0
+    assert f(1.0) == (3.0 if more <= 0 else 2.0)
+    assert any("elements, read when traced" in line for line in f.explain(1.0).captured) == (more > 0)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_so_many_objects_are_looked_at(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """A chain of lists, at whose end an array lies: it is noticed while no more objects than `MOST` come before it."""
+    depth = 40
+    last = held = [np.array([2.0])]
+    for _ in range(depth - 1):
+        held = [held]
+
+    def inner() -> Any:
+        return held
+
+    f = cg.function(lambda x: x * float(last[0][0]) + 0.0 * len(inner()))
+    walk = watched._Walk([f.fn])
+    assert any(x is last[0] for x, _ in walk.found.arrays)
+    needed = len(walk.seen)
+    monkeypatch.setattr(watched, "MOST", needed + more)
+    found = watched.watch([f.fn])
+    assert (len(watched._Walk([f.fn]).seen) == needed) == (more >= 0)
+    assert len(found.containers) <= depth
 
 
 def test_many_changes_leave_nothing_behind() -> None:

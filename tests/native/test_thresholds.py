@@ -36,6 +36,9 @@ TABLE = {
     "ctrlgrad/engines/native/elements.py": {
         "2": "lanes of a pair of vectors: no size",
     },
+    "ctrlgrad/engines/native/emit.py": {
+        "PIECE": "weight of a function of a long plan: tests/native/test_long_plans.py",
+    },
     "ctrlgrad/engines/native/engine.py": {
         "2": "nests",
     },
@@ -75,6 +78,7 @@ TABLE = {
     "ctrlgrad/engines/native/plan_text.py": {
         "MOST_SMALL": "buffers",
         "SMALL": "nests",
+        "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/product_calls.py": {
         "shared.WORK_TO_SHARE": "products",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,12 +15,13 @@ from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted
 from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.outlining import PIECE, Piece, touched, weight_of
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.engines.native.turns_text import TurnsText
-from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.effects import blocks_of, walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.loop_tiling import loop_tiles
 from ctrlgrad.plan.model import (
@@ -77,28 +79,100 @@ class PlanWriter(TurnsText):
         kernels = [step for step in walk(self.plan.body) if isinstance(step, Kernel)]
         self.nests = NestFunctions(kernels, self.vector_bytes)
         self.prologue()
-        self.bring_near(self.words_of_numbers())
+        self.touched = touched(self.plan, self.plan.body) if self.is_cut else Counter()
+        if not self.is_cut:
+            self.bring_near(self.words_of_numbers(self.plan.body.steps))
         self.block(self.plan.body)
         self.epilogue()
         self.write_near()
         self.w.line("ret void")
+        if self.is_cut:
+            self.w.before(f"%numbers = alloca [{len(self.numbers)} x i64]")
         function = self.w.function(f"void @{name}(ptr %frame)", self.vector_bytes)
-        return self.w.module(*self.shared.values(), *self.parts, function)
+        pieces = [piece.text(self.vector_bytes) for piece in self.pieces]
+        return self.w.module(*self.shared.values(), *self.parts, *pieces, function)
 
     def block(self, block: Block) -> None:
         outside, self.known = self.known, {}
-        number = 0
-        while number < len(block.steps):
-            found = None if self.stretch else tiles_of(block.steps, number, self.plan)
-            if found is None:
-                self.step(block.steps[number])
-                self.release(block.steps[number])
-                number += 1
-            else:
-                tiles, end = found
-                self.tiles(tiles, block.steps[number:end])
-                number = end
+        if not self.is_cut or self.piece is not None or self.stretch:
+            self.steps(self.grouped(block))
+        else:
+            self.steps_in_pieces(self.grouped(block))
         self.known = outside
+
+    def grouped(self, block: Block) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
+        """The steps of a block one by one, but those that go through long vectors tile by tile."""
+        number = asked = 0
+        while number < len(block.steps):
+            found = None
+            if number >= asked and self.stretch is None:
+                found = tiles_of(block.steps, number, self.plan)
+                # Behind computations of numbers the answer is the same.
+                asked = number
+                while asked < len(block.steps) and isinstance(block.steps[asked], Compute):
+                    asked += 1
+                asked += 1
+            tiles, end = found or (None, number + 1)
+            yield tiles, block.steps[number:end]
+            number = end
+            asked = asked if found is None else end
+
+    def steps(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
+        for tiles, steps in groups:
+            if tiles is None:
+                self.step(steps[0])
+                self.release(steps[0])
+            else:
+                self.tiles(tiles, steps)
+
+    def steps_in_pieces(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
+        """Steps as functions of bounded text; what is longer by itself stays, and its blocks are such functions."""
+        waiting: list[tuple[Tiles | None, Sequence[Step]]] = []
+        total = 0
+        for group in groups:
+            weight = sum(map(weight_of, group[1]))
+            if waiting and total + weight > PIECE:
+                self.outlined(waiting)
+                waiting, total = [], 0
+            if weight > PIECE and any(blocks_of(step) for step in group[1]):
+                self.steps([group])
+            else:
+                waiting.append(group)
+                total += weight
+        if waiting:
+            self.outlined(waiting)
+
+    def outlined(self, groups: Sequence[tuple[Tiles | None, Sequence[Step]]]) -> None:
+        """Write steps as a function of their own, and its call."""
+        steps = [step for _, each in groups for step in each]
+        piece = Piece(len(self.pieces), self.w)
+        inside: dict[str, Any] = {"w": piece.w, "registers": piece.registers, "piece": piece}
+        inside |= {
+            "addresses": {},
+            "pointers": {},
+            "shown": {},
+            "exits": {},
+            "near": {},
+            "known": {},
+            "given": {},
+            "small": 0,
+            "bases": {},
+        }
+        self.outer = {name: getattr(self, name) for name in inside}
+        self.__dict__.update(inside)
+        counts = touched(self.plan, Block(tuple(steps)))
+        self.keep_small(number for number, count in counts.items() if count == self.touched[number])
+        self.bring_near(self.words_of_numbers(steps))
+        self.steps(groups)
+        self.write_near()
+        outer, self.outer = self.outer, {}
+        self.__dict__.update(outer)
+        self.pieces.append(piece)
+        for name in piece.registers:
+            self.given.setdefault(name, piece)
+        piece.result = self.w.fresh()
+        self.w.late_line(piece)
+        self.stop_if(piece.result, Status.RAISED)
 
     def tiles(self, tiles: Tiles, steps: Sequence[Step]) -> None:
         for step in steps:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
+from ctrlgrad.engines.native.outlining import WHOLE, Piece, weight_of
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.forks import once
 from ctrlgrad.ir import attributes
@@ -43,6 +46,18 @@ class PlanText:
         self.known: dict[str, str] = {}
         # Whether the loop that is being written has the code of elementary functions of numbers in it.
         self.calls_in_place = False
+        # Of a plan that is several functions: the one that is written, if it is not the plan's own, and the numbers
+        # that others have computed.
+        self.piece: Piece | None = None
+        self.given: dict[str, Piece] = {}
+        # Where in their common memory those lie that are read elsewhere.
+        self.numbers: dict[str, int] = {}
+        self.bases: dict[int, str] = {}
+        self.outer: dict[str, Any] = {}
+        self.is_cut = sum(map(weight_of, plan.body.steps)) > WHOLE
+        # Where buffers begin in the workspace, and the bytes of those on the stack.
+        self.small = 0
+        self.offsets: dict[Place, str] = {}
         # Addresses that are known all along, by place, and those of slots and rows, which change.
         self.addresses: dict[Place, str] = {}
         self.pointers: dict[Place, str] = {}
@@ -53,6 +68,7 @@ class PlanText:
         self.stretch: tuple[str, str] | None = None
         # Functions that the plan's calls: nests that it has several times, and parts of nests that threads share.
         self.parts: list[str] = []
+        self.pieces: list[Piece] = []
         # Functions for what the plan's does at many places, by name.
         self.shared: dict[str, str] = {}
         # Blocks that end the run, by the loops around.
@@ -106,7 +122,47 @@ class PlanText:
             self.store_word(index, value, type_of(register.dtype))
 
     def number(self, register: Register) -> str:
-        return self.registers[register.name]
+        found = self.registers.get(register.name)
+        if found is not None:
+            return found
+        if self.piece is None:
+            return self.given_number(register)
+        if register.name in self.outer["given"] and register.name not in self.outer["registers"]:
+            found = self.given_number(register)
+        else:
+            with self.around():
+                outside = self.number(register)
+            found = self.piece.captured(type_of(register.dtype), outside)
+        self.registers[register.name] = found
+        return found
+
+    def given_number(self, register: Register) -> str:
+        """A number that another function has computed."""
+        write, given = (self.w.op, self.given) if self.piece is None else (self.w.at_entry, self.outer["given"])
+        piece, kind = given[register.name], type_of(register.dtype)
+        inside = piece.registers[register.name]
+        if not inside.startswith("%"):
+            return inside
+        index = self.numbers.setdefault(register.name, len(self.numbers))
+        if register.name not in piece.given:
+            piece.give(register.name, kind, index)
+        return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %numbers, i64 {index}')}")
+
+    def has_numbers(self, names: set[str]) -> bool:
+        """Whether registers have been computed so far."""
+        known = self.registers.keys() | self.given.keys()
+        return names <= known if self.piece is None else names <= known | self.outer["registers"].keys()
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """The plan's own function again, while another one is written."""
+        inside = {name: getattr(self, name) for name in self.outer}
+        outer, self.outer = self.outer, {}
+        self.__dict__.update(outer)
+        yield
+        outer.update({name: getattr(self, name) for name in outer})
+        self.outer = outer
+        self.__dict__.update(inside)
 
     def size(self, size: Size) -> str:
         text = "1"
@@ -120,11 +176,11 @@ class PlanText:
             if isinstance(argument, tuple):
                 for k, register in enumerate(argument):
                     self.registers[register.name] = self.load_number(index + k, register.dtype)
-            elif isinstance(argument, Array):
+            elif isinstance(argument, Array) and not self.is_cut:
                 self.addresses[Place("argument", number)] = self.load_word(index, "ptr")
         for k, (register, _, _) in enumerate(plan.sizes):
             self.registers[register.name] = self.load_word(layout.sizes + k)
-        for number in range(len(plan.constants)):
+        for number in () if self.is_cut else range(len(plan.constants)):
             self.addresses[Place("constant", number)] = self.load_word(layout.constants + number, "ptr")
         mine = [b for b in plan.buffers if b.result is None and b.is_known_at_entry]
         offsets, total = [], "0"
@@ -139,19 +195,28 @@ class PlanText:
                 total,
             )
             base = self.load_word(frame.WORKSPACE, "ptr")
-            small = 0
-            for buffer, offset in zip(mine, offsets, strict=True):
-                address, place = w.op(f"getelementptr i8, ptr {base}, i64 {offset}"), Place("buffer", buffer.number)
-                self.addresses[place] = address
-                nbytes = buffer.count.factor * buffer.dtype.itemsize
-                if buffer.count.is_known and 0 < nbytes <= SMALL and small + nbytes <= MOST_SMALL:
-                    small += nbytes
-                    self.addresses[place], self.shown[place] = w.alloca(f"[{nbytes} x i8]", 64), address
+            self.offsets = {Place("buffer", b.number): offset for b, offset in zip(mine, offsets, strict=True)}
+            for buffer in () if self.is_cut else mine:
+                place = Place("buffer", buffer.number)
+                self.addresses[place] = w.op(f"getelementptr i8, ptr {base}, i64 {self.offsets[place]}")
+                self.keep_small((buffer.number,))
         for buffer in plan.buffers:
             if buffer.result is not None and buffer.is_known_at_entry:
                 self.ensure(buffer, buffer.count)
-                index = layout.buffer(buffer.number)
-                self.addresses[Place("buffer", buffer.number)] = self.load_word(index + frame.ADDRESS, "ptr")
+                if not self.is_cut:
+                    index = layout.buffer(buffer.number)
+                    self.addresses[Place("buffer", buffer.number)] = self.load_word(index + frame.ADDRESS, "ptr")
+
+    def keep_small(self, numbers: Iterable[int]) -> None:
+        """Put buffers, if they are small, on the stack of the function that is written."""
+        for number in numbers:
+            buffer, place = self.plan.buffers[number], Place("buffer", number)
+            nbytes = buffer.count.factor * buffer.dtype.itemsize
+            is_small = buffer.count.is_known and 0 < nbytes <= SMALL and self.small + nbytes <= MOST_SMALL
+            if is_small and place in self.offsets:
+                self.small += nbytes
+                self.shown[place] = self.address(place)
+                self.addresses[place] = self.w.alloca(f"[{nbytes} x i8]", 64)
 
     def padded(self, buffer: Buffer) -> str:
         """The bytes of a buffer, a multiple of 64."""
@@ -182,14 +247,41 @@ class PlanText:
     def address(self, place: Place) -> str:
         if place in self.addresses:
             return self.addresses[place]
+        if place in self.offsets or place.kind in ("argument", "constant"):
+            return self.fixed_address(place)
         if place.kind == "buffer":
             return self.load_word(self.layout.buffer(place.number) + frame.ADDRESS, "ptr")
         return self.w.op(f"load ptr, ptr {self.pointer(place)}")
 
+    def fixed_address(self, place: Place) -> str:
+        """An address that stays, in a plan of several functions: each finds it by the frame where it starts."""
+        write = self.w.op if self.piece is None else self.w.at_entry
+        if place.kind == "argument":
+            word = self.layout.arguments[place.number]
+        else:
+            word = frame.WORKSPACE if place in self.offsets else self.layout.constants + place.number
+        base = self.bases.get(word)
+        if base is None:
+            base = write(f"load ptr, ptr {write(f'getelementptr i64, ptr %frame, i64 {word}')}")
+        if place in self.offsets:
+            outside = self.offsets[place]
+            offset = outside if self.piece is None else self.piece.captured("i64", outside)
+            address = write(f"getelementptr i8, ptr {base}, i64 {offset}")
+        else:
+            address = base
+        if self.piece is not None:
+            self.bases[word], self.addresses[place] = base, address
+        return address
+
     def pointer(self, place: Place) -> str:
         """The variable that holds the address of a slot or row."""
         if place not in self.pointers:
-            self.pointers[place] = self.w.alloca("ptr")
+            if self.piece is None:
+                self.pointers[place] = self.w.alloca("ptr")
+            else:
+                with self.around():
+                    outside = self.pointer(place)
+                self.pointers[place] = self.piece.captured("ptr", outside)
         return self.pointers[place]
 
     def place_of(self, array: Array) -> str:
@@ -299,7 +391,7 @@ class PlanText:
                 self.w.label(stop)
             self.exits[around] = stop
             self.tell_position()
-            self.w.line("ret void")
+            self.w.line("ret void" if self.piece is None else "ret i1 true")
         self.w.label(after)
 
     def tell_position(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Request, Status
@@ -23,6 +23,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Register,
     Stack,
+    Step,
     ToStack,
     View,
     WriteRow,
@@ -69,10 +70,10 @@ class StackText(PlanText):
             self.reserve(place.number)
         return self.address(place)
 
-    def words_of_numbers(self) -> list[int]:
+    def words_of_numbers(self, steps: Iterable[Step]) -> list[int]:
         """The words of stacks of numbers that loops use, if there are few: a push or a pop of a number costs little
         beside them. Outside of loops they would be no gain, and every request in the plan is longer by them."""
-        loops = [step for step in walk(self.plan.body) if isinstance(step, Loop)]
+        loops = [step for step in walk(Block(tuple(steps))) if isinstance(step, Loop)]
         inside = (step for loop in loops for block in (loop.condition, loop.body) for step in walk(block))
         used = {step.stack for step in inside if isinstance(step, _ROWS)}
         handles = {self.plan.handles[stack] for stack in used if self.plan.rows[stack] == ()}
@@ -84,7 +85,7 @@ class StackText(PlanText):
     def is_shape_known(self, stack: Stack) -> bool:
         """Whether the shape of a stack's rows follows from what has been computed so far."""
         shape = self.plan.rows[stack]
-        return shape is not None and names_of(shape) <= self.registers.keys()
+        return shape is not None and self.has_numbers(names_of(shape))
 
     def row_shape(self, stack: Stack) -> None:
         """Tell the shape of a stack's rows."""

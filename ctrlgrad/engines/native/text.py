@@ -102,7 +102,7 @@ class Writer:
         self.block = "entry"
         """The label of the block that is being written: what a phi names."""
         self._entry: list[str] = []
-        self._lines: list[str | Phi] = []
+        self._lines: list[object] = []
         self._values = 0
         self._names = 0
 
@@ -115,6 +115,10 @@ class Writer:
     def line(self, text: str) -> None:
         """Write an instruction that gives no value."""
         self._lines.append(f"  {text}")
+
+    def late_line(self, text: object) -> None:
+        """Write a line whose text is known when the function is complete."""
+        self._lines.append(text)
 
     def op(self, text: str) -> str:
         """Write an instruction; the name of its value."""
@@ -149,6 +153,10 @@ class Writer:
         self._names += 1
         self._entry.append(f"  {name} = {text}")
         return name
+
+    def before(self, text: str) -> None:
+        """Write an instruction that gives a value of a name of its own before all others."""
+        self._entry.insert(0, f"  {text}")
 
     def alloca(self, kind: str, align: int | None = None) -> str:
         """Memory for the time of the call; its address. LLVM makes registers of it where it can."""

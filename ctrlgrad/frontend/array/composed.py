@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.frontend.apply import cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import (
     copysign,
@@ -81,10 +81,15 @@ def cbrt(x: Any) -> Any:
     is_negative = signbit(x)
     size = where(is_negative, -x, x)
     is_ordinary = (size > 0) & (size < np.inf)
-    safe = where(is_ordinary, size, 1)
-    root = exp(log(safe) * dtype_of(x).type(1 / 3))
+    number = dtype_of(x).type
+    # Of small numbers the derivatives of what follows would overflow: 8^k x is taken, whose root is 2^k times as large.
+    k = finfo(dtype_of(x)).maxexp * 7 // 24
+    is_small = size < 2.0 ** (-1.5 * k)
+    safe = where(is_ordinary, where(is_small, size * number(8.0**k), size), 1)
+    root = exp(log(safe) * number(1 / 3))
     # A step of Newton's method brings the last digits.
-    root = root - (root - safe / (root * root)) * dtype_of(x).type(1 / 3)
+    root = root - (root - safe / (root * root)) * number(1 / 3)
+    root = where(is_small, root * number(0.5**k), root)
     # The square root has the values and slopes of the cube root at 0 and at infinity.
     root = where(is_ordinary, root, sqrt(where(is_ordinary, 1, size)))
     return where(is_negative, -root, root)
@@ -102,7 +107,7 @@ def sinc(x: Any) -> Any:
     turned = x * dtype_of(x).type(np.pi)
     near = absolute(turned) < 1e-4
     safe = where(near, 1, turned)
-    square = turned * turned
+    square = where(near, turned, 0) ** 2
     return where(near, 1 - square / 6 * (1 - square / 20), sin(safe) / safe)
 
 

@@ -202,6 +202,9 @@ def cov(
 ) -> Any:
     """The covariance matrix of variables, a row each; as `numpy.cov`.
 
+    Of one variable it is a number, as NumPy's. Of a number of variables that is unknown when the function is traced it
+    is a matrix, [1, 1] where that is 1: a rank cannot depend on a size.
+
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.cov([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
     array([[ 1., -1.],

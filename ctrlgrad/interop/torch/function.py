@@ -12,11 +12,13 @@ import torch
 from ctrlgrad import tree
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.function import SIGNATURES, Function
 from ctrlgrad.interop.torch.autograd import apply
 from ctrlgrad.interop.torch.program import TorchProgram
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
 from ctrlgrad.ir.caching import Recent
+from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.options import current_options
 from ctrlgrad.signature import Concrete, TensorSpec, static
 from ctrlgrad.source import here
@@ -28,6 +30,12 @@ class _Signatures(Function):
     def concrete(self, *args: Any, **kwargs: Any) -> Concrete:
         """What was traced for the signature of these arguments, arrays among them as `TensorSpec`s."""
         return self._specialize(args, kwargs)[0]
+
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
+        """Watch large captured arrays too: they are constants of the graph that is differentiated, and no inputs."""
+        found = super()._watch(given, captured)
+        found.arrays += [(x, x.tobytes()) for x in captured if x.nbytes > LARGEST]
+        return found
 
 
 class TorchFunction:

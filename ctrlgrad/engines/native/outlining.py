@@ -1,0 +1,95 @@
+"""Long plans as several functions: LLVM's time grows with the square of a function's text, so each has a bounded one.
+
+A function of steps in a row takes the frame, memory in which the functions leave numbers for each other, and numbers of
+the plan's own function. It gives whether the run has ended. Buffers it finds by the frame.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ctrlgrad.engines.native.text import Writer
+from ctrlgrad.plan.effects import blocks_of, defines, reads, yields
+from ctrlgrad.plan.kernels import Cascade, Kernel
+from ctrlgrad.plan.model import Array, Block, Compute, Loop, Plan, Step
+
+# The most weight of a plan that is one function, and of a function of another plan. A weight is about a line of text.
+WHOLE, PIECE = 6000, 1500
+
+
+def weight_of(step: Step) -> int:
+    """About how many lines of text a step becomes."""
+    found = 0
+    if isinstance(step, Kernel):
+        found = 20 + 2 * len(step.expression.instructions) + 4 * (len(step.operands) + len(step.writes))
+    elif isinstance(step, Cascade):
+        found = weight_of(step.first) + weight_of(step.second)
+    elif isinstance(step, Compute):
+        found = len(step.expression.instructions)
+    elif isinstance(step, Loop):
+        found = 40 + 4 * len(step.carries)
+    else:
+        found = 20
+    return found + sum(weight_of(inner) for block in blocks_of(step) for inner in block.steps)
+
+
+class Piece:
+    """A function of some steps of a plan, while it is written, and its call."""
+
+    def __init__(self, number: int, outer: Writer) -> None:
+        self.name, self.w = f"piece{number}", Writer(outer.declarations)
+        self.parameters, self.arguments = ["ptr %frame", "ptr %numbers"], ["ptr %frame", "ptr %numbers"]
+        self.registers: dict[str, str] = {}
+        # Those of its numbers that are read elsewhere.
+        self.given: set[str] = set()
+        self.result = ""
+
+    def captured(self, kind: str, outside: str) -> str:
+        """The name inside of a value of the plan's function; a number that is known is written as it is."""
+        if not outside.startswith("%"):
+            return outside
+        name = f"%a{len(self.parameters)}"
+        self.parameters.append(f"{kind} {name}")
+        self.arguments.append(f"{kind} {outside}")
+        return name
+
+    def give(self, name: str, kind: str, index: int) -> None:
+        """Leave a number in the memory that the plan's functions share."""
+        self.given.add(name)
+        place = self.w.op(f"getelementptr i64, ptr %numbers, i64 {index}")
+        self.w.line(f"store {kind} {self.registers[name]}, ptr {place}")
+
+    def __str__(self) -> str:
+        """The line of its call: at the end of the plan's function it is known which numbers were read."""
+        return f"  {self.result} = call i1 @{self.name}({', '.join(self.arguments)})"
+
+    def text(self, vector_bytes: int) -> str:
+        self.w.line("ret i1 false")
+        signature = f"internal i1 @{self.name}({', '.join(self.parameters)}) noinline"
+        return self.w.function(signature, vector_bytes)
+
+
+def touched(plan: Plan, block: Block) -> Counter[int]:
+    """How often a block names each buffer, with the blocks and moves inside it."""
+    found: Counter[int] = Counter()
+
+    def note(values: Iterable[object]) -> None:
+        for value in values:
+            if isinstance(value, Array) and value in plan.places and plan.places[value].kind == "buffer":
+                found[plan.places[value].number] += 1
+
+    def note_moves(block: Block) -> None:
+        found.update(p.number for m in block.moves for p in (m.source, m.target) if p.kind == "buffer")
+
+    note_moves(block)
+    for step in block.steps:
+        note((*reads(step), *defines(step)))
+        for _, values in yields(step):
+            note(values)
+        if isinstance(step, Loop):
+            note(c.inside for c in step.carries)
+            note_moves(step.entry)
+        for inner in blocks_of(step):
+            found.update(touched(plan, inner))
+    return found

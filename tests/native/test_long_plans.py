@@ -1,0 +1,125 @@
+"""Long and wide programs: work and text grow with their length, not with its square."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.python_calls import calls_of_the_engine
+from plan.plans import graph_of
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native import emit, making, plan_text
+from ctrlgrad.engines.native.engine import shapes_of
+from ctrlgrad.plan.liveness import After
+
+
+def chain(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(length):
+            x = cnp.sin(x) * y + 0.3
+        return x
+
+    return f, [np.asarray(0.3), np.asarray(0.7)]
+
+
+def products(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    def f(a: Any, x: Any) -> Any:
+        for _ in range(length):
+            x = cnp.concatenate([x[2:], x[:2]]) @ a + x
+        return cnp.sum(x * x)
+
+    return f, [np.eye(8) / 8, np.ones((8, 8))]
+
+
+def inputs_of_a_scan(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    def f(*xs: Any) -> Any:
+        def step(carry: Any, rows: Any) -> Any:
+            for row in rows:
+                carry = cnp.tanh(carry + row)
+            return carry, None
+
+        return cnp.sum(cg.scan(step, cnp.zeros(4), list(xs))[0])
+
+    return f, [np.full((3, 4), 0.1 * k) for k in range(length)]
+
+
+def results_of_a_branch(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    def f(x: Any, *ys: Any) -> Any:
+        found = cg.cond(x > 0.0, lambda: [cnp.sin(y) * x for y in ys], lambda: [cnp.cos(y) + x for y in ys])
+        return sum(cnp.sum(y) for y in found)
+
+    return f, [np.asarray(0.3), *(np.full(40, 0.1 * k) for k in range(length))]
+
+
+PROGRAMS = [
+    pytest.param(chain, 40, id="chain"),
+    pytest.param(products, 10, id="products"),
+    pytest.param(inputs_of_a_scan, 8, id="inputs_of_a_scan"),
+    pytest.param(results_of_a_branch, 8, id="results_of_a_branch"),
+]
+
+
+def gradient_of(program: Any, length: int) -> tuple[Any, list[Any]]:
+    fn, arguments = program(length)
+    return graph_of(cg.grad(fn, argnums=tuple(range(len(arguments)))), *arguments), arguments
+
+
+def text_of(graph: Any, arguments: list[Any]) -> str:
+    return making.text_of(making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()))[0]
+
+
+@pytest.fixture
+def membership(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How often placement asks whether a value is needed after a step."""
+    asked, right = [0], After.__contains__
+
+    def contains(self: After, value: object) -> bool:
+        asked[0] += 1
+        return right(self, value)
+
+    monkeypatch.setattr(After, "__contains__", contains)
+    yield asked
+
+
+@pytest.mark.parametrize("program, length", PROGRAMS)
+def test_work_grows_with_the_length_of_a_program(program: Any, length: int, membership: list[int]) -> None:
+    calls, asked = [], []
+    for each in (length, 2 * length, 4 * length):
+        graph, arguments = gradient_of(program, each)
+        membership[0] = 0
+        calls.append(calls_of_the_engine(lambda g=graph, a=arguments: text_of(g, a)))
+        asked.append(membership[0])
+    for counts in (calls, asked):
+        # The second step is twice the first one: work that grows with the square would be four times as much.
+        assert counts[2] - counts[1] <= 3.0 * (counts[1] - counts[0])
+
+
+@pytest.fixture
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every plan is several functions."""
+    monkeypatch.setattr(plan_text, "WHOLE", 0)
+    monkeypatch.setattr(emit, "PIECE", 100)
+
+
+def test_no_function_grows_with_the_length_of_a_program(short_pieces: None) -> None:
+    def longest(each: int) -> int:
+        texts = re.split(r"^define", text_of(*gradient_of(chain, each)), flags=re.M)[1:]
+        return max(text.count("\n") for text in texts if "@piece" in text.partition("(")[0])
+
+    assert longest(320) <= 1.2 * longest(80)
+
+
+@pytest.mark.parametrize("program, length", PROGRAMS)
+def test_a_plan_of_several_functions_computes_the_same(program: Any, length: int, short_pieces: None) -> None:
+    fn, arguments = program(20)
+    slope = cg.grad(fn, argnums=tuple(range(len(arguments))))
+    expected = cg.function(slope, engine="reference")(*arguments)
+    graph, given = gradient_of(program, 20)
+    assert text_of(graph, given).count("define internal i1 @piece") > 1
+    for found, wanted in zip(cg.function(slope, engine="native")(*arguments), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
