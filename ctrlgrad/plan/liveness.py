@@ -30,7 +30,7 @@ class Liveness:
         live = set(at_end)
         for step in reversed(block.steps):
             self.after[step] = after = frozenset(live)
-            self.reads[step] = read = deep_reads(step, self.reads)
+            self.reads[step] = read = deep_reads(step)
             if isinstance(step, Loop):
                 self._loop(step, after)
             elif isinstance(step, Branch):
@@ -43,7 +43,7 @@ class Liveness:
         captured = set(self.reads[step] - kept(c.init for c in step.carries))
         for each in (step.condition, step.body):
             for inner in each.steps:
-                captured |= deep_reads(inner, self.reads)
+                captured |= deep_reads(inner)
         inside = kept(c.inside for c in step.carries)
         defined = {v for b in (step.condition, step.body) for s in b.steps for v in defines(s)}
         # What comes from outside is needed by the next iteration too.

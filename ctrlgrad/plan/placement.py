@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
-from ctrlgrad.plan.effects import defines, names_of
+from ctrlgrad.plan.effects import defines, names_of, updates
 from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
     Array,
@@ -23,12 +23,10 @@ from ctrlgrad.plan.model import (
     Branch,
     Carry,
     FromStack,
-    Kernel,
     Loop,
     Move,
     Plan,
     Pop,
-    Product,
     Step,
 )
 from ctrlgrad.plan.moves import ordered
@@ -183,14 +181,8 @@ class _Placement:
         """Where a value is wanted, what it updates is wanted too, what the loop that gives it starts with, and what the
         blocks of a branch update or pass on."""
         for step in reversed(block.steps):
-            pairs: list[tuple[object, object]] = []
-            if isinstance(step, Kernel):
-                pairs = [(w.view.array, w.base) for w in step.writes]
-            elif isinstance(step, Product):
-                pairs = [(step.result, step.base)]
-            elif isinstance(step, Loop):
-                pairs = [(c.result, c.init) for c in step.carries]
-            elif isinstance(step, Branch):
+            pairs: list[tuple[object, object]] = list(updates(step))
+            if isinstance(step, Branch):
                 for inner, outputs in zip(step.blocks, step.outputs, strict=True):
                     pairs += [(r, root_of(inner, o)) for r, o in zip(step.results, outputs, strict=True)]
             for result, origin in pairs:
