@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.effects import defined_inside, names_of, with_blocks
@@ -58,13 +59,13 @@ class _Layout:
             if isinstance(step, Loop):
                 loop = _Around(defined_inside(step), {})
                 inside = (*around, loop)
-                step = with_blocks(step, lambda each, inside=inside: self.block(each, inside))
+                step = with_blocks(step, partial(self.block, around=inside))
                 steps += loop.columns.values()
             elif isinstance(step, Kernel):
                 step = self.kernel(step, around)
             else:
                 # What may not run is nothing to prepare for.
-                step = with_blocks(step, lambda each: self.block(each, ()))
+                step = with_blocks(step, partial(self.block, around=()))
             steps.append(step)
         return replace(block, steps=tuple(steps))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,22 +33,33 @@ def _once(find: Callable[[Step], Found]) -> Callable[[Step], Found]:
     return found
 
 
-def _in_role(item: object, role: str) -> Iterator[Any]:
-    """The parts, or the blocks, in the fields of a role."""
-    for name in ROLES[item.__class__][role]:
-        held = getattr(item, name)
-        yield from held if isinstance(held, tuple) else (held,)
+@functools.cache
+def _fields(cls: type, *roles: str) -> tuple[tuple[str, Any], ...]:
+    """Fields of a class that hold values of these roles: each with None, or with such fields of its parts."""
+    types = {f.name: str(f.type) for f in dataclasses.fields(cls)}
+    found: list[tuple[str, Any]] = [(n, None) for role in roles for n in ROLES[cls][role] if "Size" not in types[n]]
+    for name in ROLES[cls]["Parts"]:
+        (part,) = (each for each in ROLES if re.search(rf"\b{each.__name__}\b", types[name]))
+        if inner := _fields(part, *roles):
+            found.append((name, inner))
+    return tuple(found)
 
 
-def _collect(item: object, *roles: str) -> list[Value]:
+def _collect(item: Any, *roles: str) -> list[Value]:
     """The values in a step's, or a part's, fields of these roles, and in such fields of its parts."""
     found: list[Value] = []
-    for role in roles:
-        for name in ROLES[item.__class__][role]:
-            _add(getattr(item, name), found)
-    for part in _in_role(item, "Parts"):
-        found += _collect(part, *roles)
+    _scan(item, _fields(item.__class__, *roles), found)
     return found
+
+
+def _scan(item: object, names: tuple[tuple[str, Any], ...], found: list[Value]) -> None:
+    for name, inner in names:
+        held = getattr(item, name)
+        if inner is None:
+            _add(held, found)
+        else:
+            for each in held if held.__class__ is tuple else (held,):
+                _scan(each, inner, found)
 
 
 def _add(item: object, found: list[Value]) -> None:
@@ -69,33 +82,37 @@ def defines(step: Step) -> tuple[Value, ...]:
 @_once
 def reads(step: Step) -> tuple[Array | Stack, ...]:
     """The arrays and stacks that a step reads itself; not what the blocks inside it do."""
-    mine = set(defines(step))  # Of two kernels in one step, one reads what the other defines.
-    return tuple([v for v in _collect(step, "Reads", "Updates") if isinstance(v, Array | Stack) and v not in mine])
+    found = [v for v in _collect(step, "Reads", "Updates") if not isinstance(v, Register)]
+    parts = ROLES[step.__class__]["Parts"]
+    if parts and isinstance(getattr(step, parts[0]), Step):  # One of two kernels reads what the other one defines.
+        found = [v for v in found if v not in defines(step)]
+    return tuple(found)
 
 
 @_once
-def updates(step: Step) -> tuple[tuple[Value, Value], ...]:
+def updates(step: Any) -> tuple[tuple[Value, Value], ...]:
     """Pairs of a value and the one that the step makes it of, in the same memory where it may."""
-    return tuple(_updates(step))
+    return tuple(_updates(step, _fields(step.__class__, "Updates")))
 
 
-def _updates(item: object) -> Iterator[tuple[Value, Value]]:
-    for name in ROLES[item.__class__]["Updates"]:
+def _updates(item: object, names: tuple[tuple[str, Any], ...]) -> Iterator[tuple[Value, Value]]:
+    for name, inner in names:
         before = getattr(item, name)
-        if before is not None:
+        if inner is not None:
+            for each in before if before.__class__ is tuple else (before,):
+                yield from _updates(each, inner)
+        elif before is not None:
             yield _collect(item, "Defines")[0], before
-    for part in _in_role(item, "Parts"):
-        yield from _updates(part)
 
 
 def binds(step: Step) -> list[Value]:
     """What a step defines for the blocks inside it."""
-    return _collect(step, "Binds")
+    return _collect(step, "Binds") if ROLES[step.__class__]["Runs"] else []
 
 
 def yields(step: Step) -> list[Value]:
     """What the blocks inside a step end with."""
-    return _collect(step, "Yields")
+    return _collect(step, "Yields") if ROLES[step.__class__]["Runs"] else []
 
 
 @_once
@@ -127,21 +144,31 @@ def _numbers(item: object, found: dict[Register, None]) -> None:
 
 def blocks_of(step: Step) -> tuple[Block, ...]:
     """The blocks inside a step."""
-    return tuple(_in_role(step, "Runs"))
+    found: tuple[Block, ...] = ()
+    for name in ROLES[step.__class__]["Runs"]:
+        held = getattr(step, name)
+        found += held if isinstance(held, tuple) else (held,)
+    return found
 
 
 def with_blocks(step: Any, change: Callable[[Block], Block]) -> Any:
     """The step with its blocks changed, one after the other; itself, if it has none."""
-    held = {name: getattr(step, name) for name in ROLES[step.__class__]["Runs"]}
+    names = ROLES[step.__class__]["Runs"]
+    if not names:
+        return step
+    held = {name: getattr(step, name) for name in names}
     new = {name: tuple(map(change, b)) if isinstance(b, tuple) else change(b) for name, b in held.items()}
-    return replace(step, **new) if new else step
+    return dataclasses.replace(step, **new)
 
 
 @_once
 def deep_reads(step: Step) -> frozenset[Array | Stack]:
     """All arrays and stacks that a step needs from before it, by the blocks inside it too."""
-    steps = [each for block in blocks_of(step) for each in block.steps]
-    found = {v for v in yields(step) if isinstance(v, Array | Stack)}.union(*map(deep_reads, steps))
+    blocks = blocks_of(step)
+    if not blocks:
+        return frozenset(reads(step))
+    steps = [each for block in blocks for each in block.steps]
+    found = {v for v in yields(step) if not isinstance(v, Register)}.union(*map(deep_reads, steps))
     return frozenset(reads(step)).union(found.difference(binds(step), *map(defines, steps)))
 
 
@@ -149,9 +176,8 @@ def walk(block: Block) -> Iterator[Step]:
     """Every step, those inside a step right after it."""
     for step in block.steps:
         yield step
-        if ROLES[step.__class__]["Runs"]:
-            for inner in blocks_of(step):
-                yield from walk(inner)
+        for inner in blocks_of(step):
+            yield from walk(inner)
 
 
 def defined_inside(loop: Loop) -> set[object]:

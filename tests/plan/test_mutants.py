@@ -11,7 +11,7 @@ import pytest
 from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
-from ctrlgrad.plan import columns, fusion, liveness, overwriting, packing, placement, slots, stack_handles
+from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, slots, stack_handles
 from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.lowering.state import State
@@ -308,6 +308,7 @@ def columns_of_a_part_that_moves_are_laid_out_before_the_loop(patch: pytest.Monk
 @mutant("rows_of_a_matrix_beside_another_array")
 def columns_may_be_written_over(patch: pytest.MonkeyPatch) -> None:
     """Where they lie is free as soon as they have been laid out."""
+    patch.setattr(effects, "_fields", effects._fields.__wrapped__)
     patch.setitem(ROLES, Operand, ROLES[Operand] | {"Reads": ("view", "gathered")})
 
 

@@ -13,6 +13,7 @@ from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
 from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.plan import effects
 from ctrlgrad.plan.checking.steps import Steps
 from ctrlgrad.plan.effects import binds, defines, numbers_of, reads, walk, yields
 from ctrlgrad.plan.model import ROLES, STEPS, Plan, Value, part, step
@@ -97,6 +98,7 @@ TOLD = [(cls, role, name) for cls, roles in ROLES.items() for role, names in rol
 def test_a_wrong_role_is_noticed(monkeypatch: pytest.MonkeyPatch, cls: type, role: str, name: str, other: str) -> None:
     found, roles = plans(), ROLES[cls]
     left = tuple(each for each in roles[role] if each != name)
+    monkeypatch.setattr(effects, "_fields", effects._fields.__wrapped__)
     monkeypatch.setitem(ROLES, cls, roles | {role: left, other: (*roles[other], name)})
     with pytest.raises(AssertionError):
         judge_types(cls)
