@@ -25,6 +25,7 @@ with kept_objects():
     from ctrlgrad.dataflow import device
     from ctrlgrad.engines.device_array import DeviceArray
     from ctrlgrad.errors import CtrlgradError, GradientMismatch
+    from ctrlgrad.frontend.advice import no_such_name
     from ctrlgrad.frontend.associative_scan import associative_scan
     from ctrlgrad.frontend.branches import cond
     from ctrlgrad.frontend.float0 import float0
@@ -65,6 +66,7 @@ _LAZY = {
     "check_grads": ("ctrlgrad.verify", "check_grads"),
     "from_jax": ("ctrlgrad.interop", "from_jax"),
     "from_onnx": ("ctrlgrad.interop", "from_onnx"),
+    "from_torch": ("ctrlgrad.interop", "from_torch"),
     "interop": ("ctrlgrad.interop", None),
     "lax": ("ctrlgrad.lax", None),
     "nn": ("ctrlgrad.nn", None),
@@ -78,7 +80,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'ctrlgrad' has no attribute {name!r}")
+        raise no_such_name("ctrlgrad", name, {**globals(), **_LAZY})
     module_name, attribute = _LAZY[name]
     module = importlib.import_module(module_name)
     value = module if attribute is None else getattr(module, attribute)
@@ -124,6 +126,7 @@ __all__ = [
     "fori_loop",
     "from_jax",
     "from_onnx",
+    "from_torch",
     "function",
     "grad",
     "hessian",

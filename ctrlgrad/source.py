@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import opcode
 import os
+import site
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,6 +29,15 @@ _OWN = tuple(
     os.path.join(folder, "")
     for folder in (_PACKAGE, *(os.path.join(_ROOT, name) for name in ("gradients", "stacks", "memory")))
 )
+_PATHS = sysconfig.get_paths()
+# Folders of the standard library and of packages: pip's, Debian's, and those of `pip install --user`.
+_INSTALLED = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(_PATHS[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(*site.getsitepackages(), site.getusersitepackages()),
+    )
+)
 # The model of `ctrlgrad train` is written as a user writes his.
 _AS_USER = os.path.join(_PACKAGE, "train", "")
 # Libraries that call back into this one with what the user handed to them.
@@ -35,9 +46,9 @@ _PUBLIC = ("fft", "linalg", "special", "stats", "signal", "optimize", "integrate
 _MACHINERY = (
     *(
         os.sep + name + os.sep
-        for name in ("optree", *_LIBRARIES, os.path.join("jax", "_src"), os.path.join("site-packages", "torch"))
+        for name in ("optree", "typer", "click", *_LIBRARIES, os.path.join("jax", "_src"), os.path.join("site-packages", "torch"))
     ),
-    *("<frozen ", "functools.py", "contextlib.py"),
+    *("<frozen ", "functools.py", "contextlib.py", os.path.join("bin", "ctrlgrad")),
 )
 
 
@@ -88,6 +99,11 @@ def is_own(file: str) -> bool:
     return file.startswith(_OWN) and not file.startswith(_AS_USER)
 
 
+def is_users(file: str) -> bool:
+    """Return true if code is the user's: not the library's, the standard library's or an installed package's."""
+    return not (is_own(file) or file.startswith((*_INSTALLED, "<frozen ")))
+
+
 _DEVICE: ContextVar[str | None] = ContextVar("the device that nodes are put on", default=None)
 
 
@@ -125,7 +141,9 @@ def user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not is_own(file) and not any(part in file for part in _MACHINERY):
+        # A method that `dataclasses` writes for a class of the library has no file.
+        is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")
+        if not is_own(file) and not is_written and not any(part in file for part in _MACHINERY):
             return frame
         frame = frame.f_back
     return None

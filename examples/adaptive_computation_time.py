@@ -81,7 +81,8 @@ def train(params: Params, xs: Any, targets: Any, price: float, updates: int) -> 
     optimiser, gradient = cg.optim.adam(0.03), cg.function(cg.grad(loss))
     state = optimiser.init(params)
     for _ in range(updates):
-        params, state = optimiser.update(gradient(params, xs, targets, price), state, params)
+        updates, state = optimiser.update(gradient(params, xs, targets, price), state, params)
+        params = cg.optim.apply_updates(params, updates)
     return params
 
 

@@ -63,15 +63,16 @@ def loss(params: Any, starts: Any, ends: Any) -> tuple[Any, Any]:
     return cnp.mean((found - ends) ** 2), steps
 
 
-def train(params: Any, starts: Any, ends: Any, updates: int) -> tuple[Any, list[float]]:
+def train(params: Any, starts: Any, ends: Any, count: int) -> tuple[Any, list[float]]:
     optimiser = cg.optim.adam(0.03)
     step = cg.function(cg.value_and_grad(loss, has_aux=True))
     state, losses = optimiser.init(params), []
-    for update in range(updates):
+    for update in range(count):
         (value, (taken, rejected)), gradient = step(params, starts, ends)
-        params, state = optimiser.update(gradient, state, params)
+        updates, state = optimiser.update(gradient, state, params)
+        params = cg.optim.apply_updates(params, updates)
         losses.append(float(value))
-        if update % 20 == 0 or update == updates - 1:
+        if update % 20 == 0 or update == count - 1:
             print(f"update {update:3d}: loss {value:.5f}, {taken} steps taken, {rejected} rejected")
     return params, losses
 

@@ -89,7 +89,8 @@ def learn(solve: Callable[..., Any], true: np.ndarray, sources: np.ndarray, upda
     optimiser, logs = cg.optim.adam(0.15), np.zeros(NODES - 1)
     state, gradient = optimiser.init(logs), cg.function(cg.grad(loss))
     for _ in range(updates):
-        logs, state = optimiser.update(gradient(logs), state, logs)
+        updates, state = optimiser.update(gradient(logs), state, logs)
+        logs = cg.optim.apply_updates(logs, updates)
     return float(np.max(np.abs(np.exp(logs) / true - 1)))
 
 

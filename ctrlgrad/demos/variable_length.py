@@ -12,7 +12,7 @@ from ctrlgrad.demos.finding import Finding
 
 
 def init(rng: np.random.Generator) -> Any:
-    return {"cell": cg.nn.gru_init(rng, 3, 8, np.float64), "head": 0.1 * rng.standard_normal((8, 2))}
+    return {"cell": cg.nn.gru_init(cg.random.key(0), 3, 8), "head": 0.1 * rng.standard_normal((8, 2))}
 
 
 def last_state(params: Any, xs: Any, length: Any) -> Any:

@@ -5,17 +5,25 @@ A subclass of NumPy's array, since nothing else can be indexed by a traced tenso
 knows numbers alone. Everything else is NumPy's: memory, methods, printed text, `isinstance`. Results of compiled
 functions are NumPy's own arrays, so that a call costs nothing for it; `ctrlgrad.numpy.asarray(x)` makes one of these of
 any array, without a copy.
+
+Their values never change, as in a trace: `acc += x` gives `acc` a new array, on which no other name of the old one
+depends, and an assignment to a part is refused. NumPy's own arrays (`np.array(x)` makes one) stay as writable as ever,
+and so are `x.copy()` and other arrays that NumPy's functions make and fill.
 """
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend.advice import SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.source import here
 
 
 class Array(np.ndarray):
@@ -44,17 +52,74 @@ class Array(np.ndarray):
                 raise
         return FUNCTIONS["getitem"](np.asarray(self), key)
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        # NumPy's functions fill arrays of this class that they have made themselves.
+        if not self.flags.writeable:
+            raise _unchanged("item assignment", "x = x.at[index].set(value), or .add(value)")
+        super().__setitem__(key, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not self.flags.writeable:
+            hint = SET_BY.get(name, "keep the value in a variable of its own")
+            raise _unchanged(f"x.{name} = ...", hint)
+        super().__setattr__(name, value)
+
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         if return_scalar or not array.ndim:
             plain = np.asarray(array)
             return plain[()] if return_scalar else plain
-        return array.view(Array)
+        return concrete(np.asarray(array))
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
 
     def __reduce__(self) -> Any:
         return np.asarray(self).__reduce__()
+
+
+def _unchanged(shown: str, hint: str) -> TracingError:
+    return TracingError(
+        f"{shown}: an array of ctrlgrad.numpy cannot be changed in place",
+        source=here(),
+        expected="an expression that gives a new array",
+        got=shown,
+        hint=f"{hint}; numpy.array(x) is an array of NumPy's that can be changed",
+    )
+
+
+def _rebinding(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda self, other: operation(self, other)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def method(self: Array, *args: Any, **kwargs: Any) -> Any:
+        if self.flags.writeable:  # NumPy's sort sorts a copy
+            return getattr(np.ndarray, name)(self, *args, **kwargs)
+        raise _unchanged(f"x.{name}(...)", instead_of(name).replace("a traced tensor", "an array"))
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+):
+    _operation = getattr(operator, f"__{_name}__")
+    setattr(Array, f"__i{_name}__", _rebinding(_operation))
+for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflags"]:
+    setattr(Array, _name, _refused(_name))
 
 
 def _is_traced(key: Any) -> bool:
@@ -67,5 +132,10 @@ def _is_traced(key: Any) -> bool:
 
 
 def concrete(x: Any) -> Any:
-    """A NumPy array of rank 1 or more as an `Array`; anything else as it is."""
-    return x.view(Array) if type(x) is np.ndarray and x.ndim else x
+    """A NumPy array as an `Array`, of the same memory; anything else as it is."""
+    if type(x) is not np.ndarray:
+        return x
+    found = x.view(Array)
+    # NumPy's own method: that of an `Array` refuses.
+    np.ndarray.setflags(found, write=False)
+    return found

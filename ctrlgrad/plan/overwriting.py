@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from ctrlgrad.plan.effects import defines, reads, updates
 from ctrlgrad.plan.model import Array, Block, Kernel, Product, Step, Value, View
@@ -47,28 +47,40 @@ def _at(view: View, array: Array) -> View:
     return View(array, view.offset, view.shape, view.strides)
 
 
-def origins_of(block: Block, array: Array, after: Mapping[Step, Collection[object]]) -> Iterator[Array]:
+def origins_of(
+    array: Array, producers: Mapping[Array, Step], after: Mapping[Step, Container[object]]
+) -> Iterator[Array]:
     """The arrays of a block that one is an update of, the nearest first, as long as it may be written over them.
 
-    `after` has what is needed after each step.
+    `producers` has the steps of the block that make arrays, `after` what is needed after each step.
     """
-    producers = {made: step for step in block.steps if isinstance(step, Kernel | Product) for made in results_of(step)}
-    while array in producers:
+    while isinstance(producers.get(array), Kernel | Product):
         step = producers[array]
         origin = dict(updates(step)).get(array)
-        if origin not in producers or origin in after[step] or not may_overwrite(step, array, origin):
+        if (
+            not isinstance(producers.get(origin), Kernel | Product)
+            or origin in after[step]
+            or not may_overwrite(step, array, origin)
+        ):
             return
         yield origin
         array = origin
 
 
-def root_of(block: Block, value: Value) -> Array | None:
-    """The array from outside of a block that a value of it is an update of, or is itself."""
-    origins: dict[Value, Value] = {}
-    made: set[Value] = set()
+def origins_in(block: Block) -> dict[Value, Value | None]:
+    """For each value that a block defines what it is an update of; None: of nothing."""
+    origins: dict[Value, Value | None] = {}
     for step in block.steps:
-        made.update(defines(step))
+        origins.update(dict.fromkeys(defines(step)))
         origins.update(updates(step))
+    return origins
+
+
+def root_of(origins: Mapping[Value, Value | None], value: Value) -> Array | None:
+    """The array from outside of a block that a value of it is an update of, or is itself."""
     while value in origins:
-        value = origins[value]
-    return value if isinstance(value, Array) and value not in made else None
+        origin = origins[value]
+        if origin is None:
+            return None
+        value = origin
+    return value if isinstance(value, Array) else None

@@ -234,7 +234,8 @@ def _damaged(path: Path, why: str) -> UserInputError:
 
 def _named(structure: Any) -> dict[str, np.ndarray]:
     leaves, treedef = tree.flatten(structure)
-    paths = [".".join(str(key) for key in path) for path in treedef.paths()]
+    # A named tuple's entry is named by its field.
+    paths = [".".join(str(getattr(entry, "field", entry.entry)) for entry in path) for path in treedef.accessors()]
     return {name: np.asarray(leaf) for name, leaf in zip(paths, leaves, strict=True)}
 
 

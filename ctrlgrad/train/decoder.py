@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.nn import gelu, softmax, uniform_fan_in
+from ctrlgrad import random
+from ctrlgrad.nn import gelu, softmax
+from ctrlgrad.nn.cells import fan_in
 
 HEADS = 4
 # Of this the hidden size is a multiple: the rotation by position takes the features of each head in pairs.
@@ -15,17 +17,18 @@ MULTIPLE = 2 * HEADS
 _WAVELENGTH = 10000.0
 
 
-def decoder_init(rng: np.random.Generator, inputs: int, hidden: int) -> Any:
-    """Parameters of `decoder_step`, float32; `in` is there where the inputs are of another width than the layer."""
+def decoder_init(key: Any, inputs: int, hidden: int, dtype: Any) -> Any:
+    """Parameters of `decoder_step`; `in` is there where the inputs are of another width than the layer."""
+    keys = random.split(key, 5)
     params = {
-        "qkv": uniform_fan_in(rng, hidden, 3 * hidden),
-        "out": uniform_fan_in(rng, hidden, hidden),
-        "wide": uniform_fan_in(rng, hidden, 2 * hidden),
-        "b": np.zeros(2 * hidden, np.float32),
-        "narrow": uniform_fan_in(rng, 2 * hidden, hidden),
-        "norms": np.ones((2, hidden), np.float32),
+        "qkv": fan_in(keys[0], (hidden, 3 * hidden), dtype),
+        "out": fan_in(keys[1], (hidden, hidden), dtype),
+        "wide": fan_in(keys[2], (hidden, 2 * hidden), dtype),
+        "b": np.zeros(2 * hidden, dtype),
+        "narrow": fan_in(keys[3], (2 * hidden, hidden), dtype),
+        "norms": np.ones((2, hidden), dtype),
     }
-    return params if inputs == hidden else {"in": uniform_fan_in(rng, inputs, hidden), **params}
+    return params if inputs == hidden else {"in": fan_in(keys[4], (inputs, hidden), dtype), **params}
 
 
 def decoder_start(batch: int, hidden: int, steps: Any) -> Any:

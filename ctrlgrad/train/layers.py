@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.nn import CELLS, Cell
 from ctrlgrad.train.decoder import MULTIPLE, decoder_init, decoder_start, decoder_step
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What the model needs of a layer: `init(rng, inputs, hidden)` makes its parameters, `start(lines, hidden, steps)`
-    its state before the first of so many steps, and `step(params, state, x)` the next state, a tuple whose first entry
-    is the output `[lines, hidden]`.
+    """A layer to the model: `init(key, inputs, hidden, dtype)` makes its parameters, `start(lines, hidden, steps)` its
+    state before the first of so many steps, and `step(params, state, x)` the next state, a tuple whose first entry is
+    the output `[lines, hidden]`.
     """
 
     init: Callable[..., Any]
@@ -26,7 +28,7 @@ class Layer:
 
 
 def _recurrent(cell: Cell) -> Layer:
-    return Layer(cell.init, lambda lines, hidden, steps: cell.start(lines, hidden), cell.step, 1e-2)
+    return Layer(cell.init, lambda lines, hidden, steps: cell.start(lines, hidden, np.float32), cell.step, 1e-2)
 
 
 LAYERS = {name: _recurrent(cell) for name, cell in CELLS.items()}

@@ -22,7 +22,8 @@ import numpy as np
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.nn import softmax_cross_entropy, uniform_fan_in
+from ctrlgrad.nn import softmax_cross_entropy
+from ctrlgrad.nn.cells import fan_in
 from ctrlgrad.train.corpus import END
 from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.settings import EMBEDDING, Settings
@@ -64,7 +65,7 @@ class Model:
         self.columns = settings.batch if columns is None else columns
         self.cell = LAYERS[settings.cell]
         spec = cg.TensorSpec
-        params = self.init(np.random.default_rng(0))
+        params = self.init(cg.random.key(0))
         # The number of characters is unknown, so that batches of any length run the same graph.
         data = (spec((None, self.columns), np.int64), spec((self.columns,), np.int64))
         like = tree.map(lambda p: spec(p.shape, p.dtype), params)
@@ -76,14 +77,15 @@ class Model:
         written = (like, spec((SAMPLE_LIMIT,), np.float32))
         self.sample_of = cg.function(self.sample, signature=written, engine="reference")
 
-    def init(self, rng: np.random.Generator) -> Any:
-        """Parameters drawn from a generator."""
+    def init(self, key: Any) -> Any:
+        """Parameters of a key."""
         hidden = self.settings.hidden
         sizes = [EMBEDDING] + [hidden] * (self.settings.layers - 1)
+        first, last, *keys = cg.random.split(key, self.settings.layers + 2)
         return {
-            "embedding": rng.standard_normal((self.symbols, EMBEDDING)).astype(np.float32),
-            "layers": [self.cell.init(rng, inputs, hidden) for inputs in sizes],
-            "out": {"w": uniform_fan_in(rng, hidden, self.symbols), "b": np.zeros(self.symbols, np.float32)},
+            "embedding": cg.random.normal(first, (self.symbols, EMBEDDING), np.float32),
+            "layers": [self.cell.init(k, n, hidden, np.float32) for k, n in zip(keys, sizes, strict=True)],
+            "out": {"w": fan_in(last, (hidden, self.symbols), np.float32), "b": np.zeros(self.symbols, np.float32)},
         }
 
     def start(self, lines: int, steps: Any) -> list[Any]:

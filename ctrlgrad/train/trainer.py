@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad import optim, tree
+from ctrlgrad import optim, random, tree
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.mpi.watch import STOPPED, Ending
@@ -68,7 +68,7 @@ class Job:
     settings: Settings
     corpus: Corpus
     model: Model
-    optimiser: optim.Optimiser
+    optimiser: optim.GradientTransformation
     out: Path
     state: State
     identity: Identity
@@ -126,10 +126,12 @@ def prepare(
     # Within a budget the model is one loop: what lies between loops is not swapped.
     on_gradient = ranks.on_gradient if settings.memory_budget is None else None
     warmup = min(WARMUP_STEPS, settings.steps)
-    optimiser = optim.adam(optim.warmup_cosine(LAYERS[settings.cell].peak_learning_rate, settings.steps, warmup))
+    peak = LAYERS[settings.cell].peak_learning_rate
+    rate = optim.warmup_cosine_decay_schedule(peak / (warmup + 1), peak, warmup, settings.steps + 1, 0.1 * peak)
+    optimiser = optim.chain(optim.clip_by_global_norm(GRADIENT_NORM_LIMIT), optim.adam(rate))
     try:
         model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places, on_gradient)
-        params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))
+        params = model.init(random.fold_in(random.key(settings.seed), INIT_STREAM))
         state = State(0, params, optimiser.init(params))
     except MemoryError as error:
         raise UserInputError(
@@ -255,8 +257,8 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
                 f"training has diverged: the loss is {bits} at step {state.step + 1}",
                 hint=f"{kept}try another --seed, --cell, --hidden or --layers",
             )
-        grads = optim.clip_by_global_norm(grads, GRADIENT_NORM_LIMIT)
-        params, optimiser = job.optimiser.update(grads, state.optimiser, state.params)
+        updates, optimiser = job.optimiser.update(grads, state.optimiser, state.params)
+        params = optim.apply_updates(state.params, updates)
         seconds = time.perf_counter() - start
         is_timed = state.step > job.state.step
         interval.add(mine.characters, seconds, is_timed)

@@ -235,7 +235,7 @@ MALFORMED = {
     "an infinite step": (put(step=float("inf")), "step is inf"),
     "a step that is a text": (put(step="2"), "step is '2'"),
     "a step after the last": (put(step=3), "step 3 of 2"),
-    "a step that the optimiser does not know": (put(step=1), "optimiser.step counts other steps than 1"),
+    "a step that the optimiser does not know": (put(step=1), "optimiser.1.0.count counts other steps than 1"),
     "a negative number of characters": (put(characters=-5), "characters is -5"),
     "more characters than can be written": (put(timed_characters=10**4000, characters=-(10**4000)), "characters is"),
     "a fingerprint that is a number": (put(fingerprint=3), "text"),
@@ -243,8 +243,8 @@ MALFORMED = {
     "a verdict that is a text": (put(verified="yes"), "verified is 'yes'"),
     "parameters that are NaN": (spoil("params.layers.0.wh", np.nan), "params.layers.0.wh holds NaN"),
     "parameters that are infinite": (spoil("params.out.b", -np.inf), "params.out.b holds NaN or inf"),
-    "an optimiser that is NaN": (spoil("optimiser.mean.out.b", np.nan), "optimiser.mean.out.b holds NaN"),
-    "an optimiser before its first step": (spoil("optimiser.step", -3), "optimiser.step counts"),
+    "an optimiser that is NaN": (spoil("optimiser.1.0.mu.out.b", np.nan), "optimiser.1.0.mu.out.b holds NaN"),
+    "an optimiser before its first step": (spoil("optimiser.1.0.count", -3), "optimiser.1.0.count counts"),
 }
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.passes import optimise
 from ctrlgrad.train.corpus import pad
@@ -22,7 +23,7 @@ def arguments(model, lengths=(5, 9, 1, 3)):
     """Parameters, and fewer lines than columns, as a rank may have."""
     rng = np.random.default_rng(1)
     batch = pad([rng.integers(1, SYMBOLS, n) for n in lengths], LINES)
-    return model.init(np.random.default_rng(0)), batch.symbols, batch.lengths, np.int64(2 * batch.characters)
+    return model.init(cg.random.key(0)), batch.symbols, batch.lengths, np.int64(2 * batch.characters)
 
 
 @pytest.mark.parametrize("engine", ["reference", "native"])

@@ -78,7 +78,7 @@ def test_its_gradient_goes_through_the_cache():
 def test_lines_of_other_lengths_share_the_compiled_code():
     """Short lines first, so that the memory of the first call would not do for the others."""
     model, judge = (Model(Settings("transformer", 8, batch=3, engine=e), 20) for e in ("native", "reference"))
-    params, rng = model.init(np.random.default_rng(0)), np.random.default_rng(1)
+    params, rng = model.init(cg.random.key(0)), np.random.default_rng(1)
     for longest in (2, 40, 9):
         batch = pad([rng.integers(1, 20, n) for n in (longest, 1)], 3)
         data = (params, batch.symbols, batch.lengths, np.int64(batch.characters))
@@ -91,7 +91,7 @@ def test_lines_of_other_lengths_share_the_compiled_code():
 
 def test_the_sampler_writes_up_to_its_limit():
     model = Model(Settings("transformer", 8, engine="reference"), 20)
-    params = model.init(np.random.default_rng(0))
+    params = model.init(cg.random.key(0))
     params["out"]["b"][0] = -1e9  # a line never ends
     assert np.count_nonzero(model.sample_of(params, np.full(SAMPLE_LIMIT, 0.5, np.float32))) == SAMPLE_LIMIT
 

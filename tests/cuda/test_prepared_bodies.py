@@ -45,7 +45,7 @@ def normed(params: Any, state: Any, x: Any) -> Any:
 )
 def test_cells(init: Callable[..., Any], cell: Callable[..., Any], count: int) -> None:
     rng = np.random.default_rng(0)
-    params, xs = init(rng, 4, 5, np.float64), rng.normal(size=(4, 3, 4))
+    params, xs = init(cg.random.key(0), 4, 5, np.float64), rng.normal(size=(4, 3, 4))
 
     def loss(params: Any, xs: Any) -> Any:
         def step(state: Any, x: Any) -> Any:

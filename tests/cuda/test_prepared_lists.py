@@ -180,7 +180,7 @@ def test_a_list_needs_hardly_more_memory_than_step_by_step(
 ) -> None:
     """At most 5 % more at the peak: what is carried has two buffers, and words lie beside temporaries."""
     rng = np.random.default_rng(0)
-    params, xs = init(rng, 32, 64), rng.normal(size=(6, 48, 32)).astype(np.float32)
+    params, xs = init(cg.random.key(0), 32, 64, np.float32), rng.normal(size=(6, 48, 32)).astype(np.float32)
 
     def loss(params: Any, xs: Any) -> Any:
         def step(state: Any, x: Any) -> Any:

@@ -5,6 +5,7 @@ import pytest
 
 import ctrlgrad as cg
 from ctrlgrad import nn
+from ctrlgrad.errors import CtrlgradError
 
 BATCH, INPUTS, HIDDEN = 2, 3, 4
 
@@ -35,7 +36,7 @@ def by_formula(kind, params, state, x):
 
 def example(kind, dtype=np.float64):
     rng = np.random.default_rng(7)
-    params = nn.CELLS[kind].init(rng, INPUTS, HIDDEN, dtype)
+    params = nn.CELLS[kind].init(cg.random.key(7), INPUTS, HIDDEN, dtype)
     params["b"] = params["b"] + rng.standard_normal(params["b"].shape).astype(dtype)
     state = tuple(rng.standard_normal((BATCH, HIDDEN)).astype(dtype) for _ in range(nn.CELLS[kind].states))
     return params, state, rng.standard_normal((BATCH, INPUTS)).astype(dtype)
@@ -85,12 +86,52 @@ def test_gradient_through_a_loop_of_data_dependent_length_agrees_with_central_di
 
 
 def test_forget_gates_start_open():
-    b = nn.lstm_init(np.random.default_rng(0), INPUTS, HIDDEN)["b"]
+    b = nn.lstm_init(cg.random.key(0), INPUTS, HIDDEN)["b"]
     assert b.reshape(4, HIDDEN).tolist() == [[0] * HIDDEN, [1] * HIDDEN, [0] * HIDDEN, [0] * HIDDEN]
 
 
 @pytest.mark.parametrize("kind", nn.CELLS)
-def test_parameters_are_fixed_by_the_generator(kind):
-    first, again, other = (nn.CELLS[kind].init(np.random.default_rng(s), INPUTS, HIDDEN) for s in (1, 1, 2))
+def test_parameters_are_fixed_by_the_key(kind):
+    first, again, other = (nn.CELLS[kind].init(cg.random.key(s), INPUTS, HIDDEN) for s in (1, 1, 2))
     np.testing.assert_array_equal(first["wh"], again["wh"])
     assert not np.array_equal(first["wh"], other["wh"])
+
+
+@pytest.mark.parametrize("kind", nn.CELLS)
+def test_a_single_sequence_is_a_row_of_a_batch(kind):
+    params, state, x = example(kind)
+    batched = nn.CELLS[kind].step(params, state, x)
+    single = nn.CELLS[kind].step(params, tuple(s[1] for s in state), x[1])
+    for rows, row in zip(batched, single, strict=True):
+        assert row.shape == (HIDDEN,)
+        np.testing.assert_allclose(row, rows[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", nn.CELLS)
+def test_parameters_and_states_follow_the_default_dtype(kind):
+    cell = nn.CELLS[kind]
+    for dtype in ("float32", "float64"):
+        with cg.options(default_float=dtype):
+            made = cell.init(cg.random.key(0), INPUTS, HIDDEN), cell.start(BATCH, HIDDEN), cell.start(None, HIDDEN)
+        assert {leaf.dtype.name for leaf in cg.tree.leaves(made)} == {dtype}
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda p, h, x: nn.gru_cell(p, h, x), r"the state is no tuple \(h,\)"),
+        (lambda p, h, x: nn.gru_cell(p, (h, h), x), r"a tuple of 2"),
+        (lambda p, h, x: nn.gru_cell(p, (h,), x[:, :2]), r"the input x does not fit(.|\n)*inputs = 3"),
+        (lambda p, h, x: nn.gru_cell(p, (h[:, :1],), x), r"the state h does not fit(.|\n)*hidden = 4"),
+        (lambda p, h, x: nn.gru_cell(p, (h[:1],), x), r"the state h and the input x have different batches"),
+        (lambda p, h, x: nn.gru_cell(p, (h[0],), x), r"the state h and the input x have different batches"),
+        (lambda p, h, x: nn.gru_cell(p, (h,), x[None]), r"the input x does not fit"),
+        (lambda p, h, x: nn.gru_init(np.random.default_rng(0), 3, 4), r"no key(.|\n)*got: Generator"),
+        (lambda p, h, x: nn.gru_init(0, 3, 4), r"no key(.|\n)*got: 0"),
+    ],
+)
+def test_a_step_says_which_argument_does_not_fit(call, words):
+    params, (h,), x = example("gru")
+    with pytest.raises(CtrlgradError, match=words) as caught:
+        call(params, h, x)
+    assert "test_cells.py" in str(caught.value) and "try: " in str(caught.value)
