@@ -58,7 +58,8 @@ def origins_of(
         step = producers[array]
         origin = dict(updates(step)).get(array)
         if (
-            not isinstance(producers.get(origin), Kernel | Product)
+            not isinstance(origin, Array)
+            or not isinstance(producers.get(origin), Kernel | Product)
             or origin in after[step]
             or not may_overwrite(step, array, origin)
         ):
