@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from ctrlgrad.plan.effects import count_reads, walk
-from ctrlgrad.plan.model import Array, Block, Branch, Kernel, Loop, Plan, Product, Step
+from ctrlgrad.plan.effects import count_reads, walk, with_blocks
+from ctrlgrad.plan.model import Array, Block, Kernel, Plan, Product, Step
 
 
 def accumulate(plan: Plan) -> Plan:
@@ -32,12 +32,8 @@ def _block(block: Block, reads: Counter[Array], inside: Collection[Array]) -> Bl
     steps: list[Step | None] = []
     products: dict[Array, int] = {}
     for step in block.steps:
-        if isinstance(step, Loop):
-            condition, body = (_block(each, reads, inside) for each in (step.condition, step.body))
-            step = replace(step, condition=condition, body=body)
-        elif isinstance(step, Branch):
-            step = replace(step, blocks=tuple(_block(each, reads, inside) for each in step.blocks))
-        elif isinstance(step, Kernel) and len(step.writes) == 1 and step.writes[0].view.array not in inside:
+        step = with_blocks(step, lambda each: _block(each, reads, inside))
+        if isinstance(step, Kernel) and len(step.writes) == 1 and step.writes[0].view.array not in inside:
             step = _added(step, steps, products, reads)
         if isinstance(step, Product) and step.base is None:
             products[step.result] = len(steps)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.plan.effects import count_reads
-from ctrlgrad.plan.model import Array, Block, Branch, Cascade, Kernel, Loop, Plan, Step, View, Write
+from ctrlgrad.plan.effects import count_reads, with_blocks
+from ctrlgrad.plan.model import Array, Block, Cascade, Kernel, Plan, Step, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO
 
 
@@ -27,12 +27,8 @@ def cascade(plan: Plan) -> Plan:
 def _block(block: Block, reads: Counter[Array]) -> Block:
     steps: list[Step] = []
     for step in block.steps:
-        if isinstance(step, Loop):
-            condition, body = (_block(each, reads) for each in (step.condition, step.body))
-            step = replace(step, condition=condition, body=body)
-        elif isinstance(step, Branch):
-            step = replace(step, blocks=tuple(_block(each, reads) for each in step.blocks))
-        elif isinstance(step, Kernel) and _reduces_all(step):
+        step = with_blocks(step, lambda each: _block(each, reads))
+        if isinstance(step, Kernel) and _reduces_all(step):
             first = _first_of(step, steps, reads)
             if first is not None:
                 # Values do not change, so the first kernel may as well run here.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.plan.checking.memory import Content, PlanError, Token
 from ctrlgrad.plan.checking.replay import Replay
-from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, Step, ToStack, WriteRow
+from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, ToStack, WriteRow
 
 # After so many steps of one run loops take no further iterations.
 MOST_STEPS = 20_000
@@ -40,11 +40,8 @@ SCHEDULES = (
 
 def check(plan: Plan, schedules: Sequence[Schedule] = SCHEDULES) -> None:
     """Raise `PlanError` if a read of a placed plan could find another value than it wants."""
-    numbers: dict[Step, tuple[str, ...]] = {}
     for schedule in schedules:
-        checker = _Checker(plan, schedule)
-        checker.numbers_read = numbers
-        checker.run()
+        _Checker(plan, schedule).run()
 
 
 class _Checker(Replay):

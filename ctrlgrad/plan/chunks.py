@@ -8,11 +8,11 @@ carries began with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ctrlgrad.ir import Trait, attributes
-from ctrlgrad.plan.effects import INDEX, defines, names_of, numbers_of, reads, walk, yields
+from ctrlgrad.plan.effects import INDEX, binds, blocks_of, defines, names_of, numbers_of, reads, walk, yields
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
 from ctrlgrad.plan.model import (
     Array,
@@ -20,18 +20,14 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
-    FromStack,
-    Length,
     Loop,
     Outside,
     Plan,
     Pop,
     Push,
-    ReadRow,
     Register,
     Stack,
     Value,
-    WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.records import record
@@ -97,28 +93,21 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
     def look(block: Block, is_inner: bool) -> None:
         nonlocal pops, can_repeat
         for step in block.steps:
-            if isinstance(step, Push) and plan.handles[step.stack] in carried:
-                handle = plan.handles[step.stack]
-                is_known = not is_inner and handle not in direct and step.stack.holds != "elements"
-                (direct if is_known else inside)[handle] = None
-            elif isinstance(step, Pop | WriteRow) and plan.handles[step.stack] in carried:
+            inner = blocks_of(step)
+            used = {plan.handles[v] for v in reads(step) if isinstance(v, Stack)} & carried
+            if isinstance(step, Push):
+                for handle in used:
+                    is_known = not is_inner and handle not in direct and step.stack.holds != "elements"
+                    (direct if is_known else inside)[handle] = None
+            elif used and not inner:
+                # The rows below those of the chunk are not there again.
                 pops |= isinstance(step, Pop)
                 can_repeat = False
-            elif isinstance(step, ReadRow | Length | FromStack) and plan.handles[step.stack] in carried:
-                # The rows below those of the chunk are not there again.
-                can_repeat = False
-            elif isinstance(step, Outside):
-                stacks = {plan.handles[v] for v in reads(step) if isinstance(v, Stack)}
-                can_repeat &= Trait.EFFECT not in step.node.op.traits and not stacks & carried
             can_repeat &= not isinstance(step, CopyStack)
-            if isinstance(step, Loop):
-                look(step.condition, True)
-                look(step.body, True)
-            elif isinstance(step, Branch):
-                for each in step.blocks:
-                    look(each, is_inner)
-            for whose, _ in yields(step):
-                can_repeat &= not whose.stack_moves
+            can_repeat &= not (isinstance(step, Outside) and Trait.EFFECT in step.node.op.traits)
+            for each in inner:
+                can_repeat &= not each.stack_moves
+                look(each, is_inner or isinstance(step, Loop))
 
     look(loop.condition, False)
     look(loop.body, False)
@@ -145,7 +134,7 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
     defined: dict[Value, None] = {loop.counter: None}
     used: dict[Value, None] = {}
 
-    def use(values: Iterator[Value] | tuple[Value, ...]) -> None:
+    def use(values: Iterable[Value]) -> None:
         used.update((v, None) for v in values)
 
     for carry in loop.carries:
@@ -153,14 +142,8 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
     blocks = Block((replace(loop, carries=()),))
     for step in walk(blocks):
         use((*reads(step), *numbers_of(step)))
-        defined.update(dict.fromkeys(defines(step)))
-        if isinstance(step, Loop):
-            defined[step.counter] = None
-            defined.update((c.inside, None) for c in step.carries)
-            use(tuple(c.next for c in step.carries))
-            use((step.test,))
-        for _, values in yields(step):
-            use(values)
+        defined.update(dict.fromkeys((*defines(step), *binds(step))))
+        use(yields(step))
     use(tuple(c.next for c in loop.carries))
     for value in [*used, *defined]:
         if isinstance(value, Array):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.plan.effects import defined_inside, names_of
-from ctrlgrad.plan.model import Array, Block, Branch, Columns, Kernel, Loop, Operand, Plan, Step, View
+from ctrlgrad.plan.effects import defined_inside, names_of, with_blocks
+from ctrlgrad.plan.model import Array, Block, Columns, Kernel, Loop, Operand, Plan, Step, View
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
 
@@ -58,13 +59,13 @@ class _Layout:
             if isinstance(step, Loop):
                 loop = _Around(defined_inside(step), {})
                 inside = (*around, loop)
-                step = replace(step, condition=self.block(step.condition, inside), body=self.block(step.body, inside))
+                step = with_blocks(step, partial(self.block, around=inside))
                 steps += loop.columns.values()
-            elif isinstance(step, Branch):
-                # What may not run is nothing to prepare for.
-                step = replace(step, blocks=tuple(self.block(each, ()) for each in step.blocks))
             elif isinstance(step, Kernel):
                 step = self.kernel(step, around)
+            else:
+                # What may not run is nothing to prepare for.
+                step = with_blocks(step, partial(self.block, around=()))
             steps.append(step)
         return replace(block, steps=tuple(steps))
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ctrlgrad.plan.effects import with_blocks
 from ctrlgrad.plan.expression import Expression, Instruction
-from ctrlgrad.plan.model import Block, Branch, Kernel, Loop, Plan, Step
+from ctrlgrad.plan.model import Block, Kernel, Plan, Step
 
 # Narrower floats are rounded after each operation.
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -28,14 +29,10 @@ def _block(block: Block) -> Block:
 
 
 def _step(step: Step) -> Step:
-    if isinstance(step, Loop):
-        return replace(step, condition=_block(step.condition), body=_block(step.body))
-    if isinstance(step, Branch):
-        return replace(step, blocks=tuple(map(_block, step.blocks)))
     if isinstance(step, Kernel):
         for number in range(len(step.writes)):
             step = _contracted(step, number)
-    return step
+    return with_blocks(step, _block)  # type: ignore[no-any-return]
 
 
 def _contracted(kernel: Kernel, number: int) -> Kernel:

@@ -1,217 +1,175 @@
-"""What each step of a plan reads and defines: the one place that knows, for fusion, placement, checker and printer."""
+"""Values that each step of a plan reads, updates and defines, by the roles of its fields (`model`)."""
 
 from __future__ import annotations
 
 import dataclasses
-import typing
+import functools
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ctrlgrad.plan.model import (
-    Array,
-    Block,
-    Branch,
-    Cascade,
-    Check,
-    Columns,
-    Compute,
-    CopyStack,
-    Factorise,
-    FromStack,
-    Guard,
-    Kernel,
-    Length,
-    Load,
-    Loop,
-    NewStack,
-    Numbers,
-    Operand,
-    Outside,
-    Pack,
-    Plan,
-    Pop,
-    Product,
-    Push,
-    ReadRow,
-    Register,
-    Stack,
-    Step,
-    ToStack,
-    Value,
-    View,
-    Write,
-    WriteRow,
-)
+from ctrlgrad.plan.model import ROLES, Array, Block, Loop, Plan, Register, Stack, Step, Value, View
 from ctrlgrad.plan.sizes import Size
 
 INDEX = np.dtype(np.int64)
-# The fields of a step, and of what is part of one and may hold numbers and sizes.
-_FIELDS = {
-    cls: tuple(f.name for f in dataclasses.fields(cls))
-    for cls in (*typing.get_args(Step), Array, Check, Operand, View, Write)
-}
+Found = TypeVar("Found")
 
 
-def blocks_of(step: Step) -> tuple[Block, ...]:
-    """The blocks inside a step."""
-    if isinstance(step, Loop):
-        return (step.condition, step.body)
-    return step.blocks if isinstance(step, Branch) else ()
+def _once(find: Callable[[Step], Found]) -> Callable[[Step], Found]:
+    """The function, which each step keeps the result of: every stage asks for it, some of them at every depth."""
+    slot: Any = vars(Step)[f"_{find.__name__}"]
+    known, keep = slot.__get__, slot.__set__
+
+    def found(step: Step) -> Found:
+        try:
+            return known(step)  # type: ignore[no-any-return]
+        except AttributeError:
+            keep(step, result := find(step))
+            return result
+
+    return found
 
 
-def _of(item: object) -> Iterator[Array | Stack]:
-    if isinstance(item, View):
-        yield item.array
-    elif isinstance(item, Array | Stack):
-        yield item
-    elif isinstance(item, tuple):
-        for each in item:
-            yield from _of(each)
+@functools.cache
+def _fields(cls: type, *roles: str) -> tuple[tuple[str, Any], ...]:
+    """Fields of a class that hold values of these roles: each with None, or with such fields of its parts."""
+    types = {f.name: str(f.type) for f in dataclasses.fields(cls)}
+    found: list[tuple[str, Any]] = [(n, None) for role in roles for n in ROLES[cls][role] if "Size" not in types[n]]
+    for name in ROLES[cls]["Parts"]:
+        (part,) = (each for each in ROLES if re.search(rf"\b{each.__name__}\b", types[name]))
+        if inner := _fields(part, *roles):
+            found.append((name, inner))
+    return tuple(found)
 
 
-def _row(row: Numbers | Array) -> tuple[Value, ...]:
-    return row if isinstance(row, tuple) else (row,)
+def _collect(item: Any, *roles: str) -> list[Value]:
+    """The values in a step's, or a part's, fields of these roles, and in such fields of its parts."""
+    found: list[Value] = []
+    _scan(item, _fields(item.__class__, *roles), found)
+    return found
 
 
-def _result(step: Any) -> tuple[Value, ...]:
-    return (step.result,)
+def _scan(item: object, names: tuple[tuple[str, Any], ...], found: list[Value]) -> None:
+    for name, inner in names:
+        held = getattr(item, name)
+        if inner is None:
+            _add(held, found)
+        else:
+            for each in held if held.__class__ is tuple else (held,):
+                _scan(each, inner, found)
 
 
-def _stack(step: Any) -> tuple[Stack, ...]:
-    return (step.stack,)
+def _add(item: object, found: list[Value]) -> None:
+    cls = item.__class__
+    if cls is View:
+        found.append(item.array)  # type: ignore[attr-defined]
+    elif cls is Array or cls is Register or cls is Stack:
+        found.append(item)  # type: ignore[arg-type]
+    elif cls is tuple:
+        for each in item:  # type: ignore[attr-defined]
+            _add(each, found)
 
 
-def _nothing(step: Step) -> tuple[()]:
-    return ()
-
-
-# By class. Every stage asks for this of every step, some of them at every depth.
-_READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
-    Branch: _nothing,
-    Cascade: lambda step: tuple(a for k in (step.first, step.second) for a in reads(k) if a not in defines(step.first)),
-    Columns: lambda step: (step.view.array,),
-    Compute: _nothing,
-    CopyStack: _stack,
-    Factorise: lambda step: tuple(view.array for view in (step.a, step.b) if view is not None),
-    FromStack: _stack,
-    Guard: _nothing,
-    Kernel: lambda step: (
-        *[operand.view.array for operand in step.operands],
-        *[operand.columns.array for operand in step.operands if operand.columns is not None],
-        *[write.base for write in step.writes if write.base is not None],
-    ),
-    Length: _stack,
-    Load: lambda step: (step.view.array,),
-    Loop: lambda step: tuple(_of(tuple(c.init for c in step.carries))),
-    NewStack: _nothing,
-    Outside: lambda step: tuple(_of(step.operands)),
-    Pack: lambda step: (step.view.array,),
-    Pop: _stack,
-    Product: lambda step: tuple(
-        array for array in (step.a.array, step.b.array, step.base, step.packed) if array is not None
-    ),
-    Push: lambda step: (step.stack, *_of(step.row)),
-    ReadRow: _stack,
-    ToStack: lambda step: (step.rows.array,),
-    WriteRow: lambda step: (step.stack, *_of(step.row)),
-}
-_DEFINES: dict[type, Callable[[Any], tuple[Value, ...]]] = {
-    Branch: lambda step: step.results,
-    Cascade: lambda step: (*defines(step.first), *defines(step.second)),
-    Columns: _result,
-    Compute: lambda step: step.results,
-    CopyStack: _result,
-    Factorise: lambda step: (step.result, step.done),
-    FromStack: _result,
-    Guard: _nothing,
-    Kernel: lambda step: tuple([write.view.array for write in step.writes]),
-    Length: _result,
-    Load: lambda step: step.results,
-    Loop: lambda step: tuple([c.result for c in step.carries]),
-    NewStack: _result,
-    Outside: lambda step: (
-        *[value for result in step.results for value in _row(result)],
-        *[register for register, _, _ in step.sizes],
-    ),
-    Pack: _result,
-    Pop: lambda step: (step.result, *_row(step.row)),
-    Product: _result,
-    Push: _result,
-    ReadRow: lambda step: _row(step.row),
-    ToStack: _result,
-    WriteRow: _result,
-}
-
-
-def reads(step: Step) -> tuple[Array | Stack, ...]:
-    """The arrays and stacks that a step reads itself; not what the blocks inside it do."""
-    return _READS[step.__class__](step)
-
-
+@_once
 def defines(step: Step) -> tuple[Value, ...]:
     """What a step defines for the steps after it."""
-    return _DEFINES[step.__class__](step)
+    return tuple(_collect(step, "Defines"))
 
 
+@_once
+def reads(step: Step) -> tuple[Array | Stack, ...]:
+    """The arrays and stacks that a step reads itself; not what the blocks inside it do."""
+    found = [v for v in _collect(step, "Reads", "Updates") if not isinstance(v, Register)]
+    parts = ROLES[step.__class__]["Parts"]
+    if parts and isinstance(getattr(step, parts[0]), Step):  # One of two kernels reads what the other one defines.
+        found = [v for v in found if v not in defines(step)]
+    return tuple(found)
+
+
+@_once
+def updates(step: Any) -> tuple[tuple[Value, Value], ...]:
+    """Pairs of a value and the one that the step makes it of, in the same memory where it may."""
+    return tuple(_updates(step, _fields(step.__class__, "Updates")))
+
+
+def _updates(item: object, names: tuple[tuple[str, Any], ...]) -> Iterator[tuple[Value, Value]]:
+    for name, inner in names:
+        before = getattr(item, name)
+        if inner is not None:
+            for each in before if before.__class__ is tuple else (before,):
+                yield from _updates(each, inner)
+        elif before is not None:
+            yield _collect(item, "Defines")[0], before
+
+
+def binds(step: Step) -> list[Value]:
+    """What a step defines for the blocks inside it."""
+    return _collect(step, "Binds") if ROLES[step.__class__]["Runs"] else []
+
+
+def yields(step: Step) -> list[Value]:
+    """What the blocks inside a step end with."""
+    return _collect(step, "Yields") if ROLES[step.__class__]["Runs"] else []
+
+
+@_once
 def numbers_of(step: Step) -> tuple[Register, ...]:
     """The registers that a step reads itself, those in the sizes of what it reads and defines too."""
     found: dict[Register, None] = {}
-    if isinstance(step, Loop):
-        _collect(tuple(c.init for c in step.carries if isinstance(c.init, Register)), found)
-    elif isinstance(step, Branch):
-        _collect(step.selector, found)
-    else:
-        _collect(step, found)
+    _numbers(step, found)
     defined = {value.name for value in defines(step) if isinstance(value, Register)}
     return tuple(register for register in found if register.name not in defined)
 
 
-def _collect(item: object, found: dict[Register, None]) -> None:
+def _numbers(item: object, found: dict[Register, None]) -> None:
     if isinstance(item, Register):
         found[item] = None
     elif isinstance(item, Size):
         found.update(dict.fromkeys(Register(name, INDEX) for name in item.names))
     elif isinstance(item, tuple):
         for each in item:
-            _collect(each, found)
-    else:
-        for name in _FIELDS.get(item.__class__, ()):
-            _collect(getattr(item, name), found)
+            _numbers(each, found)
+    elif isinstance(item, View):
+        _numbers((item.array, item.offset, item.shape, item.strides), found)
+    elif isinstance(item, Array):
+        _numbers(item.shape, found)
+    elif item.__class__ in ROLES:
+        for role in ("Reads", "Updates", "Defines", "Parts"):
+            for name in ROLES[item.__class__][role]:
+                _numbers(getattr(item, name), found)
 
 
-def yields(step: Step) -> Iterator[tuple[Block, tuple[Value, ...]]]:
-    """What each block inside a step gives at its end."""
-    if isinstance(step, Loop):
-        yield step.body, tuple(c.next for c in step.carries)
-    elif isinstance(step, Branch):
-        yield from zip(step.blocks, step.outputs, strict=True)
+def blocks_of(step: Step) -> tuple[Block, ...]:
+    """The blocks inside a step."""
+    found: tuple[Block, ...] = ()
+    for name in ROLES[step.__class__]["Runs"]:
+        held = getattr(step, name)
+        found += held if isinstance(held, tuple) else (held,)
+    return found
 
 
-def deep_reads(step: Step, known: dict[Step, frozenset[Array | Stack]]) -> frozenset[Array | Stack]:
-    """All arrays and stacks that a step needs from before it, by the blocks inside it too.
+def with_blocks(step: Any, change: Callable[[Block], Block]) -> Any:
+    """The step with its blocks changed, one after the other; itself, if it has none."""
+    names = ROLES[step.__class__]["Runs"]
+    if not names:
+        return step
+    held = {name: getattr(step, name) for name in names}
+    new = {name: tuple(map(change, b)) if isinstance(b, tuple) else change(b) for name, b in held.items()}
+    return dataclasses.replace(step, **new)
 
-    `known` remembers it for those who ask at every depth.
-    """
-    if step in known:
-        return known[step]
-    found = set(reads(step))
-    for block in blocks_of(step):
-        inner: set[Array | Stack] = set()
-        for each in block.steps:
-            inner |= deep_reads(each, known)
-        for whose, values in yields(step):
-            if whose is block:
-                inner.update(v for v in values if isinstance(v, Array | Stack))
-        for each in block.steps:
-            inner.difference_update(defines(each))
-        if isinstance(step, Loop):
-            inner.difference_update(c.inside for c in step.carries if isinstance(c.inside, Array | Stack))
-        found |= inner
-    known[step] = frozenset(found)
-    return known[step]
+
+@_once
+def deep_reads(step: Step) -> frozenset[Array | Stack]:
+    """All arrays and stacks that a step needs from before it, by the blocks inside it too."""
+    blocks = blocks_of(step)
+    if not blocks:
+        return frozenset(reads(step))
+    steps = [each for block in blocks for each in block.steps]
+    found = {v for v in yields(step) if not isinstance(v, Register)}.union(*map(deep_reads, steps))
+    return frozenset(reads(step)).union(found.difference(binds(step), *map(defines, steps)))
 
 
 def walk(block: Block) -> Iterator[Step]:
@@ -224,14 +182,8 @@ def walk(block: Block) -> Iterator[Step]:
 
 def defined_inside(loop: Loop) -> set[object]:
     """The arrays and stacks that a loop makes, and the names of its registers."""
-    found: set[object] = {loop.counter.name}
-    for step in walk(Block((loop,))):
-        values = list(defines(step))
-        if isinstance(step, Loop):
-            values += [c.inside for c in step.carries]
-            found.add(step.counter.name)
-        found.update(v.name if isinstance(v, Register) else v for v in values)
-    return found
+    values = [v for step in walk(Block((loop,))) for v in (*defines(step), *binds(step))]
+    return {v.name if isinstance(v, Register) else v for v in values}
 
 
 def count_reads(plan: Plan) -> Counter[Array]:
@@ -239,11 +191,10 @@ def count_reads(plan: Plan) -> Counter[Array]:
     counts: Counter[Array] = Counter(v for v in plan.results if isinstance(v, Array))
     for step in walk(plan.body):
         counts.update(v for v in reads(step) if isinstance(v, Array))
-        for _, values in yields(step):
-            counts.update(v for v in values if isinstance(v, Array))
+        counts.update(v for v in yields(step) if isinstance(v, Array))
     return counts
 
 
-def names_of(sizes: Iterator[Size] | tuple[Size, ...]) -> set[str]:
+def names_of(sizes: Iterable[Size]) -> set[str]:
     """The registers that sizes are made of."""
     return {name for size in sizes for name in size.names}

@@ -17,21 +17,18 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import field, replace
 from functools import cached_property
 
-from ctrlgrad.plan.effects import count_reads, deep_reads
+from ctrlgrad.plan.effects import count_reads, deep_reads, with_blocks
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
     Array,
     Block,
-    Branch,
     Check,
     Kernel,
-    Loop,
     Operand,
     Plan,
     Push,
     Register,
-    Stack,
     Step,
     View,
     Write,
@@ -230,7 +227,6 @@ class _Fusion:
     def __init__(self, plan: Plan, limits: Limits | None, updated: Updated) -> None:
         self.plan, self.limits, self.updated = plan, limits, updated
         self.reads = count_reads(plan)
-        self.known: dict[Step, frozenset[Array | Stack]] = {}
 
     @cached_property
     def live(self) -> Liveness:
@@ -266,14 +262,14 @@ class _Fusion:
         for step in block.steps:
             ahead = step
             stacks = {push.result for push in pushes}
-            if stacks and not stacks.isdisjoint(deep_reads(step, self.known)):
+            if stacks and not stacks.isdisjoint(deep_reads(step)):
                 for group in [g for g in groups if any(_is_of(push, [g]) for push in pushes)]:
                     close(group)
             if isinstance(step, Push) and _is_of(step, groups):
                 pushes.append(step)
                 continue
             if isinstance(step, Kernel):
-                read = deep_reads(step, self.known)
+                read = deep_reads(step)
                 mine = next((g for g in groups if self.joins(step, g)), None)
                 for group in list(groups):
                     if group is not mine and group.arrays & read:
@@ -283,11 +279,11 @@ class _Fusion:
                     groups.append(mine)
                 mine.add(step)
                 continue
-            read, updated = deep_reads(step, self.known), set(self.updated(step))
+            read, updated = deep_reads(step), set(self.updated(step))
             for group in list(groups):
                 if group.arrays & read or group.reads_any(updated):
                     close(group)
-            steps.append(self.inside(step))
+            steps.append(with_blocks(step, self.block))
         ahead = None
         for group in list(groups):
             close(group)
@@ -317,11 +313,3 @@ class _Fusion:
         left = () if kernel is None else {write.view.array for write in kernel.writes}
         self.reads.subtract(w.base for w in group.writes if w.base is not None and w.view.array not in left)
         return [] if kernel is None else [kernel]
-
-    def inside(self, step: Step) -> Step:
-        """The step with the blocks inside it fused."""
-        if isinstance(step, Loop):
-            return replace(step, condition=self.block(step.condition), body=self.block(step.body))
-        if isinstance(step, Branch):
-            return replace(step, blocks=tuple(map(self.block, step.blocks)))
-        return step

@@ -73,7 +73,7 @@ class Liveness:
         ends = _Ends(at_end, around)
         for position, step in enumerate(block.steps):
             self.after[step] = after = After(ends, position)
-            self.reads[step] = read = deep_reads(step, self.reads)
+            self.reads[step] = read = deep_reads(step)
             ends.last_read.update(dict.fromkeys(read, position))
             ends.defined.update(dict.fromkeys(defines(step), position))
             if isinstance(step, Loop):
@@ -86,7 +86,7 @@ class Liveness:
         captured = set(self.reads[step] - kept(c.init for c in step.carries))
         for each in (step.condition, step.body):
             for inner in each.steps:
-                captured |= deep_reads(inner, self.reads)
+                captured |= deep_reads(inner)
         inside = kept(c.inside for c in step.carries)
         defined = {v for b in (step.condition, step.body) for s in b.steps for v in defines(s)}
         # What comes from outside is needed by the next iteration too.

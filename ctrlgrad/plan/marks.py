@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ctrlgrad.plan.effects import blocks_of, walk
-from ctrlgrad.plan.model import Block, CopyStack, Loop, NewStack, Outside, Plan, Stack
+from ctrlgrad.plan.model import Block, CopyStack, NewStack, Outside, Plan, Stack
 
 
 def partly_written(plan: Plan) -> frozenset[int]:
@@ -29,7 +29,7 @@ def _passed_on(plan: Plan) -> Iterator[tuple[int, int]]:
     for step in walk(plan.body):
         if isinstance(step, CopyStack):
             yield plan.handles[step.stack], plan.handles[step.result]
-        for block in (*blocks_of(step), *((step.entry,) if isinstance(step, Loop) else ())):
+        for block in blocks_of(step):
             yield from _moved(block)
 
 

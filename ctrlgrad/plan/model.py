@@ -7,25 +7,32 @@ is dead before the other is written. So a step states which *value* it reads, th
 and `ctrlgrad.plan.checker` proves that what lies there is what the step wants.
 
 Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`. Values and
-views are in `values`, kernels in `kernels`, which are part of this module for those who import it.
+views are in `values`, which is part of this module for those who import it.
+
+Each field of a step declares its role. What a step reads and defines (`effects`), which methods of printers, checkers
+and engines it goes to (`Step.kind`), and for most steps its text follow from its declaration:
+
+Reads       values that the step needs; of a `Size`, the registers that it is made of
+Updates     a value that the step needs and makes another one of: the first value that the same class defines
+Defines     values that there are from now on, for the steps after it
+Attribute   all else
+Parts       records with roles of their own (`@part`)
+Runs        blocks inside the step
+Binds       values that there are in these blocks alone
+Yields      values that these blocks end with
 """
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Literal
+import re
+from dataclasses import Field, field, fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.plan.expression import Expression
-from ctrlgrad.plan.kernels import Cascade as Cascade
-from ctrlgrad.plan.kernels import Check as Check
-from ctrlgrad.plan.kernels import How as How
-from ctrlgrad.plan.kernels import Kernel as Kernel
-from ctrlgrad.plan.kernels import Operand as Operand
-from ctrlgrad.plan.kernels import Write as Write
 from ctrlgrad.plan.places import Buffer as Buffer
 from ctrlgrad.plan.places import Place as Place
 from ctrlgrad.plan.places import Release as Release
@@ -38,22 +45,79 @@ from ctrlgrad.plan.values import Value as Value
 from ctrlgrad.plan.values import View as View
 from ctrlgrad.records import record
 
+Class = TypeVar("Class", bound=type)
+T = TypeVar("T")
+Reads = Annotated[T, "reads"]
+Updates = Annotated[T, "updates"]
+Defines = Annotated[T, "defines"]
+Attribute = Annotated[T, "attribute"]
+Parts = Annotated[T, "parts"]
+Runs = Annotated[T, "runs"]
+Binds = Annotated[T, "binds"]
+Yields = Annotated[T, "yields"]
 
-@record(eq=False)
-class Compute:
+ROLES: dict[type, dict[str, tuple[str, ...]]] = {}
+"""Of each class of steps and of parts, the names of its fields by role."""
+
+STEPS: list[type[Step]] = []
+"""The classes of steps."""
+
+
+def _with_roles(cls: Any) -> Any:
+    names: dict[str, tuple[str, ...]] = dict.fromkeys(
+        ("Reads", "Updates", "Defines", "Attribute", "Parts", "Runs", "Binds", "Yields"), ()
+    )
+    for f in fields(cls):
+        role = str(f.type).partition("[")[0]
+        if role not in names:
+            raise TypeError(f"{cls.__name__}.{f.name}: {f.type} is no role, expected one of {', '.join(names)}")
+        names[role] += (f.name,)
+    ROLES[cls] = names
+    return cls
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
+def part(cls: Class) -> Class:
+    """A record that is a part of steps, each field with a role."""
+    return _with_roles(record(cls))  # type: ignore[no-any-return]
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, Field))
+def step(cls: Class) -> Class:
+    """A class of steps, each field with a role. A step equals itself only."""
+    made = _with_roles(record(eq=False)(cls))
+    made.kind = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+    STEPS.append(made)
+    return made  # type: ignore[no-any-return]
+
+
+class Step:
+    """One instruction of a plan. The slots keep what `effects` has found out about it."""
+
+    __slots__ = ("_deep_reads", "_defines", "_numbers_of", "_reads", "_updates")
+
+    # By what name printers, checkers and engines have a method for it: that of the class, as `copy_stack`.
+    kind: ClassVar[str]
+    # Its text, where that follows from its fields alone.
+    text: ClassVar[str] = ""
+
+
+@step
+class Compute(Step):
     """Numbers from numbers. `scalar` leaves of the expression are positions in `operands`."""
 
-    expression: Expression
-    operands: tuple[Register, ...]
-    results: tuple[Register, ...]
+    expression: Attribute[Expression]
+    operands: Reads[tuple[Register, ...]]
+    results: Defines[tuple[Register, ...]]
 
 
-@record(eq=False)
-class Load:
+@step
+class Load(Step):
     """The one element of a view (two registers for a complex one)."""
 
-    view: View
-    results: Numbers
+    view: Reads[View]
+    results: Defines[Numbers]
+    text = "{results} = load {view}"
 
 
 @record
@@ -70,54 +134,128 @@ Assumption = Literal["equal", "rows"]
 GuardStatus = Literal["index", "size", "iterations", "twice", "empty", "value", "equal", "rows"]
 
 
-@record(eq=False)
-class Guard:
+@step
+class Guard(Step):
     """Registers that must hold for the run to go on: `condition` true, else the failure of `site`.
 
     Where an `Assumption` does not hold, the graph needs another plan; all else is an error.
     """
 
-    condition: Register
-    status: GuardStatus
-    site: int
-    found: Register | None = None
-    bound: Size = ZERO
+    condition: Reads[Register]
+    status: Attribute[GuardStatus]
+    site: Attribute[int]
+    found: Reads[Register | None] = None
+    bound: Reads[Size] = ZERO
 
 
-@record(eq=False)
-class Product:
+@part
+class Operand:
+    """What a kernel reads: a view over the kernel's space, further moved by index instructions.
+
+    A `load` instruction with arguments reads at the view's position plus each argument times its stride in `gathered`.
+    `value` of a load of a complex array is (operand, 0 for the real and 1 for the imaginary part).
+    """
+
+    view: Reads[View]
+    gathered: Reads[Sizes] = ()
+    # The same elements as `Columns` has laid them out, of use where that has.
+    columns: Reads[View | None] = None
+
+
+How = Literal["store", "sum", "dot", "product", "max", "min", "argmax", "argmin"]
+
+
+@part
+class Write:
+    """What a kernel writes at each point of its space: outputs of its expression (two for a complex array).
+
+    `how` is "store", or the reduction over the axes along which the view's stride is 0: "sum", "product", "max", "min";
+    "dot", the sum of the products of two outputs, each product rounded once with the sum; "argmax", "argmin", the least
+    of two outputs' second where the first is the extreme, along the innermost axes, without base.
+    Other elements of the array are those of `base`; without one they mean nothing. A sum without base starts at 0.
+    With `scattered` strides, the view is moved by the outputs called `indices`; "sum" then adds up at equal places.
+    """
+
+    view: Defines[View]
+    outputs: Attribute[tuple[int, ...]]
+    how: Attribute[How] = "store"
+    base: Updates[Array | None] = None
+    indices: Attribute[tuple[int, ...]] = ()
+    scattered: Reads[Sizes] = ()
+
+
+@part
+class Check:
+    """An output of an expression that must be true; `found` and `bound` are outputs or registers for the message."""
+
+    output: Attribute[int]
+    site: Attribute[int]
+    found: Attribute[int]
+    bound: Reads[Size]
+    status: Attribute[Literal["index", "value"]] = "index"
+
+
+@step
+class Kernel(Step):
+    """A nest of loops over `space` that evaluates one expression at each point."""
+
+    space: Reads[Sizes]
+    operands: Parts[tuple[Operand, ...]]
+    numbers: Reads[tuple[Register, ...]]
+    expression: Attribute[Expression]
+    writes: Parts[tuple[Write, ...]]
+    # Outputs of the expression that must be true everywhere, and what failed otherwise.
+    checks: Parts[tuple[Check, ...]] = ()
+    # Where it comes from, for reports.
+    nodes: Attribute[tuple[Node, ...]] = ()
+
+
+@step
+class Cascade(Step):
+    """Two kernels, of which the second reduces the rows that the first has reduced: where the columns that this reads
+    are laid out, the second takes each number as it is there, and it lies nowhere. Afterwards what the first makes
+    means nothing.
+    """
+
+    first: Parts[Kernel]
+    second: Parts[Kernel]
+
+
+@step
+class Product(Step):
     """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
 
-    result: Array
-    a: View
-    b: View
-    base: Array | None = None
+    result: Defines[Array]
+    a: Reads[View]
+    b: Reads[View]
+    base: Updates[Array | None] = None
     # The right side as `Pack` has laid it out.
-    packed: Array | None = None
-    node: Node | None = None
+    packed: Reads[Array | None] = None
+    node: Attribute[Node | None] = None
 
 
-@record(eq=False)
-class Pack:
+@step
+class Pack(Step):
     """The right side of products, laid out as they read it fastest, before the loops that leave it as it is."""
 
-    result: Array
-    view: View
+    result: Defines[Array]
+    view: Reads[View]
+    text = "{result} = pack {view}"
 
 
-@record(eq=False)
-class Columns:
+@step
+class Columns(Step):
     """A matrix of short rows, laid out column after column, before the loops that leave it as it is: kernels that
     reduce its rows take them side by side. Longer rows, and a matrix that has more elements than the result, are not
     laid out: those kernels read it as it is.
     """
 
-    result: Array
-    view: View
+    result: Defines[Array]
+    view: Reads[View]
 
 
-@record(eq=False)
-class Factorise:
+@step
+class Factorise(Step):
     """Factors of matrices along the last two axes, and what they are for; the axes before are equal batches.
 
     "solve": x with a @ x = b. "triangular_solve": the same by a `triangle` of a. "cholesky": the lower factor.
@@ -125,26 +263,26 @@ class Factorise:
     `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` rows.
     """
 
-    how: Literal["solve", "triangular_solve", "cholesky", "pivots"]
-    result: Array
-    a: View
-    b: View | None
-    done: Register
+    how: Attribute[Literal["solve", "triangular_solve", "cholesky", "pivots"]]
+    result: Defines[Array]
+    a: Reads[View]
+    b: Reads[View | None]
+    done: Defines[Register]
     # None: matrices of any size.
-    largest: int | None
-    node: Node
-    triangle: Triangle | None = None
+    largest: Attribute[int | None]
+    node: Attribute[Node]
+    triangle: Attribute[Triangle | None] = None
 
 
-@record(eq=False)
-class Outside:
+@step
+class Outside(Step):
     """An op that the reference engine's kernel computes; sizes that only it knows come back as registers."""
 
-    node: Node
-    operands: tuple[tuple[Register, ...] | View | Stack, ...]
-    results: tuple[tuple[Register, ...] | Array | Stack, ...]
+    node: Attribute[Node]
+    operands: Reads[tuple[tuple[Register, ...] | View | Stack, ...]]
+    results: Defines[tuple[tuple[Register, ...] | Array | Stack, ...]]
     # Registers of sizes of the results: (result, axis) each.
-    sizes: tuple[tuple[Register, int, int], ...] = ()
+    sizes: Defines[tuple[tuple[Register, int, int], ...]] = ()
 
     @property
     def consumed(self) -> tuple[int, ...]:
@@ -152,105 +290,111 @@ class Outside:
         return (0,) if self.node.op.updates and isinstance(self.operands[0], Stack) else ()
 
 
-@record(eq=False)
-class Push:
+@step
+class Push(Step):
     """A row on top of a stack; on one of elements a run of them, in one piece."""
 
-    stack: Stack
-    row: View | Numbers
-    result: Stack
-    node: Node
+    stack: Updates[Stack]
+    row: Reads[View | Numbers]
+    result: Defines[Stack]
+    node: Attribute[Node]
 
 
-@record(eq=False)
-class Pop:
+@step
+class Pop(Step):
     """The last row of a stack, read in place: the row lies there until the stack is popped again.
 
     Off a stack of elements the run that was pushed last, of as many elements as the row has.
     """
 
-    stack: Stack
-    result: Stack
-    row: Array | Numbers
-    node: Node
+    stack: Updates[Stack]
+    result: Defines[Stack]
+    row: Defines[Array | Numbers]
+    node: Attribute[Node]
+    text = "{result}; {row} = pop {stack}  # an emptied block asks for the one below"
 
 
-@record(eq=False)
-class ReadRow:
+@step
+class ReadRow(Step):
     """The row at an index, copied."""
 
-    stack: Stack
-    index: Register
-    row: Array | Numbers
-    site: int
+    stack: Reads[Stack]
+    index: Reads[Register]
+    row: Defines[Array | Numbers]
+    site: Attribute[int]
+    text = "{row} = row {index} of {stack}"
 
 
-@record(eq=False)
-class WriteRow:
+@step
+class WriteRow(Step):
     """A stack with another row at an index; "add" adds to the row; `grow` appends at the length."""
 
-    stack: Stack
-    index: Register
-    row: View | Numbers
-    result: Stack
-    how: Literal["store", "add"]
-    grow: bool
-    once: bool
-    site: int
+    stack: Updates[Stack]
+    index: Reads[Register]
+    row: Reads[View | Numbers]
+    result: Defines[Stack]
+    how: Attribute[Literal["store", "add"]]
+    grow: Attribute[bool]
+    once: Attribute[bool]
+    site: Attribute[int]
 
 
-@record(eq=False)
-class Length:
+@step
+class Length(Step):
     """How many rows a stack has, or how many elements, where it holds those."""
 
-    stack: Stack
-    result: Register
+    stack: Reads[Stack]
+    result: Defines[Register]
+    text = "{result} = length of {stack}"
 
 
-@record(eq=False)
-class NewStack:
+@step
+class NewStack(Step):
     """A stack of `size` rows that were never written."""
 
-    result: Stack
-    size: Register | None
-    node: Node
+    result: Defines[Stack]
+    size: Reads[Register | None]
+    node: Attribute[Node]
 
 
-@record(eq=False)
-class ToStack:
+@step
+class ToStack(Step):
     """A stack of the rows of an array, the elements of which lie side by side; they are copied."""
 
-    rows: View
-    result: Stack
-    node: Node
+    rows: Reads[View]
+    result: Defines[Stack]
+    node: Attribute[Node]
+    text = "{result} = stack of the rows of {rows}"
 
 
-@record(eq=False)
-class FromStack:
+@step
+class FromStack(Step):
     """All rows of a stack, or all elements, the first first, as one array: read in place, if nobody needs the stack
     more, or copied."""
 
-    stack: Stack
-    result: Array
-    node: Node
+    stack: Reads[Stack]
+    result: Defines[Array]
+    node: Attribute[Node]
+    text = "{result} = all rows of {stack}"
 
 
-@record(eq=False)
-class CopyStack:
+@step
+class CopyStack(Step):
     """Another stack of the same rows: the old one is needed after an update of the new one."""
 
-    stack: Stack
-    result: Stack
+    stack: Reads[Stack]
+    result: Defines[Stack]
+    text = "{result} = copy of {stack}"
 
 
-@record
+@part
 class Carry:
     """One carried value: its start, its value inside an iteration, the next one, and the last."""
 
-    init: Value
-    inside: Value
-    next: Value
-    result: Value
+    init: Updates[Value]
+    inside: Binds[Value]
+    next: Yields[Value]
+    result: Defines[Value]
 
 
 @record
@@ -276,57 +420,32 @@ class Block:
     stack_moves: tuple[tuple[Stack, int, int], ...] = ()
 
 
-@record(eq=False)
-class Loop:
+@step
+class Loop(Step):
     """Runs `body` as long as `test` holds after `condition`."""
 
-    carries: tuple[Carry, ...]
-    condition: Block
-    test: Register
-    body: Block
+    carries: Parts[tuple[Carry, ...]]
+    condition: Runs[Block]
+    test: Yields[Register]
+    body: Runs[Block]
     # How many iterations have run; inside, the number of this one.
-    counter: Register
-    maximum: int | None
-    node: Node
-    number: int
+    counter: Binds[Register]
+    maximum: Attribute[int | None]
+    node: Attribute[Node]
+    number: Attribute[int]
     # What the carries start with, brought to their places before the first iteration.
-    entry: Block = Block(())
+    entry: Runs[Block] = Block(())
 
 
-@record(eq=False)
-class Branch:
+@step
+class Branch(Step):
     """Runs block number `selector` (clamped); its `outputs` become the results."""
 
-    selector: Register
-    blocks: tuple[Block, ...]
-    outputs: tuple[tuple[Value, ...], ...]
-    results: tuple[Value, ...]
-    node: Node
-
-
-Step = (
-    Compute
-    | Load
-    | Kernel
-    | Cascade
-    | Guard
-    | Product
-    | Pack
-    | Columns
-    | Factorise
-    | Outside
-    | Push
-    | Pop
-    | ReadRow
-    | WriteRow
-    | Length
-    | NewStack
-    | ToStack
-    | FromStack
-    | CopyStack
-    | Loop
-    | Branch
-)
+    selector: Reads[Register]
+    blocks: Runs[tuple[Block, ...]]
+    outputs: Yields[tuple[tuple[Value, ...], ...]]
+    results: Defines[tuple[Value, ...]]
+    node: Attribute[Node]
 
 
 @record(eq=False)

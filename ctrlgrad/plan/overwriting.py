@@ -4,48 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
-from ctrlgrad.plan.model import (
-    Array,
-    Block,
-    Branch,
-    Cascade,
-    Columns,
-    Factorise,
-    FromStack,
-    Kernel,
-    Loop,
-    Outside,
-    Pack,
-    Pop,
-    Product,
-    ReadRow,
-    Step,
-    Value,
-    View,
-)
+from ctrlgrad.plan.effects import defines, reads, updates
+from ctrlgrad.plan.model import Array, Block, Kernel, Product, Step, Value, View
 
 
 def results_of(step: Step) -> list[Array]:
-    """The arrays that a step without blocks makes."""
-    if isinstance(step, Kernel):
-        return [w.view.array for w in step.writes]
-    if isinstance(step, Cascade):
-        return [*results_of(step.first), *results_of(step.second)]
-    if isinstance(step, Product | Pack | Columns | Factorise | FromStack):
-        return [step.result]
-    if isinstance(step, Outside):
-        return [r for r in step.results if isinstance(r, Array)]
-    if isinstance(step, Pop | ReadRow) and isinstance(step.row, Array):
-        return [step.row]
-    return []
+    """The arrays that a step makes."""
+    return [value for value in defines(step) if isinstance(value, Array)]
 
 
 def operands_of(step: Step) -> list[Array]:
     """The arrays over which a step may write, those that it updates first."""
-    if isinstance(step, Kernel):
-        bases = [w.base for w in step.writes if w.base is not None]
-        return [*bases, *(o.view.array for o in step.operands)]
-    return [step.base] if isinstance(step, Product) and step.base is not None else []
+    return [v for v in (*(before for _, before in updates(step)), *reads(step)) if isinstance(v, Array)]
 
 
 def may_overwrite(step: Step, array: Array, other: Array) -> bool:
@@ -86,9 +56,10 @@ def origins_of(
     """
     while isinstance(producers.get(array), Kernel | Product):
         step = producers[array]
-        origin = base_of(step, array)
+        origin = dict(updates(step)).get(array)
         if (
-            not isinstance(producers.get(origin), Kernel | Product)
+            not isinstance(origin, Array)
+            or not isinstance(producers.get(origin), Kernel | Product)
             or origin in after[step]
             or not may_overwrite(step, array, origin)
         ):
@@ -97,25 +68,12 @@ def origins_of(
         array = origin
 
 
-def base_of(step: Kernel | Product, array: Array) -> Array | None:
-    """What an array that a step makes is an update of."""
-    if isinstance(step, Product):
-        return step.base
-    return next(w for w in step.writes if w.view.array is array).base
-
-
 def origins_in(block: Block) -> dict[Value, Value | None]:
-    """For each array of a block what it is an update of; None: of nothing."""
+    """For each value that a block defines what it is an update of; None: of nothing."""
     origins: dict[Value, Value | None] = {}
     for step in block.steps:
-        if isinstance(step, Loop):
-            origins.update((c.result, c.init) for c in step.carries)
-        elif isinstance(step, Branch):
-            origins.update(dict.fromkeys(step.results))
-        elif isinstance(step, Kernel | Product):
-            origins.update((array, base_of(step, array)) for array in results_of(step))
-        else:
-            origins.update(dict.fromkeys(results_of(step)))
+        origins.update(dict.fromkeys(defines(step)))
+        origins.update(updates(step))
     return origins
 
 
@@ -123,7 +81,7 @@ def root_of(origins: Mapping[Value, Value | None], value: Value) -> Array | None
     """The array from outside of a block that a value of it is an update of, or is itself."""
     while value in origins:
         origin = origins[value]
-        if not isinstance(origin, Array):
+        if origin is None:
             return None
         value = origin
     return value if isinstance(value, Array) else None

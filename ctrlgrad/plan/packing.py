@@ -11,8 +11,8 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from ctrlgrad.plan.effects import defined_inside, names_of
-from ctrlgrad.plan.model import Array, Block, Branch, Loop, Pack, Plan, Product, Step, View
+from ctrlgrad.plan.effects import defined_inside, names_of, with_blocks
+from ctrlgrad.plan.model import Array, Block, Loop, Pack, Plan, Product, Step, View
 from ctrlgrad.plan.sizes import ONE, Size
 from ctrlgrad.records import record
 
@@ -47,31 +47,23 @@ class _Packing:
         for step in block.steps:
             if isinstance(step, Loop):
                 steps += self.loop(step)
-            elif isinstance(step, Branch):
-                steps.append(replace(step, blocks=tuple(self.block(b) for b in step.blocks)))
             else:
-                steps.append(step)
+                steps.append(with_blocks(step, self.block))
         return replace(block, steps=tuple(steps))
 
     def loop(self, step: Loop) -> list[Step]:
         """The loop, which is in no other, and before it what it packs."""
         defined = defined_inside(step)
         packs: dict[View, Pack] = {}
-        condition = self.packed(step.condition, defined, packs)
-        body = self.packed(step.body, defined, packs)
-        return [*packs.values(), replace(step, condition=condition, body=body)]
+        loop = with_blocks(step, lambda block: self.packed(block, defined, packs))
+        return [*packs.values(), loop]
 
     def packed(self, block: Block, defined: set[object], packs: dict[View, Pack]) -> Block:
         steps: list[Step] = []
         for step in block.steps:
             if isinstance(step, Product):
                 step = self.product(step, defined, packs)
-            elif isinstance(step, Loop):
-                condition = self.packed(step.condition, defined, packs)
-                step = replace(step, condition=condition, body=self.packed(step.body, defined, packs))
-            elif isinstance(step, Branch):
-                step = replace(step, blocks=tuple(self.packed(b, defined, packs) for b in step.blocks))
-            steps.append(step)
+            steps.append(with_blocks(step, lambda block: self.packed(block, defined, packs)))
         return replace(block, steps=tuple(steps))
 
     def product(self, step: Product, defined: set[object], packs: dict[View, Pack]) -> Product:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from ctrlgrad.plan.effects import defines, names_of, yields
+from ctrlgrad.plan.effects import defines, names_of, updates, yields
 from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
@@ -25,12 +25,10 @@ from ctrlgrad.plan.model import (
     Branch,
     Carry,
     FromStack,
-    Kernel,
     Loop,
     Move,
     Plan,
     Pop,
-    Product,
     Stack,
     Step,
     Value,
@@ -240,22 +238,15 @@ class _Placement:
                 steps.append(step)
             after = self.live.after[step]
             self.end(v for v in (*self.live.reads[step], *defines(step)) if v not in after)
-            for _, values in yields(step):
-                self.end(values)
+            self.end(yields(step))
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
         """Where a value is wanted, what it updates is wanted too, what the loop that gives it starts with, and what the
         blocks of a branch update or pass on."""
         for step in reversed(block.steps):
-            pairs: list[tuple[object, object]] = []
-            if isinstance(step, Kernel):
-                pairs = [(w.view.array, w.base) for w in step.writes]
-            elif isinstance(step, Product):
-                pairs = [(step.result, step.base)]
-            elif isinstance(step, Loop):
-                pairs = [(c.result, c.init) for c in step.carries]
-            elif isinstance(step, Branch):
+            pairs: list[tuple[object, object]] = list(updates(step))
+            if isinstance(step, Branch):
                 for inner, outputs in zip(step.blocks, step.outputs, strict=True):
                     origins = origins_in(inner)
                     pairs += [(r, root_of(origins, o)) for r, o in zip(step.results, outputs, strict=True)]

@@ -16,59 +16,21 @@ from collections.abc import Iterator, Sequence
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir.types import dtype_name
+from ctrlgrad.plan import model
 from ctrlgrad.plan.chunks import loops_in_chunks
-from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.effects import defines, walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.formulas import formulas
-from ctrlgrad.plan.model import (
-    Array,
-    Block,
-    Branch,
-    Cascade,
-    Columns,
-    Compute,
-    CopyStack,
-    Factorise,
-    FromStack,
-    Guard,
-    Kernel,
-    Length,
-    Load,
-    Loop,
-    NewStack,
-    Outside,
-    Pack,
-    Plan,
-    Pop,
-    Product,
-    Push,
-    ReadRow,
-    Register,
-    Stack,
-    Step,
-    ToStack,
-    View,
-    Write,
-    WriteRow,
-)
+from ctrlgrad.plan.model import ROLES, Array, Block, Kernel, Plan, Push, Register, Stack, Step, View, Write
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import ONE, Size, row_major
 
 MAY_FILL = "  # a full block asks for another one"
-MAY_EMPTY = "  # an emptied block asks for the one below"
 
 
 def format_plan(plan: Plan) -> str:
     """The text of a plan, placed or not yet."""
     return "\n".join(_Printer(plan).lines())
-
-
-def _triangle(step: Factorise) -> str:
-    """Which triangle a step reads, where it says so."""
-    if step.triangle is None:
-        return ""
-    unit = " and ones on the diagonal" if step.triangle.unit_diagonal else ""
-    return f", by the {'lower' if step.triangle.lower else 'upper'} triangle{unit}"
 
 
 class _Printer:
@@ -192,77 +154,69 @@ class _Printer:
             yield f"{indent}move {stack} from stack {source} to stack {target}"
 
     def step(self, step: Step) -> Iterator[str]:
-        if isinstance(step, Compute):
-            leaf = lambda instruction, args: step.operands[instruction.value].name
-            shared, found = formulas(step.expression, leaf, range(len(step.results)))
-            yield from shared
-            yield from (f"{self.declared(r)} = {f}" for r, f in zip(step.results, found, strict=True))
-        elif isinstance(step, Load):
-            yield f"{self.declared(step.results)} = load {self.view(step.view)}"
-        elif isinstance(step, Kernel):
-            yield from self.kernel(step)
-        elif isinstance(step, Cascade):
-            yield "cascade {"
-            for kernel in (step.first, step.second):
-                yield from (f"  {line}" for line in self.kernel(kernel))
-            yield "}"
-        elif isinstance(step, Guard):
-            numbers = "" if step.found is None else f", found {step.found}, bound {step.bound}"
-            yield f"guard {step.condition}: {step.status}{numbers}"
-        elif isinstance(step, Product):
-            packed = "" if step.packed is None else f" packed as {step.packed}"
-            base = self.updated(step.base, step.result)
-            product = f"{self.view(step.a)} @ {self.view(step.b)}{packed}{base}{self.filling(step.result)}"
-            yield f"{self.defined(step.result, step.base)} = {product}"
-        elif isinstance(step, Pack):
-            yield f"{self.defined(step.result)} = pack {self.view(step.view)}"
-        elif isinstance(step, Columns):
-            where = "" if all(size.is_known for size in step.view.shape) else ", if rows are short"
-            yield f"{self.defined(step.result)} = columns of {self.view(step.view)}{where}"
-        elif isinstance(step, Factorise):
-            given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
-            done, most = self.declared(step.done), "" if step.largest is None else f", {step.largest} rows at most"
-            yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{_triangle(step)}{most}"
-        elif isinstance(step, Outside):
-            results = ", ".join(self.defined(r) for r in step.results)
-            sizes = "".join(f"; {r} = its size of result {k}, axis {axis}" for r, k, axis in step.sizes)
-            operands = ", ".join(map(self.named, step.operands))
-            yield f"{results} = outside {step.node.op.name}({operands}){sizes}  # Python is called"
-        elif isinstance(step, Loop):
-            yield from self.loop(step)
-        elif isinstance(step, Branch):
-            yield from self.branch(step)
-        else:
-            yield self.on_stack(step)
+        if not step.text:
+            yield from getattr(self, step.kind)(step)
+            return
+        roles = ROLES[step.__class__]
+        shown = {name: self.named(getattr(step, name)) for name in roles["Reads"] + roles["Updates"]}
+        shown |= {name: self.defined(getattr(step, name)) for name in roles["Defines"]}
+        yield step.text.format_map(shown) + "".join(self.filling(v) for v in defines(step) if isinstance(v, Array))
 
-    def on_stack(
-        self, step: Push | Pop | ReadRow | WriteRow | Length | NewStack | ToStack | FromStack | CopyStack
-    ) -> str:
-        if isinstance(step, Push):
-            slot = Place("slot", self.pushes[step])
-            is_there = isinstance(step.row, View) and self.plan.places.get(step.row.array) == slot
-            how = "made in its slot" if is_there else f"copied to slot {slot.number}"
-            after = "" if is_there else MAY_FILL
-            return f"{self.declared(step.result)} = push {step.stack}, {self.named(step.row)}, {how}{after}"
-        if isinstance(step, Pop):
-            return f"{self.declared(step.result)}; {self.defined(step.row)} = pop {step.stack}{MAY_EMPTY}"
-        if isinstance(step, ReadRow):
-            after = self.filling(step.row) if isinstance(step.row, Array) else ""
-            return f"{self.defined(step.row)} = row {step.index} of {step.stack}{after}"
-        if isinstance(step, WriteRow):
-            how = {"store": "write", "add": "add to"}[step.how]
-            grow = ", or one more" if step.grow else ""
-            row = f"{step.index} of {step.stack}{grow}, {self.named(step.row)}"
-            return f"{self.declared(step.result)} = {how} row {row}"
-        if isinstance(step, Length):
-            return f"{self.declared(step.result)} = length of {step.stack}"
-        if isinstance(step, NewStack):
-            return f"{self.declared(step.result)} = new stack" + (f" of {step.size} rows" if step.size else "")
-        if isinstance(step, ToStack):
-            return f"{self.declared(step.result)} = stack of the rows of {self.view(step.rows)}"
-        if isinstance(step, FromStack):
-            return f"{self.defined(step.result)} = all rows of {step.stack}"
-        return f"{self.declared(step.result)} = copy of {step.stack}"
+    def compute(self, step: model.Compute) -> Iterator[str]:
+        leaf = lambda instruction, args: step.operands[instruction.value].name
+        shared, found = formulas(step.expression, leaf, range(len(step.results)))
+        yield from shared
+        yield from (f"{self.declared(r)} = {f}" for r, f in zip(step.results, found, strict=True))
+
+    def cascade(self, step: model.Cascade) -> Iterator[str]:
+        yield "cascade {"
+        for kernel in (step.first, step.second):
+            yield from (f"  {line}" for line in self.kernel(kernel))
+        yield "}"
+
+    def guard(self, step: model.Guard) -> Iterator[str]:
+        numbers = "" if step.found is None else f", found {step.found}, bound {step.bound}"
+        yield f"guard {step.condition}: {step.status}{numbers}"
+
+    def product(self, step: model.Product) -> Iterator[str]:
+        packed = "" if step.packed is None else f" packed as {step.packed}"
+        base = self.updated(step.base, step.result)
+        product = f"{self.view(step.a)} @ {self.view(step.b)}{packed}{base}{self.filling(step.result)}"
+        yield f"{self.defined(step.result, step.base)} = {product}"
+
+    def columns(self, step: model.Columns) -> Iterator[str]:
+        where = "" if all(size.is_known for size in step.view.shape) else ", if rows are short"
+        yield f"{self.defined(step.result)} = columns of {self.view(step.view)}{where}"
+
+    def factorise(self, step: model.Factorise) -> Iterator[str]:
+        given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
+        done, most = self.declared(step.done), "" if step.largest is None else f", {step.largest} rows at most"
+        triangle = ""
+        if step.triangle is not None:
+            unit = " and ones on the diagonal" if step.triangle.unit_diagonal else ""
+            triangle = f", by the {'lower' if step.triangle.lower else 'upper'} triangle{unit}"
+        yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{triangle}{most}"
+
+    def outside(self, step: model.Outside) -> Iterator[str]:
+        results = ", ".join(self.defined(r) for r in step.results)
+        sizes = "".join(f"; {r} = its size of result {k}, axis {axis}" for r, k, axis in step.sizes)
+        operands = ", ".join(map(self.named, step.operands))
+        yield f"{results} = outside {step.node.op.name}({operands}){sizes}  # Python is called"
+
+    def push(self, step: model.Push) -> Iterator[str]:
+        slot = Place("slot", self.pushes[step])
+        is_there = isinstance(step.row, View) and self.plan.places.get(step.row.array) == slot
+        how = "made in its slot" if is_there else f"copied to slot {slot.number}{MAY_FILL}"
+        yield f"{self.declared(step.result)} = push {step.stack}, {self.named(step.row)}, {how}"
+
+    def write_row(self, step: model.WriteRow) -> Iterator[str]:
+        how = {"store": "write", "add": "add to"}[step.how]
+        grow = ", or one more" if step.grow else ""
+        row = f"{step.index} of {step.stack}{grow}, {self.named(step.row)}"
+        yield f"{self.declared(step.result)} = {how} row {row}"
+
+    def new_stack(self, step: model.NewStack) -> Iterator[str]:
+        yield f"{self.declared(step.result)} = new stack" + (f" of {step.size} rows" if step.size else "")
 
     def kernel(self, step: Kernel) -> Iterator[str]:
         def leaf(instruction: Instruction, args: Sequence[str]) -> str:
@@ -306,7 +260,7 @@ class _Printer:
 
     # Control.
 
-    def loop(self, step: Loop) -> Iterator[str]:
+    def loop(self, step: model.Loop) -> Iterator[str]:
         chunks = self.chunked.get(step)
         after = "" if chunks is None else "  # a chunk may end before an iteration"
         after += "" if chunks is None or not chunks.can_repeat else ", and be run again"
@@ -331,7 +285,7 @@ class _Printer:
             if isinstance(c.result, Array):
                 self.put(c.result)
 
-    def branch(self, step: Branch) -> Iterator[str]:
+    def branch(self, step: model.Branch) -> Iterator[str]:
         yield f"branch on {step.selector} {{"
         before = dict(self.now)
         for number, (block, outputs) in enumerate(zip(step.blocks, step.outputs, strict=True)):

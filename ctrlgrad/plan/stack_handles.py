@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from typing import Any
 
-from ctrlgrad.plan.effects import defines
+from ctrlgrad.plan.effects import defines, updates
 from ctrlgrad.plan.liveness import Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
@@ -18,17 +19,12 @@ from ctrlgrad.plan.model import (
     Carry,
     CopyStack,
     Loop,
-    NewStack,
     Numbers,
     Outside,
     Plan,
-    Pop,
-    Push,
     Stack,
     Step,
-    ToStack,
     Value,
-    WriteRow,
 )
 
 
@@ -86,16 +82,14 @@ class _Handles:
         return replace(block, steps=tuple(steps))
 
     def step(self, step: Step, steps: list[Step]) -> None:
-        if isinstance(step, Push | Pop | WriteRow):
-            step = self.update(step, steps)
-        elif isinstance(step, Outside):
+        if isinstance(step, Outside):
             step = self.outside(step, steps)
-        elif isinstance(step, NewStack | ToStack | CopyStack):
-            self.new(step.result)
         elif isinstance(step, Loop):
             step = self.loop(step, steps)
         elif isinstance(step, Branch):
             step = self.branch(step, steps)
+        else:
+            step = self.update(step, steps)
         steps.append(step)
 
     def owned(self, stack: Stack, step: Step, steps: list[Step]) -> Stack:
@@ -106,10 +100,17 @@ class _Handles:
         steps.append(copied)
         return copied.result
 
-    def update(self, step: Push | Pop | WriteRow, steps: list[Step]) -> Step:
-        stack = self.owned(step.stack, step, steps)
-        self.put(step.result, self.handles[stack])
-        return replace(step, stack=stack)
+    def update(self, step: Any, steps: list[Step]) -> Step:
+        """The step, on a stack that it may change in place; other stacks that it makes are new."""
+        for after, before in updates(step):
+            if isinstance(after, Stack) and isinstance(before, Stack):
+                stack = self.owned(before, step, steps)
+                self.put(after, self.handles[stack])
+                step = replace(step, stack=stack)
+        for value in defines(step):
+            if isinstance(value, Stack) and value not in self.handles:
+                self.new(value)
+        return step  # type: ignore[no-any-return]
 
     def outside(self, step: Outside, steps: list[Step]) -> Step:
         operands = list(step.operands)

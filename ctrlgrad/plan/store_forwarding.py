@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from ctrlgrad.plan.effects import INDEX, count_reads
+from ctrlgrad.plan.effects import INDEX, count_reads, with_blocks
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
-from ctrlgrad.plan.model import Array, Block, Branch, Compute, Kernel, Load, Loop, Plan, Register, Step
+from ctrlgrad.plan.model import Array, Block, Compute, Kernel, Load, Plan, Register, Step
 from ctrlgrad.plan.sizes import ZERO, Size
 from ctrlgrad.records import record
 
@@ -44,14 +44,11 @@ def _block(block: Block, reads: Counter[Array]) -> Block:
     steps: list[Step] = []
     stores: dict[Array, _Store] = {}
     for step in block.steps:
-        if isinstance(step, Loop):
-            step = replace(step, condition=_block(step.condition, reads), body=_block(step.body, reads))
-        elif isinstance(step, Branch):
-            step = replace(step, blocks=tuple(_block(each, reads) for each in step.blocks))
-        elif isinstance(step, Load) and step.view.array in stores:
+        step = with_blocks(step, lambda each: _block(each, reads))
+        if isinstance(step, Load) and step.view.array in stores:
             steps += _forwarded(step, stores[step.view.array])
             continue
-        elif isinstance(step, Kernel) and (store := _store(step)) is not None:
+        if isinstance(step, Kernel) and (store := _store(step)) is not None:
             array = step.writes[0].view.array
             if 0 < loads[array] == reads[array] <= MOST_LOADS:
                 stores[array] = store

@@ -48,8 +48,7 @@ def times_read(plan: Plan) -> Counter[Array]:
     found = _reads(walk(plan.body))
     found.update(result for result in plan.results if isinstance(result, Array))
     for step in walk(plan.body):
-        for _, values in yields(step):
-            found.update(value for value in values if isinstance(value, Array))
+        found.update(value for value in yields(step) if isinstance(value, Array))
         if isinstance(step, Loop):
             found.update(carry.init for carry in step.carries if isinstance(carry.init, Array))
     for block in _blocks(plan):
@@ -95,8 +94,6 @@ def _blocks(plan: Plan) -> Iterable[Block]:
     yield plan.body
     for step in walk(plan.body):
         yield from blocks_of(step)
-        if isinstance(step, Loop):
-            yield step.entry
 
 
 __all__ = ["MOST_MOVED", "Shift", "Window", "times_read", "windows_of"]

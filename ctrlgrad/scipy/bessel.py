@@ -1,7 +1,7 @@
-"""Modified Bessel functions of order 0 and 1, by series of Chebyshev polynomials.
+"""Modified Bessel functions of order 0 and 1, by series of Chebyshev polynomials (`frontend.array.windows`).
 
-The coefficients interpolate exp(-x) i0(x) and exp(-x) i1(x) / x on [0, 8], and both times sqrt(x) as functions of
-16 / x beyond: computed from the power series and the asymptotic one with 75 digits.
+The coefficients of order 1 interpolate exp(-x) i1(x) / x on [0, 8], and exp(-x) i1(x) sqrt(x) as a function of 16 / x
+beyond: computed from the power series and the asymptotic one with 75 digits.
 """
 
 from __future__ import annotations
@@ -9,70 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.frontend.array.windows import FAR, NEAR, by_chebyshev
 from ctrlgrad.scipy.error_functions import floats, in_single
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
-_NEAR_0 = (
-    0.33839763720473803,
-    -0.3046826723431984,
-    0.17162090152220877,
-    -0.09490109704804764,
-    0.04930528423967071,
-    -0.02373741480589947,
-    0.010546460394594998,
-    -0.004324309995050576,
-    0.0016394756169413357,
-    -0.0005763755745385824,
-    0.00018850288509584165,
-    -5.754195010082104e-05,
-    1.6448448070728896e-05,
-    -4.4167383584587505e-06,
-    1.1173875391201037e-06,
-    -2.670793853940612e-07,
-    6.046995022541919e-08,
-    -1.300025009986248e-08,
-    2.6598237246823866e-09,
-    -5.189795601635263e-10,
-    9.675809035373237e-11,
-    -1.7268262914415555e-11,
-    2.95505266312964e-12,
-    -4.856446783111915e-13,
-    7.676185498603463e-14,
-    -1.1685332877849838e-14,
-    1.7153912841895778e-15,
-    -2.4312797200684995e-16,
-    3.330783115560841e-17,
-    -4.414341593589106e-18,
-    5.583932512740209e-19,
-)
-_FAR_0 = (
-    0.4022452055070544,
-    0.0033691164782556943,
-    6.889758346916825e-05,
-    2.8913705208347567e-06,
-    2.0489185894690638e-07,
-    2.266668990498178e-08,
-    3.396232025708386e-09,
-    4.940602388224974e-10,
-    1.1889147107846069e-11,
-    -3.149916527963373e-11,
-    -1.3215811840444411e-11,
-    -1.7941785315052209e-12,
-    7.180124451217564e-13,
-    3.8527783828690237e-13,
-    1.540086223622408e-14,
-    -4.150569359939181e-14,
-    -9.554846849041664e-15,
-    3.8116814243351245e-15,
-    1.77256012037355e-15,
-    -3.4255224890000575e-16,
-    -2.8275912723664775e-16,
-    3.4628248226046367e-17,
-    4.4627353687004704e-17,
-    -4.894951052917917e-18,
-    -7.039337842458663e-18,
-    1.2410185249324504e-18,
-)
 _NEAR_1 = (
     0.12629359322181682,
     -0.17641651835783406,
@@ -135,32 +75,15 @@ _FAR_1 = (
 )
 
 
-def _series(coefficients: tuple[float, ...], x: Any) -> Any:
-    """The sum of coefficients times Chebyshev polynomials, by Clenshaw's recurrence."""
-    now: Any = 0.0
-    before: Any = 0.0
-    for c in reversed(coefficients[1:]):
-        now, before = c + 2.0 * x * now - before, now
-    return coefficients[0] + x * now - before
-
-
 @custom_jvp
 def _i0e(x: Any) -> Any:
-    size = cnp.abs(x)
-    is_near = size <= 8
-    far = cnp.where(is_near, 8.0, size)
-    return cnp.where(
-        is_near, _series(_NEAR_0, cnp.minimum(size, 8.0) / 4 - 1), _series(_FAR_0, 16 / far - 1) / cnp.sqrt(far)
-    )
+    return by_chebyshev(cnp.abs(x), NEAR, FAR)
 
 
 @custom_jvp
 def _i1e(x: Any) -> Any:
     size = cnp.abs(x)
-    is_near = size <= 8
-    near, far = cnp.minimum(size, 8.0), cnp.where(is_near, 8.0, size)
-    found = cnp.where(is_near, near * _series(_NEAR_1, near / 4 - 1), _series(_FAR_1, 16 / far - 1) / cnp.sqrt(far))
-    return cnp.copysign(found, x)
+    return cnp.copysign(by_chebyshev(size, _NEAR_1, _FAR_1) * cnp.where(size <= 8, size, 1.0), x)
 
 
 def _slope_of_i1e(x: Any, value: Any) -> Any:

@@ -140,7 +140,7 @@ def test_scratch_is_enough(native: Products) -> None:
             native.matmul(a, b, out)
             scratch = np.full(size + guard, 0xA5, np.uint8)
             operands = (a.ctypes.data, *library._strides(a), b.ctypes.data, *library._strides(b))
-            routine = prototype(native.address(f"cg_gemm_{library._KINDS[a.dtype.char]}"))
+            routine = prototype(native.address(f"cg_gemm_{real.KINDS[a.dtype.char]}"))
             routine(out.ctypes.data, n, *operands, m, n, k, 0, scratch.ctypes.data)
             assert (scratch[size:] == 0xA5).all(), (dtype, m, n, k, left, right)
 

@@ -31,6 +31,11 @@ def rows_read_before_another_is_written(x):
     return np.flip(before, 0) + rows.write(1, x * 5).stack() @ np.ones((5, 5)), before
 
 
+@small(x5, np.int64(3))
+def as_many_rows_as_a_number_says(x, n):
+    return cg.TensorArray(np.float64, n, element_shape=(5,)).write(0, x).read(0)
+
+
 @small(np.stack([x5, x5 + 1]))
 def rows_of_a_stack_that_goes_on(x):
     def body(t, s):

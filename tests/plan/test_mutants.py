@@ -15,7 +15,7 @@ from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packi
 from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
 from ctrlgrad.plan.effects import reads
 from ctrlgrad.plan.lowering.state import State
-from ctrlgrad.plan.model import Branch, Factorise, Kernel, Loop, Move, Stack
+from ctrlgrad.plan.model import ROLES, Branch, Factorise, Kernel, Loop, Move, Operand, Stack
 from ctrlgrad.plan.placement import _Placement, _Wanted
 from ctrlgrad.plan.slots import Slots
 from ctrlgrad.plan.stack_handles import _Handles
@@ -72,7 +72,7 @@ def what_a_loop_captures_is_not_kept_for_the_next_iteration(patch: pytest.Monkey
 
 @mutant("branch_whose_results_are_wanted_nowhere")
 def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(liveness, "deep_reads", lambda step, known: set(reads(step)))
+    patch.setattr(liveness, "deep_reads", lambda step: set(reads(step)))
 
 
 @mutant(
@@ -239,7 +239,7 @@ def two_carries_have_one_stack(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("gather_of_a_dead_value", "transpose_of_a_dead_value")
 def fusion_puts_kernels_behind_their_readers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fusion, "deep_reads", lambda step, known: set())
+    patch.setattr(fusion, "deep_reads", lambda step: set())
 
 
 @mutant("transpose_of_a_dead_value", "product_packed_before_a_loop")
@@ -309,7 +309,8 @@ def columns_of_a_part_that_moves_are_laid_out_before_the_loop(patch: pytest.Monk
 @mutant("rows_of_a_matrix_beside_another_array")
 def columns_may_be_written_over(patch: pytest.MonkeyPatch) -> None:
     """Where they lie is free as soon as they have been laid out."""
-    patch.setitem(effects._READS, Kernel, lambda step: [operand.view.array for operand in step.operands])
+    patch.setattr(effects, "_fields", effects._fields.__wrapped__)
+    patch.setitem(ROLES, Operand, ROLES[Operand] | {"Reads": ("view", "gathered")})
 
 
 @mutant("sizes_named_as_the_arguments")

@@ -20,14 +20,11 @@ from ctrlgrad.plan.checking import kernels
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.state import State
+from ctrlgrad.plan.model import Length, ReadRow, Stack
 from ctrlgrad.plan.sizes import ONE
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: list[Any] = []
-
-
-class Nothing:
-    """What no step is."""
 
 
 def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
@@ -74,13 +71,14 @@ def a_chunk_that_is_run_again_does_not_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("gradient_of_a_loop_with_a_captured_value")
 def a_loop_that_is_run_again_forgets_what_it_captures(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(chunks, "reads", lambda step: ())
+    right = chunks.reads
+    patch.setattr(chunks, "reads", lambda step: tuple(v for v in right(step) if isinstance(v, Stack)))
 
 
 @mutant("gradient_of_a_loop_that_reads_what_it_fills")
 def a_loop_that_reads_what_it_fills_is_run_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(chunks, "ReadRow", Nothing)
-    patch.setattr(chunks, "Length", Nothing)
+    right = chunks.reads
+    patch.setattr(chunks, "reads", lambda step: () if isinstance(step, ReadRow | Length) else right(step))
 
 
 @mutant("gradient_of_a_loop_over_parts", "gradient_of_a_carry_that_grows")

@@ -21,38 +21,11 @@ from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.engines.native.turns_text import TurnsText
+from ctrlgrad.plan import model
 from ctrlgrad.plan.effects import blocks_of, walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.loop_tiling import loop_tiles
-from ctrlgrad.plan.model import (
-    Array,
-    Block,
-    Branch,
-    Cascade,
-    Check,
-    Columns,
-    Compute,
-    CopyStack,
-    Factorise,
-    FromStack,
-    Guard,
-    Kernel,
-    Length,
-    Load,
-    Loop,
-    Move,
-    NewStack,
-    Outside,
-    Pack,
-    Pop,
-    Product,
-    Push,
-    ReadRow,
-    Register,
-    Step,
-    ToStack,
-    WriteRow,
-)
+from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, tiles_of
 from ctrlgrad.plan.windows import windows_of
@@ -208,57 +181,27 @@ class PlanWriter(TurnsText):
         self.copy_bytes(self.address(move.target), self.address(move.source), nbytes)
 
     def step(self, step: Step) -> None:
-        if isinstance(step, Compute):
-            self.compute(step)
-        elif isinstance(step, Load):
-            address = self.view_address(step.view)
-            dtype, _ = element_parts(step.view.dtype)
-            for k, register in enumerate(step.results):
-                self.registers[register.name] = self.load_at(address, k, dtype)
-        elif isinstance(step, Kernel):
-            self.kernel(step)
-        elif isinstance(step, Cascade):
-            self.cascade(step)
-        elif isinstance(step, Guard):
-            bad = self.w.op(f"xor i1 {self.number(step.condition)}, true")
-            found = "0" if step.found is None else self.number(step.found)
-            self.stop_if(bad, _STATUS[step.status], step.site, found, self.size(step.bound))
-        elif isinstance(step, Product):
-            self.product(step)
-        elif isinstance(step, Pack):
-            self.pack(step)
-        elif isinstance(step, Columns):
-            self.columns(step)
-        elif isinstance(step, Factorise):
-            self.factorise(step)
-        elif isinstance(step, Outside):
-            self.outside(step)
-        elif isinstance(step, Loop):
-            self.loop(step)
-        elif isinstance(step, Branch):
-            self.branch(step)
-        elif isinstance(step, Push):
-            self.push(step)
-        elif isinstance(step, Pop):
-            self.pop(step)
-        elif isinstance(step, ReadRow):
-            self.read_row(step)
-        elif isinstance(step, WriteRow):
-            self.write_row(step)
-        elif isinstance(step, Length):
-            stack = self.layout.stack(self.plan.handles[step.stack])
-            count, below = self.load_word(stack + frame.COUNT), self.load_word(stack + frame.BELOW)
-            self.registers[step.result.name] = self.w.op(f"add i64 {count}, {below}")
-        elif isinstance(step, NewStack):
-            self.new_stack(step)
-        elif isinstance(step, ToStack):
-            self.to_stack(step)
-        elif isinstance(step, FromStack):
-            self.from_stack(step)
-        else:
-            assert isinstance(step, CopyStack)
-            handles = self.plan.handles
-            self.ask(Request.COPY_STACK, str(handles[step.result]), str(handles[step.stack]))
+        getattr(self, step.kind)(step)
+
+    def load(self, step: model.Load) -> None:
+        address = self.view_address(step.view)
+        dtype, _ = element_parts(step.view.dtype)
+        for k, register in enumerate(step.results):
+            self.registers[register.name] = self.load_at(address, k, dtype)
+
+    def guard(self, step: model.Guard) -> None:
+        bad = self.w.op(f"xor i1 {self.number(step.condition)}, true")
+        found = "0" if step.found is None else self.number(step.found)
+        self.stop_if(bad, _STATUS[step.status], step.site, found, self.size(step.bound))
+
+    def length(self, step: model.Length) -> None:
+        stack = self.layout.stack(self.plan.handles[step.stack])
+        count, below = self.load_word(stack + frame.COUNT), self.load_word(stack + frame.BELOW)
+        self.registers[step.result.name] = self.w.op(f"add i64 {count}, {below}")
+
+    def copy_stack(self, step: model.CopyStack) -> None:
+        handles = self.plan.handles
+        self.ask(Request.COPY_STACK, str(handles[step.result]), str(handles[step.stack]))
 
     def compute(self, step: Compute) -> None:
         def leaf(instruction: Instruction, arguments: list[tuple[str, bool]]) -> tuple[str, bool]:
@@ -323,22 +266,22 @@ class PlanWriter(TurnsText):
 
     # What a plan without products, factors or columns does without is no part of its first call.
 
-    def product(self, step: Product) -> None:
+    def product(self, step: model.Product) -> None:
         from ctrlgrad.engines.native.product_calls import ProductWriter
 
         ProductWriter(self, step).write()
 
-    def pack(self, step: Pack) -> None:
+    def pack(self, step: model.Pack) -> None:
         from ctrlgrad.engines.native.product_calls import write_pack
 
         write_pack(self, step)
 
-    def columns(self, step: Columns) -> None:
+    def columns(self, step: model.Columns) -> None:
         from ctrlgrad.engines.native.rows_across import write_columns
 
         write_columns(self, step)
 
-    def cascade(self, step: Cascade) -> None:
+    def cascade(self, step: model.Cascade) -> None:
         from ctrlgrad.engines.native.cascades import write_cascade
 
         for kernel in (step.first, step.second):
@@ -346,7 +289,7 @@ class PlanWriter(TurnsText):
         first, second = (self.nest(KernelWriter, kernel) for kernel in (step.first, step.second))
         write_cascade(first, second, self.computed)
 
-    def factorise(self, step: Factorise) -> None:
+    def factorise(self, step: model.Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter
 
         FactorsWriter(self, step).write()
@@ -418,7 +361,7 @@ class PlanWriter(TurnsText):
         self.loops.pop()
         self.calls_in_place = outside
 
-    def branch(self, step: Branch) -> None:
+    def branch(self, step: model.Branch) -> None:
         w = self.w
         registers = [r for r in step.results if isinstance(r, Register)]
         variables = {r.name: w.alloca(type_of(r.dtype)) for r in registers}

@@ -17,7 +17,6 @@ from ctrlgrad.plan.sizes import ONE
 _ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
 # Those that are made of products, but for so few rows.
 _FEW_ROWS = {"lu_solve": MOST_ROWS, "triangular_solve": BLOCK, "cholesky": BLOCK}
-_KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128"}
 
 
 class FactorsWriter:
@@ -25,7 +24,7 @@ class FactorsWriter:
 
     def __init__(self, plan: StackText, step: Factorise) -> None:
         self.plan, self.w, self.step = plan, plan.w, step
-        self.kind = _KINDS[step.result.dtype.char]
+        self.kind = real.KINDS[step.result.dtype.char]
         self.name = _ROUTINES[step.how]
         if self.name in _FEW_ROWS:
             n, columns = (known(size) for size in step.result.shape[-2:])

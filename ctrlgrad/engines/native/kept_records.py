@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.ir import attributes, types
-from ctrlgrad.plan import expression, kernels, model, places, sizes, values
+from ctrlgrad.plan import expression, model, places, sizes, values
 from ctrlgrad.records import record
 
-HOMES = (attributes, types, expression, kernels, model, places, sizes, values)
+HOMES = (attributes, types, expression, model, places, sizes, values)
 """The modules whose records can be kept."""
 
 _FORMAT = "ctrlgrad records, 1"

@@ -14,16 +14,13 @@ from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
 
-_KINDS = {"f": "f32", "d": "f64", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
-_KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
-
 
 class ProductWriter:
     """Writes one product: a call for each matrix of the batch."""
 
     def __init__(self, plan: StackText, step: Product) -> None:
         self.plan, self.w, self.step = plan, plan.w, step
-        self.kind = _KINDS[step.result.dtype.char]
+        self.kind = real.KINDS[step.result.dtype.char]
 
     def write(self) -> None:
         step, plan, w = self.step, self.plan, self.w
@@ -130,7 +127,7 @@ def moved(plan: PlanText, address: str, i: str, stride: Size, dtype: np.dtype) -
 
 def write_pack(plan: StackText, step: Pack) -> None:
     """Lay a right side out."""
-    kind = _KINDS[np.dtype(step.view.dtype).char]
+    kind = real.KINDS[np.dtype(step.view.dtype).char]
     target, source = plan.define(step.result), plan.view_address(step.view)
     k, n = (plan.size(s) for s in step.view.shape[-2:])
     rows, columns = (plan.size(s) for s in step.view.strides[-2:])

@@ -17,75 +17,85 @@ from ctrlgrad.frontend.array.promote import double_dtype, floats, operand
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
 
-# The Chebyshev series of exp(-x) I0(x) on [0, 8], and of sqrt(x) exp(-x) I0(x) in 1 / x on [8, inf]: Clenshaw,
-# "Chebyshev Series for Mathematical Functions", National Physical Laboratory Mathematical Tables 5, 1962.
+# Chebyshev coefficients of exp(-x) i0(x) on [0, 8], and of exp(-x) i0(x) sqrt(x) as a function of 16 / x beyond:
+# computed from the power series and the asymptotic one with 75 digits.
 NEAR = (
-    -4.4153416464793395e-18,
-    3.3307945188222384e-17,
-    -2.431279846547955e-16,
-    1.715391285555133e-15,
-    -1.1685332877993451e-14,
-    7.676185498604936e-14,
-    -4.856446783111929e-13,
-    2.95505266312964e-12,
-    -1.726826291441556e-11,
-    9.675809035373237e-11,
-    -5.189795601635263e-10,
-    2.6598237246823866e-09,
-    -1.300025009986248e-08,
-    6.046995022541919e-08,
-    -2.670793853940612e-07,
-    1.1173875391201037e-06,
-    -4.4167383584587505e-06,
-    1.6448448070728896e-05,
-    -5.754195010082104e-05,
-    0.00018850288509584165,
-    -0.0005763755745385824,
-    0.0016394756169413357,
-    -0.004324309995050576,
-    0.010546460394594998,
-    -0.02373741480589947,
-    0.04930528423967071,
-    -0.09490109704804764,
-    0.17162090152220877,
+    0.33839763720473803,
     -0.3046826723431984,
-    0.6767952744094761,
+    0.17162090152220877,
+    -0.09490109704804764,
+    0.04930528423967071,
+    -0.02373741480589947,
+    0.010546460394594998,
+    -0.004324309995050576,
+    0.0016394756169413357,
+    -0.0005763755745385824,
+    0.00018850288509584165,
+    -5.754195010082104e-05,
+    1.6448448070728896e-05,
+    -4.4167383584587505e-06,
+    1.1173875391201037e-06,
+    -2.670793853940612e-07,
+    6.046995022541919e-08,
+    -1.300025009986248e-08,
+    2.6598237246823866e-09,
+    -5.189795601635263e-10,
+    9.675809035373237e-11,
+    -1.7268262914415555e-11,
+    2.95505266312964e-12,
+    -4.856446783111915e-13,
+    7.676185498603463e-14,
+    -1.1685332877849838e-14,
+    1.7153912841895778e-15,
+    -2.4312797200684995e-16,
+    3.330783115560841e-17,
+    -4.414341593589106e-18,
+    5.583932512740209e-19,
 )
 FAR = (
-    -7.233180487874754e-18,
-    -4.830504485944182e-18,
-    4.46562142029676e-17,
-    3.461222867697461e-17,
-    -2.8276239805165836e-16,
-    -3.425485619677219e-16,
-    1.7725601330565263e-15,
-    3.8116806693526224e-15,
-    -9.554846698828307e-15,
-    -4.150569347287222e-14,
-    1.54008621752141e-14,
-    3.8527783827421426e-13,
-    7.180124451383666e-13,
-    -1.7941785315068062e-12,
-    -1.3215811840447713e-11,
-    -3.1499165279632416e-11,
-    1.1889147107846439e-11,
-    4.94060238822497e-10,
-    3.3962320257083865e-09,
-    2.266668990498178e-08,
-    2.0489185894690638e-07,
-    2.8913705208347567e-06,
-    6.889758346916825e-05,
+    0.4022452055070544,
     0.0033691164782556943,
-    0.8044904110141088,
+    6.889758346916825e-05,
+    2.8913705208347567e-06,
+    2.0489185894690638e-07,
+    2.266668990498178e-08,
+    3.396232025708386e-09,
+    4.940602388224974e-10,
+    1.1889147107846069e-11,
+    -3.149916527963373e-11,
+    -1.3215811840444411e-11,
+    -1.7941785315052209e-12,
+    7.180124451217564e-13,
+    3.8527783828690237e-13,
+    1.540086223622408e-14,
+    -4.150569359939181e-14,
+    -9.554846849041664e-15,
+    3.8116814243351245e-15,
+    1.77256012037355e-15,
+    -3.4255224890000575e-16,
+    -2.8275912723664775e-16,
+    3.4628248226046367e-17,
+    4.4627353687004704e-17,
+    -4.894951052917917e-18,
+    -7.039337842458663e-18,
+    1.2410185249324504e-18,
 )
 
 
-def _chebyshev(x: Any, coefficients: Sequence[float]) -> Any:
-    """Half of the series from the highest term to the lowest, by Clenshaw's recurrence."""
-    first, second, third = x * 0 + coefficients[0], x * 0, x * 0
-    for c in coefficients[1:]:
-        first, second, third = x * first - second + c, first, second
-    return (first - third) / 2
+def _series(coefficients: Sequence[float], x: Any) -> Any:
+    """The sum of coefficients times Chebyshev polynomials, by Clenshaw's recurrence."""
+    now: Any = 0.0
+    before: Any = 0.0
+    for c in reversed(coefficients[1:]):
+        now, before = c + 2.0 * x * now - before, now
+    return coefficients[0] + x * now - before
+
+
+def by_chebyshev(x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
+    """A function of numbers from 0 on, by its series on [0, 8] and that in 16 / x, over sqrt(x), beyond."""
+    is_near = x <= 8
+    inner, outer = where(is_near, x, 8), where(is_near, 8, x)
+    return where(is_near, _series(near, inner / 4 - 1), _series(far, 16 / outer - 1) / sqrt(outer))
 
 
 @array_function()
@@ -98,10 +108,7 @@ def i0(x: Any) -> Any:
     """
     x = floats("i0", x)
     size = absolute(cast(x, result_type(dtype_of(x), np.float32)))
-    near = size <= 8
-    inner, outer = where(near, size, 8), where(near, 8, size)
-    scaled = where(near, _chebyshev(inner / 2 - 2, NEAR), _chebyshev(32 / outer - 2, FAR) / sqrt(outer))
-    return cast(exp(size) * scaled, dtype_of(x))
+    return cast(exp(size) * by_chebyshev(size, NEAR, FAR), dtype_of(x))
 
 
 @array_function()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.ir import Node
+from ctrlgrad.plan import model
 from ctrlgrad.plan.checking.data import Data
 from ctrlgrad.plan.checking.factors import factorised
 from ctrlgrad.plan.checking.kernels import RunEndedError, drawn_parts, run_kernel
@@ -22,33 +23,7 @@ from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.checking.repeating import Repeating
 from ctrlgrad.plan.columns import is_laid_out
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.model import (
-    Array,
-    Branch,
-    Columns,
-    Compute,
-    Factorise,
-    FromStack,
-    Guard,
-    Kernel,
-    Length,
-    Load,
-    Loop,
-    NewStack,
-    Outside,
-    Pack,
-    Plan,
-    Pop,
-    Product,
-    Push,
-    ReadRow,
-    Stack,
-    Step,
-    ToStack,
-    Value,
-    View,
-    WriteRow,
-)
+from ctrlgrad.plan.model import Array, Plan, Stack, Step, Value, View
 from ctrlgrad.plan.places import Place
 
 # Computes a node outside: arrays, numbers and lists of rows come and go.
@@ -105,90 +80,88 @@ class _Machine(Data):
         self.heads += 1
         return self.heads % 3 == 0 or self.iterations[-1][1] == 0
 
-    def chunk_ended(self, step: Loop, iteration: int) -> None:
+    def chunk_ended(self, step: model.Loop, iteration: int) -> None:
         if self.repeating is not None and step in self.in_chunks:
             self.repeating.at_head(step, iteration)
 
-    def goes_on(self, step: Loop, iteration: int) -> bool:
+    def goes_on(self, step: model.Loop, iteration: int) -> bool:
         runs = bool(self.values[step.test.name])
         if runs and step.maximum is not None and iteration >= step.maximum:
             raise RunEndedError("iterations", step.number, iteration)
         return runs
 
-    def counted(self, step: Loop, iteration: int) -> None:
+    def counted(self, step: model.Loop, iteration: int) -> None:
         self.values[step.counter.name] = np.int64(iteration)
 
     def carried(self, sources: Sequence[Value], targets: Sequence[Value]) -> None:
         found = [self.values[source.name] for source in sources]
         self.values.update((target.name, value) for target, value in zip(targets, found, strict=True))
 
-    def chosen(self, step: Branch) -> int:
+    def chosen(self, step: model.Branch) -> int:
         return min(max(int(self.values[step.selector.name]), 0), len(step.blocks) - 1)
 
     # Steps.
 
     def computed(self, step: Step, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
-        if isinstance(step, Compute):
-            self.compute(step)
-        elif isinstance(step, Load):
-            self.assign(step.results, self.gathered(step.view, reads[0])[()])
-        elif isinstance(step, Guard):
-            if not self.values[step.condition.name]:
-                found = None if step.found is None else self.values[step.found.name]
-                raise RunEndedError(step.status, step.site, found)
-        elif isinstance(step, Length):
-            self.values[step.result.name] = np.int64(self.length(step.stack))
-        elif isinstance(step, Kernel):
-            run_kernel(self, step, reads, writes, self.draw)
-        elif isinstance(step, Product):
-            self.multiply(step, reads, writes[0])
-        elif isinstance(step, Pack):
-            packed = self.gathered(step.view, reads[0]).ravel()
-            self.elements(writes[0], step.result)[: packed.size] = packed
-        elif isinstance(step, Columns):
-            columns = self.gathered(step.view, reads[0]).T
-            terms, rows = columns.shape
-            if is_laid_out(terms, rows, step.result.count.factor):
-                self.elements(writes[0], step.result)[: columns.size] = columns.ravel()
-        elif isinstance(step, Factorise):
-            self.factorise(step, reads, writes[0])
-        elif isinstance(step, ToStack):
-            self.pending = list(self.gathered(step.rows, reads[0]))
-        elif isinstance(step, Outside):
-            self.call(step, reads)
+        run = getattr(self, f"run_{step.kind}", None)
+        if run is not None:
+            run(step, reads, writes)
 
-    def compute(self, step: Compute) -> None:
+    def run_compute(self, step: model.Compute, *_: object) -> None:
         def leaf(instruction: Instruction, args: list[Any]) -> Any:
             return self.values[step.operands[instruction.value].name]
 
         for register, value in zip(step.results, self.evaluated(step.expression, leaf), strict=True):
             self.values[register.name] = np.asarray(value)[()]
 
-    def multiply(self, step: Product, reads: Sequence[Cell], target: Cell) -> None:
+    def run_load(self, step: model.Load, reads: Sequence[Cell], _: object) -> None:
+        self.assign(step.results, self.gathered(step.view, reads[0])[()])
+
+    def run_guard(self, step: model.Guard, *_: object) -> None:
+        if not self.values[step.condition.name]:
+            found = None if step.found is None else self.values[step.found.name]
+            raise RunEndedError(step.status, step.site, found)
+
+    def run_length(self, step: model.Length, *_: object) -> None:
+        self.values[step.result.name] = np.int64(self.length(step.stack))
+
+    def run_kernel(self, step: model.Kernel, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        run_kernel(self, step, reads, writes, self.draw)
+
+    def run_pack(self, step: model.Pack, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        packed = self.gathered(step.view, reads[0]).ravel()
+        self.elements(writes[0], step.result)[: packed.size] = packed
+
+    def run_columns(self, step: model.Columns, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        columns = self.gathered(step.view, reads[0]).T
+        terms, rows = columns.shape
+        if is_laid_out(terms, rows, step.result.count.factor):
+            self.elements(writes[0], step.result)[: columns.size] = columns.ravel()
+
+    def run_product(self, step: model.Product, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
         a, b = self.gathered(step.a, reads[0]), self.gathered(step.b, reads[1])
         if step.packed is not None:
             b = self.elements(reads[2], step.packed)[: b.size].reshape(b.shape)
         with np.errstate(all="ignore"):
             found = np.matmul(a, b) if self.draw is None else self.multiplied_in_parts(a, b, self.draw)
-        elements = self.elements(target, step.result)
-        if found.dtype != elements.dtype or found.size != elements.size:
-            self.fail(f"the product is {found.dtype}{found.shape}, {step.result} is not")
-        if step.base is None:
-            elements[...] = found.ravel()
-        else:
-            elements += found.ravel()
+        self.give(step.result, found, writes[0], step.base is not None)
 
-    def factorise(self, step: Factorise, reads: Sequence[Cell], target: Cell) -> None:
-        operands = [
-            self.gathered(view, cell) for view, cell in zip((step.a, step.b), reads, strict=False) if view is not None
-        ]
-        found = factorised(step, operands)
+    def run_factorise(self, step: model.Factorise, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        views = [view for view in (step.a, step.b) if view is not None]
+        found = factorised(step, [self.gathered(view, cell) for view, cell in zip(views, reads, strict=True)])
         self.values[step.done.name] = np.bool_(found is not None)
         if found is not None:
-            elements = self.elements(target, step.result)
-            if found.dtype != elements.dtype or found.size != elements.size:
-                self.fail(f"what is factorised is {found.dtype}{found.shape}, {step.result} is not")
-            elements[...] = found.ravel()
+            self.give(step.result, found, writes[0])
+
+    def give(self, result: Array, found: np.ndarray, cell: Cell, is_added: bool = False) -> None:
+        """Write an array, or add to it."""
+        elements = self.elements(cell, result)
+        if found.dtype != elements.dtype or found.size != elements.size:
+            self.fail(f"what is computed is {found.dtype}{found.shape}, {result} is not")
+        elements[...] = elements + found.ravel() if is_added else found.ravel()
+
+    def run_to_stack(self, step: model.ToStack, reads: Sequence[Cell], _: object) -> None:
+        self.pending = list(self.gathered(step.rows, reads[0]))
 
     def multiplied_in_parts(self, a: np.ndarray, b: np.ndarray, draw: random.Random) -> np.ndarray:
         """A product whose rows, or columns, are cut: each part is a product of its own."""
@@ -198,7 +171,7 @@ class _Machine(Data):
         order = sorted(range(len(parts)), key=lambda k: parts[k].start)
         return np.concatenate([found[k] for k in order], axis=-2 if by_rows else -1)
 
-    def call(self, step: Outside, reads: Sequence[Cell]) -> None:
+    def run_outside(self, step: model.Outside, reads: Sequence[Cell], _: object) -> None:
         arrays = iter(reads)
         operands: list[Any] = []
         for position, item in enumerate(step.operands):
@@ -215,16 +188,16 @@ class _Machine(Data):
             if isinstance(result_item, tuple):
                 self.assign(result_item, value)
 
-    def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
-        if isinstance(step, ToStack):
+    def new_rows(self, step: model.NewStack | model.ToStack | model.Outside, result: Stack) -> int:
+        if isinstance(step, model.ToStack):
             return len(self.pending)
-        if isinstance(step, NewStack):
+        if isinstance(step, model.NewStack):
             return 0 if step.size is None else int(self.values[step.size.name])
         position = next(k for k, item in enumerate(step.results) if item is result)
         self.pending = list(self.pending_results[position])
         return len(self.pending)
 
-    def finished(self, step: Outside, targets: Sequence[Cell]) -> None:
+    def finished(self, step: model.Outside, targets: Sequence[Cell]) -> None:
         cells = iter(targets)
         for item, value in zip(step.results, self.pending_results, strict=True):
             if isinstance(item, Array):
@@ -235,29 +208,29 @@ class _Machine(Data):
 
     # Rows.
 
-    def row_index(self, step: ReadRow | WriteRow, length: int) -> int | None:
+    def row_index(self, step: model.ReadRow | model.WriteRow, length: int) -> int | None:
         given = int(self.values[step.index.name])
         index = given + length if given < 0 else given
-        grows = isinstance(step, WriteRow) and step.grow and given >= 0
+        grows = isinstance(step, model.WriteRow) and step.grow and given >= 0
         if not 0 <= index < length + grows:
             raise RunEndedError("index", step.site, given)
         return index
 
-    def put_row(self, step: Push | WriteRow, source: Cell | None, target: Cell) -> None:
+    def put_row(self, step: model.Push | model.WriteRow, source: Cell | None, target: Cell) -> None:
         stack = step.stack
         if isinstance(step.row, View):
             assert source is not None
             row = self.gathered(step.row, source).astype(stack.dtype, copy=False)
         else:
             row = np.asarray(self.number(step.row), stack.dtype)
-        if isinstance(step, WriteRow):
+        if isinstance(step, model.WriteRow):
             if step.once and target.data is not None:
                 raise RunEndedError("twice", step.site)
             if step.how == "add" and target.data is not None:
                 row = self.row_of(stack, target) + row
         target.data = np.frombuffer(np.ascontiguousarray(row).tobytes(), np.uint8).copy()
 
-    def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
+    def got_row(self, step: model.Pop | model.ReadRow, source: Cell, target: Cell | None) -> None:
         rows = self.plan.rows[step.stack]
         assert rows is not None
         if step.stack.holds == "elements":
@@ -278,7 +251,7 @@ class _Machine(Data):
         else:
             self.assign(step.row, row[()])
 
-    def got_rows(self, step: FromStack, sources: Sequence[Cell], target: Cell) -> None:
+    def got_rows(self, step: model.FromStack, sources: Sequence[Cell], target: Cell) -> None:
         shape = self.shape(step.result.shape)
         if step.stack.holds == "elements":
             count = self.length(step.stack)
@@ -303,7 +276,7 @@ class _Machine(Data):
         nbytes: int = sum(cell.data.nbytes for cell in running.cells())
         return nbytes // stack.dtype.itemsize
 
-    def underflow(self, step: Pop) -> Cell:
+    def underflow(self, step: model.Pop) -> Cell:
         raise RunEndedError("empty", 0)
 
     # Results.

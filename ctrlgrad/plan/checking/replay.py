@@ -170,7 +170,7 @@ class Replay(Steps):
 
     # Control.
 
-    def loop(self, step: Loop) -> None:
+    def on_loop(self, step: Loop) -> None:
         self.sees([c.init.name for c in step.carries if isinstance(c.init, Register)])
         self.moves(step.entry)
         tokens = [self.wanted(c.init) for c in step.carries]
@@ -218,7 +218,7 @@ class Replay(Steps):
             elif isinstance(value, Stack):
                 self.check_rows(self.stack(value))
 
-    def branch(self, step: Branch) -> None:
+    def on_branch(self, step: Branch) -> None:
         self.sees([step.selector.name])
         number = self.chosen(step)
         outputs = step.outputs[number]

@@ -50,8 +50,6 @@ class State:
         self.in_chunks = {found.loop for found in loops_in_chunks(plan)}
         # What is being done, outermost first.
         self.at: list[Step | str] = []
-        # The numbers that steps read, found once.
-        self.numbers_read: dict[Step, tuple[str, ...]] = {}
         self._scopes: list[list[str]] = [[]]
         pushes = [step for step in walk(plan.body) if isinstance(step, Push)]
         self.pushes = dict(enumerate(pushes))

@@ -6,36 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ctrlgrad.plan import model
 from ctrlgrad.plan.cascades import reads_as_made
 from ctrlgrad.plan.checking.memory import Cell, Content, Pointer, RunningStack, Token, described
 from ctrlgrad.plan.checking.overlap import reads_only_what_it_writes
 from ctrlgrad.plan.checking.state import State, listed
-from ctrlgrad.plan.effects import defines, numbers_of
-from ctrlgrad.plan.model import (
-    Array,
-    Branch,
-    Cascade,
-    Columns,
-    CopyStack,
-    Factorise,
-    FromStack,
-    Kernel,
-    Length,
-    Load,
-    Loop,
-    NewStack,
-    Outside,
-    Pack,
-    Pop,
-    Product,
-    Push,
-    ReadRow,
-    Stack,
-    Step,
-    ToStack,
-    View,
-    WriteRow,
-)
+from ctrlgrad.plan.effects import blocks_of, defines, numbers_of, reads
+from ctrlgrad.plan.model import Array, Stack, Step, View
 from ctrlgrad.plan.places import Place
 
 # Rows of a stack by their contents, the last first.
@@ -45,79 +22,32 @@ Rows = tuple[Any, ...]
 class Steps(State):
     """The steps of a run."""
 
-    def loop(self, step: Loop) -> None:
-        """Run a loop."""
-        raise NotImplementedError
-
-    def branch(self, step: Branch) -> None:
-        """Run a branch."""
-        raise NotImplementedError
-
     def step(self, step: Step) -> None:
-        if isinstance(step, Loop):
-            self.loop(step)
-            return
-        if isinstance(step, Branch):
-            self.branch(step)
-            return
-        if step not in self.numbers_read:
-            self.numbers_read[step] = tuple(register.name for register in numbers_of(step))
-        self.sees(self.numbers_read[step])
-        if isinstance(step, Kernel):
-            self.kernel(step)
-        elif isinstance(step, Cascade):
-            self.cascade(step)
-        elif isinstance(step, Product):
-            self.product(step)
-        elif isinstance(step, Pack | Columns):
-            self.one_result(step, step.result, [self.read(step.view.array)])
-        elif isinstance(step, Factorise):
-            self.one_result(step, step.result, [self.read(v.array) for v in (step.a, step.b) if v is not None])
-            self.define(step.done)
-        elif isinstance(step, Load):
-            self.numbers(step, [self.read(step.view.array)])
-        elif isinstance(step, Outside):
-            self.outside(step)
-        elif isinstance(step, Push):
-            self.push(step)
-        elif isinstance(step, Pop):
-            self.pop(step)
-        elif isinstance(step, ReadRow):
-            self.read_row(step)
-        elif isinstance(step, WriteRow):
-            self.write_row(step)
-        elif isinstance(step, Length):
-            self.stack(step.stack)
-            self.numbers(step, [])
-        elif isinstance(step, NewStack):
-            count = self.new_rows(step, step.result)
-            self.hold(step.result, [Token(f"row {k} of {step.result}") for k in range(count)])
-            self.computed(step, [], [])
-        elif isinstance(step, ToStack):
-            self.to_stack(step)
-        elif isinstance(step, FromStack):
-            self.from_stack(step)
-        elif isinstance(step, CopyStack):
-            self.copy_stack(step)
-        else:
-            self.numbers(step, [])
+        if not blocks_of(step):
+            self.sees([register.name for register in numbers_of(step)])
+        getattr(self, f"on_{step.kind}", self.plain)(step)
 
-    def numbers(self, step: Step, reads: Sequence[Cell]) -> None:
-        """A step that gives numbers."""
-        self.computed(step, reads, [])
+    def plain(self, step: Step) -> None:
+        """A step that reads values all the time while it writes arrays and gives numbers."""
+        if any(isinstance(value, Stack) for value in defines(step)) or blocks_of(step):
+            self.fail(f"a step of a kind without a rule, {step.kind}")
+        found = [self.stack(value) if isinstance(value, Stack) else self.read(value) for value in reads(step)]
+        cells = [cell for cell in found if isinstance(cell, Cell)]
+        arrays = [value for value in defines(step) if isinstance(value, Array)]
+        targets: list[Cell] = []
+        for array in arrays:
+            target = self.written(array)
+            if any(target is other for other in (*cells, *targets)):
+                self.fail(f"{array} is written to {self.place_of(array)}, which is still read")
+            self.allocated(target, array)
+            targets.append(target)
+        self.computed(step, cells, targets)
         for value in defines(step):
             self.define(value)
+        for array, target in zip(arrays, targets, strict=True):
+            target.content = self.wanted(array)
 
-    def one_result(self, step: Step, result: Array, reads: Sequence[Cell]) -> None:
-        """A step that reads all the time while it writes one array."""
-        cell = self.written(result)
-        if any(cell is other for other in reads):
-            self.fail(f"{result} is written to {self.place_of(result)}, which is still read")
-        self.allocated(cell, result)
-        self.computed(step, reads, [cell])
-        cell.content = self.define(result)
-
-    def kernel(self, step: Kernel) -> None:
+    def on_kernel(self, step: model.Kernel) -> None:
         targets: list[Cell] = []
         for write in step.writes:
             array = write.view.array
@@ -156,16 +86,16 @@ class Steps(State):
         for write, cell in zip(step.writes, targets, strict=True):
             cell.content = self.define(write.view.array)
 
-    def cascade(self, step: Cascade) -> None:
+    def on_cascade(self, step: model.Cascade) -> None:
         for write in step.first.writes:
             if not reads_as_made(write.view, step.second):
                 self.fail(f"of {write.view.array} other rows are read than the one that is there")
-        self.kernel(step.first)
-        self.kernel(step.second)
+        self.on_kernel(step.first)
+        self.on_kernel(step.second)
         for write in step.first.writes:
             self.cell_at(self.place_of(write.view.array), write.view.array).content = None
 
-    def product(self, step: Product) -> None:
+    def on_product(self, step: model.Product) -> None:
         base = None if step.base is None else self.read(step.base)
         cell = self.written(step.result)
         if base is not None:
@@ -185,7 +115,7 @@ class Steps(State):
         self.computed(step, reads, [cell])
         cell.content = self.define(step.result)
 
-    def outside(self, step: Outside) -> None:
+    def on_outside(self, step: model.Outside) -> None:
         reads: list[Cell] = []
         operands: dict[int, RunningStack] = {}
         for position, item in enumerate(step.operands):
@@ -226,10 +156,10 @@ class Steps(State):
             self.hold(result, [Token(f"row {k} of {result}") for k in range(count)])
         self.finished(step, targets)
 
-    def finished(self, step: Outside, targets: Sequence[Cell]) -> None:
+    def finished(self, step: model.Outside, targets: Sequence[Cell]) -> None:
         """The results of an outside call come to their places."""
 
-    def push(self, step: Push) -> None:
+    def on_push(self, step: model.Push) -> None:
         running = self.stack(step.stack)
         source: Cell | None = None
         content: Content
@@ -263,7 +193,7 @@ class Steps(State):
         place = self.place_of(array)
         return place.kind not in ("slot", "row") or self.pointers[place].is_valid
 
-    def pop(self, step: Pop) -> None:
+    def on_pop(self, step: model.Pop) -> None:
         running = self.stack(step.stack)
         rows = self.rows[running.version]
         cell = running.pop()
@@ -297,11 +227,11 @@ class Steps(State):
         self.got_row(step, cell, target)
         target.content = token
 
-    def underflow(self, step: Pop) -> Cell:
+    def underflow(self, step: model.Pop) -> Cell:
         """A row is popped where there is none: where nobody counts iterations, any row."""
         return Cell()
 
-    def indexed(self, step: ReadRow | WriteRow) -> tuple[RunningStack, list[Any], int | None]:
+    def indexed(self, step: model.ReadRow | model.WriteRow) -> tuple[RunningStack, list[Any], int | None]:
         """The stack with its rows in one block, their contents, the first first, and which is meant."""
         running = self.stack(step.stack)
         running.gather()
@@ -309,7 +239,7 @@ class Steps(State):
         rows = list(listed(self.rows[running.version]))[::-1]
         return running, rows, self.row_index(step, len(rows))
 
-    def read_row(self, step: ReadRow) -> None:
+    def on_read_row(self, step: model.ReadRow) -> None:
         running, _, index = self.indexed(step)
         cell = Cell() if index is None else list(running.cells())[index]
         if isinstance(step.row, Array):
@@ -323,7 +253,7 @@ class Steps(State):
         for register in step.row:
             self.define(register)
 
-    def write_row(self, step: WriteRow) -> None:
+    def on_write_row(self, step: model.WriteRow) -> None:
         running, rows, index = self.indexed(step)
         source = self.read(step.row.array) if isinstance(step.row, View) else None
         content = Token(f"row of {step.result}", tuple(self.iterations))
@@ -339,14 +269,19 @@ class Steps(State):
         target.content = content
         self.updated(running, step.stack, step.result, functools.reduce(lambda below, row: (row, below), rows, ()))
 
-    def to_stack(self, step: ToStack) -> None:
+    def on_new_stack(self, step: model.NewStack) -> None:
+        count = self.new_rows(step, step.result)
+        self.hold(step.result, [Token(f"row {k} of {step.result}") for k in range(count)])
+        self.computed(step, [], [])
+
+    def on_to_stack(self, step: model.ToStack) -> None:
         if not step.rows.is_dense or self.plan.rows[step.result] != step.rows.shape[1:]:
             self.fail(f"the rows of {step.rows.array} are not those of {step.result}")
         self.computed(step, [self.read(step.rows.array)], [])
         count = self.new_rows(step, step.result)
         self.hold(step.result, [Token(f"row {k} of {step.result}", tuple(self.iterations)) for k in range(count)])
 
-    def from_stack(self, step: FromStack) -> None:
+    def on_from_stack(self, step: model.FromStack) -> None:
         running = self.stack(step.stack)
         running.gather()
         self.check_rows(running)
@@ -363,7 +298,7 @@ class Steps(State):
         self.got_rows(step, sources, target)
         target.content = self.define(step.result)
 
-    def copy_stack(self, step: CopyStack) -> None:
+    def on_copy_stack(self, step: model.CopyStack) -> None:
         running = self.stack(step.stack)
         handle = self.handle_of(step.result)
         if handle == self.handle_of(step.stack):

@@ -23,9 +23,6 @@ from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
 from ctrlgrad.errors import UserInputError
 
-_KINDS = {"f": "f32", "d": "f64", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
-_KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
-_KINDS |= {"F": "c64", "D": "c128"}
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
 
 
@@ -46,7 +43,7 @@ class Products:
 
     def pack(self, b: np.ndarray) -> np.ndarray:
         """The right operand (float32 or float64, any strides) as `matmul_packed` reads it."""
-        kind = _KINDS[b.dtype.char]
+        kind = real.KINDS[b.dtype.char]
         (k, n), packed = b.shape, np.empty(self.packed_elements(b.dtype, *b.shape), b.dtype)
         routine = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)
         routine(self.symbols[f"cg_pack_b_{kind}"])(packed.ctypes.data, b.ctypes.data, *_strides(b), k, n)
@@ -61,14 +58,14 @@ class Products:
         (m, k), n = a.shape, b.shape[1]
         if a.dtype.char in self.reals:
             self._need(a.dtype, m, n, False, _strides(b)[1] == 1)
-        self._gemm(f"cg_gemm_{_KINDS[a.dtype.char]}", a, b.ctypes.data, _strides(b), out, (m, n, k), accumulate)
+        self._gemm(f"cg_gemm_{real.KINDS[a.dtype.char]}", a, b.ctypes.data, _strides(b), out, (m, n, k), accumulate)
         return out
 
     def matmul_packed(self, a: np.ndarray, packed: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
         """As `matmul`, the right operand having been packed by `pack`."""
         (m, k), n = a.shape, out.shape[1]
         self._need(a.dtype, m, n, True)
-        name = f"cg_gemm_packed_{_KINDS[a.dtype.char]}"
+        name = f"cg_gemm_packed_{real.KINDS[a.dtype.char]}"
         self._gemm(name, a, packed.ctypes.data, (0, 0), out, (m, n, k), accumulate)
         return out
 
@@ -105,7 +102,7 @@ class Products:
         return self._solve("triangular_solve_small" if small else "triangular_solve", a, b, int(lower), int(unit))
 
     def _solve(self, name: str, a: np.ndarray, b: np.ndarray, *more: int) -> tuple[np.ndarray, int]:
-        kind, x, (n, r) = _KINDS[a.dtype.char], np.empty(b.shape, b.dtype), b.shape
+        kind, x, (n, r) = real.KINDS[a.dtype.char], np.empty(b.shape, b.dtype), b.shape
         scratch = np.empty(self._bytes(name, a.dtype, n, r), np.uint8)
         routine = _prototype("pnpnnpnnnnp" + "n" * len(more), ctypes.c_int64)(self.symbols[f"cg_{name}_{kind}"])
         operands = (a.ctypes.data, *_strides(a), b.ctypes.data, *_strides(b))
@@ -115,7 +112,7 @@ class Products:
         """The lower factor of a, of which the lower triangle is read, and the status."""
         self._need_for(a, small)
         name = "cholesky_small" if small else "cholesky"
-        kind, x, n = _KINDS[a.dtype.char], np.empty(a.shape, a.dtype), len(a)
+        kind, x, n = real.KINDS[a.dtype.char], np.empty(a.shape, a.dtype), len(a)
         scratch = np.empty(self._bytes(name, a.dtype, n), np.uint8)
         routine = _prototype("pnpnnnp", ctypes.c_int64)(self.symbols[f"cg_{name}_{kind}"])
         return x, routine(x.ctypes.data, _strides(x)[0], a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
@@ -127,13 +124,13 @@ class Products:
 
     def pivots(self, a: np.ndarray) -> tuple[np.ndarray, int]:
         """Numbers whose product is the determinant of a, and the status."""
-        kind, x, n = _KINDS[a.dtype.char], np.empty(len(a), a.dtype), len(a)
+        kind, x, n = real.KINDS[a.dtype.char], np.empty(len(a), a.dtype), len(a)
         scratch = np.empty(self._bytes("pivots", a.dtype, n), np.uint8)
         routine = _prototype("ppnnnp", ctypes.c_int64)(self.symbols[f"cg_pivots_{kind}"])
         return x, routine(x.ctypes.data, a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
 
     def _bytes(self, name: str, dtype: Any, *sizes: int) -> int:
-        symbol = f"cg_{name}_scratch_{_KINDS[np.dtype(dtype).char]}"
+        symbol = f"cg_{name}_scratch_{real.KINDS[np.dtype(dtype).char]}"
         found: int = _prototype("n" * len(sizes), ctypes.c_int64)(self.symbols[symbol])(*sizes)
         return found
 

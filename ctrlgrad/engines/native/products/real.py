@@ -15,6 +15,10 @@ from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.target import Target
 from ctrlgrad.records import record
 
+KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
+KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
+"""The names that routines have for elements, by NumPy's characters."""
+
 
 @record
 class Real:
