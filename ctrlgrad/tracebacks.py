@@ -32,6 +32,12 @@ def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
         traceback = traceback.tb_next
 
 
+def _is_raised_by_user(error: BaseException) -> bool:
+    """Whether the innermost frame is the user's."""
+    *_, last = _parts(error.__traceback__) if error.__traceback__ is not None else (None,)
+    return last is None or is_users_frame(last.tb_frame)
+
+
 def shorten(error: BaseException) -> None:
     """Take the library's frames out of an error's traceback, and of those of its causes."""
     if os.environ.get("CTRLGRAD_TRACEBACK") == "full":
@@ -40,11 +46,14 @@ def shorten(error: BaseException) -> None:
     chain: BaseException | None = error
     while chain is not None and id(chain) not in seen:
         seen.add(id(chain))
-        parts = list(_parts(chain.__traceback__))
-        is_defect = not isinstance(chain, CtrlgradError) and parts and not is_users_frame(parts[-1].tb_frame)
-        if not is_defect:
+        if isinstance(chain, CtrlgradError) or _is_raised_by_user(chain):
             chain.__traceback__ = of_user(chain.__traceback__)
-        chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+        below = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+        is_shown = below is not None and (isinstance(below, CtrlgradError) or _is_raised_by_user(below))
+        if isinstance(chain, CtrlgradError) and not is_shown:
+            # An error of the library's own, which this one explains.
+            chain.__cause__, chain.__suppress_context__, below = None, True, None
+        chain = below
 
 
 def _hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

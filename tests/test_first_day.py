@@ -65,3 +65,21 @@ def test_functions_are_copied() -> None:
 def test_a_string_in_a_pytree_is_shown_by_its_value() -> None:
     with pytest.raises(TypeMismatchError, match="'a long name"):
         cg.grad(lambda x: x)("a long name")
+
+
+COUNT = 0
+
+
+def counted(xs: Any) -> Any:
+    global COUNT
+    total = 0.0
+    for x in xs:
+        COUNT = COUNT + 1
+        total = total + x
+    return total
+
+
+def test_a_global_is_not_assigned_in_a_loop_that_is_converted() -> None:
+    with pytest.raises(CtrlgradError, match="global COUNT, beside a loop,"):
+        cg.function(counted, autograph=True)(np.ones(3))
+    assert COUNT == 0

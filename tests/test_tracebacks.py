@@ -46,6 +46,14 @@ def test_a_traceback_has_the_users_frames_alone(tmp_path: Path, wrong: str) -> N
     assert "in body" in text
 
 
+def test_a_cause_within_the_library_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text("import ctrlgrad as cg\n@cg.function(autograph=True)\ndef f(x):\n    return (y := x)\n")
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    assert "autograph cannot convert f" in done.stderr
+    assert {Path(file).name for file in files(done.stderr)} == {"program.py"} and "Unconvertible" not in done.stderr
+
+
 def test_the_environment_asks_for_all_frames(tmp_path: Path) -> None:
     text = shown(tmp_path, LIBRARY_MISTAKE, CTRLGRAD_TRACEBACK="full")
     assert any("ctrlgrad" in Path(file).parts for file in files(text))
