@@ -38,6 +38,7 @@ with kept_objects():
     from ctrlgrad.numpy import ndarray as Array
     from ctrlgrad.options import options
     from ctrlgrad.signature import TensorSpec
+    from ctrlgrad.tracebacks import install as _install
     from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
     from ctrlgrad.transforms.closures import closure_convert, custom_gradient
     from ctrlgrad.transforms.custom_jvp import custom_jvp
@@ -50,6 +51,8 @@ with kept_objects():
     from ctrlgrad.transforms.jvp import jvp
     from ctrlgrad.transforms.linearize import linear_transpose, linearize
     from ctrlgrad.transforms.vmap import vmap
+
+_install()
 
 # As they are called in JAX.
 jit = function

@@ -84,6 +84,19 @@ class Function:
         new.traces, new._cache, new._known, new._lock = 0, Recent(SIGNATURES), KnownCalls(), forks.recursive_lock()
         return new
 
+    def __reduce__(self) -> Any:
+        raise TypeMismatchError(
+            f"pickle: {self.name} is a function of ctrlgrad, and what was traced and compiled has no pickled form",
+            source=here(),
+            got=type(self).__name__,
+            hint="pickle the arguments, and apply ctrlgrad.function or the transform again where they are read",
+        )
+
+    def __copy__(self) -> Function:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 

@@ -39,14 +39,21 @@ _INSTALLED = tuple(
     )
 )
 # The model of `ctrlgrad train` is written as a user writes his.
-_AS_USER = os.path.join(_PACKAGE, "train", "")
+_AS_USER = tuple(os.path.join(_PACKAGE, "train", name) for name in ("model.py", "decoder.py"))
 # Libraries that call back into this one with what the user handed to them.
 _LIBRARIES = ("numpy", "scipy")
 _PUBLIC = ("fft", "linalg", "special", "stats", "signal", "optimize", "integrate", "interpolate")
 _MACHINERY = (
     *(
         os.sep + name + os.sep
-        for name in ("optree", "typer", "click", *_LIBRARIES, os.path.join("jax", "_src"), os.path.join("site-packages", "torch"))
+        for name in (
+            "optree",
+            "typer",
+            "click",
+            *_LIBRARIES,
+            os.path.join("jax", "_src"),
+            os.path.join("site-packages", "torch"),
+        )
     ),
     *("<frozen ", "functools.py", "contextlib.py", os.path.join("bin", "ctrlgrad")),
 )
@@ -136,17 +143,30 @@ def read_from(source: Source | None) -> Iterator[None]:
         _READ.reset(token)
 
 
+def is_users_frame(frame: FrameType) -> bool:
+    """Whether a frame runs neither the library's code nor that of what stands between it and the user's."""
+    file = frame.f_code.co_filename
+    # A method that `dataclasses` writes for a class of the library has no file.
+    is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")
+    return not is_own(file) and not is_written and not any(part in file for part in _MACHINERY)
+
+
 def user_frame() -> FrameType | None:
     """The innermost frame outside the library, or None when there is none."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        # A method that `dataclasses` writes for a class of the library has no file.
-        is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")
-        if not is_own(file) and not is_written and not any(part in file for part in _MACHINERY):
-            return frame
+    while frame is not None and not is_users_frame(frame):
         frame = frame.f_back
-    return None
+    return frame
+
+
+def called_function(package: str) -> str | None:
+    """The name of the function of a package that the user's line has called; None where it is another's."""
+    user, called = user_frame(), None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not user and frame is not None:
+        called, frame = frame, frame.f_back
+    is_its = called is not None and str(called.f_globals.get("__name__")).startswith(package)
+    return called.f_code.co_name if called is not None and is_its else None
 
 
 def in_converted_code() -> bool:

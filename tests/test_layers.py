@@ -45,6 +45,7 @@ LAYERS = {
     "function": 6,
     "known_calls": 6,
     "results": 6,
+    "tracebacks": 6,
     "signature": 6,
     "transforms": 6,
     "debug": 6,
@@ -83,7 +84,7 @@ FURTHER = {
     "interop": {"lax", "random", "verify"},
     "nn": {"lax", "random", "scipy"},
     "random": {"scipy"},
-    "train": {"nn", "optim", "verify"},
+    "train": {"nn", "optim", "random", "verify"},
     "demos": {"scipy"},
     "cli": {"nn", "optim", "train", "verify", "interop", "demos"},
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from safetensors.numpy import load_file
+
+from ctrlgrad.train.checkpoint import read
 
 KEYS = [
     "validation_bits_per_char",
@@ -31,7 +32,7 @@ def numbers(result):
 
 def assert_same_numbers(a, b):
     assert numbers(a) == numbers(b)
-    tensors, others = load_file(a.out / "checkpoint.safetensors"), load_file(b.out / "checkpoint.safetensors")
+    tensors, others = (read(run.out / "checkpoint.safetensors").tensors for run in (a, b))
     assert tensors.keys() == others.keys()
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(tensor, others[name], err_msg=name)

@@ -64,6 +64,11 @@ class _Canonical(ast.NodeTransformer):
 
     def _inside(self, node: ast.FunctionDef | ast.Lambda) -> Any:
         arguments = (*node.args.posonlyargs, *node.args.args)
+        found = list(ast.walk(node))
+        outside = next((part for part in found if isinstance(part, ast.Global)), None)
+        if outside is not None and any(isinstance(part, ast.For | ast.While) for part in found):
+            # A loop carries local variables: a value of one iteration would stay in the global after the trace.
+            raise self._refuse(outside, f"global {', '.join(outside.names)}, beside a loop,")
         self.first_argument.append(arguments[0].arg if arguments else None)
         self.generic_visit(node)
         self.first_argument.pop()

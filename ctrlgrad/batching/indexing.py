@@ -116,7 +116,9 @@ def _own_slices(batcher: Batcher, node: Node, first: int) -> Sequence[Lane] | No
 
 def _shown(item: Item) -> str:
     if isinstance(item, slice):
-        return ":".join("" if part is None else str(part) for part in (item.start, item.stop))
+        # A bound that is a value of the program has no number.
+        shown = {None: "", DYNAMIC: "t"}
+        return ":".join(shown.get(part, str(part)) for part in (item.start, item.stop))
     return str(item)
 
 

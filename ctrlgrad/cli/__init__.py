@@ -1,5 +1,6 @@
-"""The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives, `profile` shows
-where a loop's bytes are, `demo` runs a recipe and draws what it found, `doctor` tells what works here.
+"""The command `ctrlgrad`: `train` is the main job, `sample` and `evaluate` use a model that it made, `graph` prints
+graphs, `verify` checks derivatives, `profile` shows where a loop's bytes are, `demo` runs a recipe and draws what it
+found, `doctor` tells what works here.
 
 This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
 """
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ctrlgrad.cli.choices import CellName, EngineName, OptimiserName, PrecisionName, ScheduleName, TokenName
 
 app = typer.Typer(
     help="Automatic differentiation of programs with data-dependent control flow.",
@@ -46,25 +48,6 @@ def _options(
     pass
 
 
-class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values print as plain text everywhere
-    """What layers there are; a test holds it true to `ctrlgrad.train.layers`."""
-
-    lstm = "lstm"
-    gru = "gru"
-    rnn = "rnn"
-    transformer = "transformer"
-
-
-class EngineName(str, Enum):  # noqa: UP042  as above
-    """What runs the training step; a test holds it true to `ctrlgrad.train.settings`."""
-
-    auto = "auto"
-    dataflow = "dataflow"
-    native = "native"
-    reference = "reference"
-    cuda = "cuda"
-
-
 @app.command()
 def train(
     context: typer.Context,
@@ -74,6 +57,30 @@ def train(
     batch: Annotated[int, typer.Option(min=1, help="Lines in a batch.")] = 32,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the parameters' first values and the order of lines.")] = 0,
+    embedding: Annotated[int, typer.Option(min=1, help="Size of a token's vector.")] = 64,
+    tokens: Annotated[TokenName, typer.Option(help="What a line is split into.")] = TokenName.character,
+    vocabulary: Annotated[int, typer.Option(min=0, help="The most kinds of tokens, by frequency; 0 for all.")] = 0,
+    line_limit: Annotated[int, typer.Option(min=0, help="Longer lines become several; 0 for no limit.")] = 256,
+    buckets: Annotated[bool, typer.Option("--buckets", help="Lines of like length in one batch.")] = False,
+    optimiser: Annotated[OptimiserName, typer.Option(help="By its name in ctrlgrad.optim.")] = OptimiserName.adam,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="The highest rate.", show_default="0.01, of a transformer 0.003")
+    ] = None,
+    schedule: Annotated[ScheduleName, typer.Option(help="How the rate falls, to a tenth.")] = ScheduleName.cosine,
+    schedule_steps: Annotated[
+        int | None, typer.Option(min=1, help="The step at which the schedule ends.", show_default="--steps")
+    ] = None,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps in which the rate rises.")] = 20,
+    clip: Annotated[float, typer.Option(min=0.0, help="The largest norm of all gradients; 0 for any.")] = 1.0,
+    weight_decay: Annotated[float, typer.Option(min=0.0, help="The share of the weights that decays.")] = 0.0,
+    dropout: Annotated[float, typer.Option(min=0.0, help="The share of each layer's input that is dropped.")] = 0.0,
+    truncate: Annotated[int, typer.Option(min=0, help="Steps through which gradients go back; 0 for all.")] = 0,
+    precision: Annotated[PrecisionName, typer.Option(help="Dtype of the parameters.")] = PrecisionName.float32,
+    validation_interval: Annotated[
+        int | None, typer.Option(min=1, help="Steps between validations.", show_default="five in a run")
+    ] = None,
+    patience: Annotated[int, typer.Option(min=0, help="End after so many validations without a better one.")] = 0,
+    checkpoint_interval: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 50,
     engine: Annotated[
         EngineName, typer.Option(help="What runs the steps; auto: native, with --pipeline dataflow.")
     ] = EngineName.auto,
@@ -97,6 +104,12 @@ def train(
             show_default="the language reference inside Python",
         ),
     ] = None,
+    validation: Annotated[
+        Path | None,
+        typer.Option(
+            parser=_path, metavar="FILE", help="A text for validation.", show_default="every tenth distinct line"
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +124,7 @@ def train(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary alone, as JSON.")] = False,
 ) -> None:
-    """Train a character model on lines of text; the loss is one data-dependent loop.
+    """Train a model on lines of text; the loss is one data-dependent loop.
 
     With mpirun -n N in front (needs the extra mpi), N processes share every batch, or with --pipeline the layers, and
     the run is the same.
@@ -120,14 +133,55 @@ def train(
     """
     from ctrlgrad.cli.errors import reported  # loads rich and the library
     from ctrlgrad.cli.train import Request, train_and_report
+    from ctrlgrad.train.settings import Settings
 
     with reported():
-        numbers = {"hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
-        options = {"cell": cell.value, "engine": engine.value, "memory_budget": memory_budget, **numbers}
-        options["pipeline"] = pipeline
+        options = {name: getattr(context.params[name], "value", context.params[name]) for name in Settings.__slots__}
         sources = {name: context.get_parameter_source(name) for name in options}
         given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-        train_and_report(Request(options, given, text, out, resume, verify, json, profile))
+        train_and_report(Request(options, given, text, out, validation, resume, verify, json, profile))
+
+
+_RUN = typer.Argument(parser=_path, metavar="RUN", help="The folder of a run of ctrlgrad train.")
+_BEST = typer.Option("--best", help="The step with the best validation, not the last.")
+
+
+@app.command()
+def sample(
+    run: Annotated[Path, _RUN],
+    prompt: Annotated[str, typer.Option(help="How each line begins.")] = "",
+    temperature: Annotated[float, typer.Option(help="Below 1 likelier lines, above it more surprising ones.")] = 1.0,
+    count: Annotated[int, typer.Option(min=1, help="Number of lines.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the lines.")] = 0,
+    best: Annotated[bool, _BEST] = False,
+) -> None:
+    """Print lines that a trained model writes.
+
+    Exit codes: 0 done; 2 there is no such run, or it cannot be used.
+    """
+    from ctrlgrad.cli.errors import reported
+    from ctrlgrad.cli.train import sample_and_report
+
+    with reported():
+        sample_and_report(run, prompt, temperature, count, seed, best)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, _RUN],
+    file: Annotated[Path, typer.Argument(parser=_path, metavar="FILE", help="A text file in UTF-8.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    best: Annotated[bool, _BEST] = False,
+) -> None:
+    """Print the bits per token and the perplexity of a text under a trained model, each line's end counted as a token.
+
+    Exit codes: 0 done; 2 there is no such run or text.
+    """
+    from ctrlgrad.cli.errors import reported
+    from ctrlgrad.cli.train import evaluate_and_report
+
+    with reported():
+        evaluate_and_report(run, file, json, best)
 
 
 @app.command()

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from ctrlgrad import tree
 from ctrlgrad.cli.errors import ending_of, print_ending
-from ctrlgrad.errors import GradientMismatch
+from ctrlgrad.errors import GradientMismatch, MemoryBudgetError
 from ctrlgrad.memory.sizes import parse_size
 from ctrlgrad.mpi.launch import join, number_of_ranks
-from ctrlgrad.train import checkpoint, corpus, folder, metrics, trainer
+from ctrlgrad.train import checkpoint, corpus, folder, metrics, text, trainer
 from ctrlgrad.train.checkpoint import Saved
 from ctrlgrad.train.folder import CHECKPOINT, PLOT
+from ctrlgrad.train.memory import enough
 from ctrlgrad.train.metrics import Step, Summary
 from ctrlgrad.train.ranks import Alone, DataParallel, Ranks
 from ctrlgrad.train.settings import Settings
+from ctrlgrad.train.text import Trained
 from ctrlgrad.train.trainer import Job
-from ctrlgrad.train.verification import Comparison, compare_with_jax, next_gradient
+from ctrlgrad.train.verification import Comparison, compare_with_jax, needed_judge, next_gradient
 
 SAMPLES = 3
 # A smoothed figure: each step's weight in what the progress bar shows.
@@ -42,6 +46,7 @@ class Request:
     given: Collection[str]
     text: Path | None
     out: Path | None
+    validation: Path | None = None
     resume: bool = False
     verify: bool = False
     as_json: bool = False
@@ -56,22 +61,35 @@ def train_and_report(request: Request) -> None:
     with _processes() as ranks, ExitStack() as stack:
         # Where mpirun's output goes, the ranks cannot tell: it gives them a terminal of its own.
         console = Console(quiet=request.as_json or ranks.rank > 0, force_terminal=False if ranks.size > 1 else None)
-        job = _job(request, ranks, stack)
+        if request.verify:
+            needed_judge()  # what is missing is told before anything is read or made
+        job, settings = _job(request, ranks, stack)
         console.print(_headline(job), highlight=False)
+        for line in job.task.corpus.report:
+            console.print(line, highlight=False)
+        if job.state.step and settings.steps > settings.schedule_end:
+            end = f"The learning rate's schedule ends at step {settings.schedule_end}: later steps have its last rate."
+            console.print(f"{end} A longer --schedule-steps changes the steps from here on.", highlight=False)
         if request.verify:
             grads = next_gradient(job)
             verified = job.ranks.from_first(lambda: _verified(job, grads, console, request.as_json))
             job = job.with_verified(bool(verified))
-        with _progress(console, job) as on_step:
-            summary, state = trainer.run(job, on_step)
+        try:
+            with _progress(console, job) as on_step:
+                summary, state = trainer.run(job, on_step)
+        except MemoryBudgetError as error:
+            raise _with_enough(error, job) from None
         if ranks.rank > 0:
             return
         if request.as_json:
             typer.echo(summary.json())
             return
         _print_summary(console, job, summary)
+        # One line is written on the processor, wherever the parameters lie.
+        params = tree.map(np.asarray, state.params)
+        trained = Trained(job.task.model, params, job.task.corpus.vocabulary, settings, state.step)
         for number in range(SAMPLES):
-            console.print(Text("  " + trainer.sample(job, state.params, number)), soft_wrap=True)
+            console.print(Text("  " + trained.sample(seed=number)), soft_wrap=True)
 
 
 @contextmanager
@@ -93,7 +111,7 @@ def _processes() -> Iterator[Ranks]:
         watch.fail(ending_of(error))
 
 
-def _job(request: Request, ranks: Ranks, stack: ExitStack) -> trainer.Job:
+def _job(request: Request, ranks: Ranks, stack: ExitStack) -> tuple[Job, Settings]:
     """The run that is asked for; the stack holds its folder.
 
     Rank 0 goes first, so that what is wrong with the options, the folder or the text is found, and told, by it alone. A
@@ -110,23 +128,53 @@ def _job(request: Request, ranks: Ranks, stack: ExitStack) -> trainer.Job:
         if request.resume:
             saved = checkpoint.read(out / CHECKPOINT)
             settings = saved.identity.settings.continued(_given(request))
-        text = str(request.text.absolute()) if request.text is not None else saved.identity.text if saved else None
-        lines = corpus.load(None if text is None else Path(text), settings.batch)
-        return json.dumps({"settings": settings.as_dict(), "text": text, "out": str(out)}).encode()
+        texts = []
+        for given, kept in ((request.text, "text"), (request.validation, "validation_text")):
+            before = getattr(saved.identity, kept) if saved else None
+            texts.append(str(given.absolute()) if given is not None else before)
+        lines = _loaded(texts, settings)
+        return json.dumps({"settings": settings.as_dict(), "texts": texts, "out": str(out)}).encode()
 
     found = json.loads(ranks.from_first(first))
-    settings, text = Settings(**found["settings"]), found["text"]
+    settings, texts = Settings(**found["settings"]), found["texts"]
     if lines is None:
-        lines = corpus.load(None if text is None else Path(text), settings.batch)
+        lines = _loaded(texts, settings)
     ranks.check_same("options and text", repr((sorted(request.options.items()), lines.fingerprint)).encode())
-    return trainer.prepare(
+    job = text.prepare(
         settings,
         lines,
-        text,
+        texts[0],
         Path(found["out"]),
         saved=saved,
         is_profiled=request.profile,
         ranks=ranks.by_layers() if settings.pipeline else ranks,
+        validation_text=texts[1],
+    )
+    return job, settings
+
+
+def _loaded(texts: Sequence[str | None], settings: Settings) -> corpus.Corpus:
+    paths = [None if path is None else Path(path) for path in texts]
+    return corpus.load(paths[0], settings.batch, settings.reading, paths[1])
+
+
+def _with_enough(error: MemoryBudgetError, job: Job) -> MemoryBudgetError:
+    """The error, with a budget in which the longest lines of the text were tried."""
+    task, limit = job.task, job.memory_budget
+    if limit is None or job.ranks.size > 1:
+        return error
+    longest = task.longest().arguments
+
+    def run() -> None:
+        task.value_and_grad(job.state.params, *longest)
+        task.model.line_bits_of(job.state.params, *longest[:2])
+
+    size = -(-enough(limit, run) // 1024)
+    return MemoryBudgetError(
+        f"--memory-budget: {limit} bytes are too little ({error.problem})",
+        expected=f"--memory-budget {size}KiB or more: tried with the longest lines of this text",
+        got=error.got,
+        hint=f"--memory-budget {size}KiB, a smaller --batch or --hidden, or a smaller --line-limit",
     )
 
 
@@ -139,6 +187,25 @@ def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
             typer.echo(_nothing_trained(job).json())
         raise GradientMismatch(f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained")
     return b"agrees"
+
+
+def sample_and_report(run: Path, prompt: str, temperature: float, count: int, seed: int, best: bool) -> None:
+    """Print lines that the model of a run writes."""
+    trained = text.load(run, best)
+    for number in range(count):
+        typer.echo(trained.sample(prompt, temperature, seed + number))
+
+
+def evaluate_and_report(run: Path, file: Path, as_json: bool, best: bool) -> None:
+    """Print the figures of a text under the model of a run."""
+    figures = text.load(run, best).evaluate(file)
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+        return
+    typer.echo(
+        f"{figures['bits_per_token']:.4f} bits per token, perplexity {figures['perplexity']:.4f}; "
+        f"{figures['tokens']:,} tokens, of which the vocabulary lacks {figures['unknown']:,}"
+    )
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:
@@ -161,12 +228,12 @@ def _given(request: Request) -> dict[str, Any]:
 
 
 def _headline(job: Job) -> str:
-    s, c = job.settings, job.corpus
+    s, c = job.task.settings, job.task.corpus
     shape = f"{s.layers} x {s.cell} of {s.hidden}" if s.layers > 1 else f"{s.cell} of {s.hidden}"
     start = f" from step {job.state.step}" if job.state.step else ""
     over = f" over {job.ranks.size} ranks" if job.ranks.size > 1 else ""
     if s.pipeline:
-        over += f", layers on {', '.join(dict.fromkeys(job.model.places))}"
+        over += f", layers on {', '.join(dict.fromkeys(job.task.model.places))}"
     return (
         f"Training {shape} on {len(c.train)} lines ({c.symbols} symbols), {s.batch} a step{over}, "
         f"{s.steps} steps{start}; {len(c.validation)} lines for validation. Results go to {job.out}"
@@ -185,7 +252,7 @@ def _progress(console: Console, job: Job) -> Iterator[trainer.OnStep]:
     """A progress bar; where the output is no terminal, a line for every tenth of the run."""
     bits: float | None = None
     characters, seconds, is_timed = 0.0, 0.0, False
-    total = job.settings.steps
+    total = job.steps
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal or console.quiet) as progress:
         task = progress.add_task("", total=total, completed=job.state.step, figures="")
@@ -206,12 +273,13 @@ def _progress(console: Console, job: Job) -> Iterator[trainer.OnStep]:
 
 
 def _size(count: int | None) -> str:
-    return "" if count is None else f"peak {count / 2**20:,.0f} MiB"
+    return "" if count is None else f"process peak {count / 2**20:,.0f} MiB"
 
 
 def _print_summary(console: Console, job: Job, summary: Summary) -> None:
+    kind = job.task.settings.tokens
     table = Table(title=f"{summary.steps} steps in {summary.seconds:.1f} s", title_justify="left")
-    table.add_column("bits per character")
+    table.add_column(f"bits per {kind}")
     table.add_column("", justify="right")
     table.add_row("unigram entropy of the text", f"{summary.unigram_bits_per_char:.4f}")
     table.add_row("bigram entropy of the text", f"{summary.bigram_bits_per_char:.4f}")
@@ -242,8 +310,8 @@ def _table(comparison: Comparison) -> Table:
 def _nothing_trained(job: Job) -> Summary:
     return Summary(
         validation_bits_per_char=None,
-        unigram_bits_per_char=job.corpus.unigram_bits_per_char(),
-        bigram_bits_per_char=job.corpus.bigram_bits_per_char(),
+        unigram_bits_per_char=job.task.levels()[0],
+        bigram_bits_per_char=job.task.levels()[1],
         steps=job.state.step,
         seconds=job.state.seconds,
         characters_per_second=0.0,

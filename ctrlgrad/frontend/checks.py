@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,9 +59,9 @@ def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str],
         ) from error
 
 
-def check_leaves(what: str, leaves: Sequence[Any]) -> None:
-    """Refuse results that are no arrays or numbers."""
-    for leaf in leaves:
+def check_leaves(what: str, leaves: Sequence[Any], paths: Sequence[str] | None = None) -> None:
+    """Refuse results that are no arrays or numbers; the error names the leaf by its path, where there are paths."""
+    for position, leaf in enumerate(leaves):
         try:
             type_of(leaf)
         except NumberOverflowError:
@@ -70,7 +71,7 @@ def check_leaves(what: str, leaves: Sequence[Any]) -> None:
                 f"{what}: a leaf is not an array or a number",
                 source=here(),
                 expected="pytrees of arrays, numbers and traced tensors",
-                got=f"{type(leaf).__name__}",
+                got=("" if paths is None else f"{paths[position]}: ") + f"{reprlib.repr(leaf)}, {type(leaf).__name__}",
                 hint=how_to_pass(leaf),
             ) from error
 

@@ -7,13 +7,13 @@ functions are NumPy's own arrays, so that a call costs nothing for it; `ctrlgrad
 any array, without a copy.
 
 Their values never change, as in a trace: `acc += x` gives `acc` a new array, on which no other name of the old one
-depends, and an assignment to a part is refused. NumPy's own arrays (`np.array(x)` makes one) stay as writable as ever,
-and so are `x.copy()` and other arrays that NumPy's functions make and fill.
+depends, and an assignment to a part is refused. NumPy's own arrays (`np.array(x)` makes one) stay as writable as ever.
 """
 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +23,7 @@ from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.advice import SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
+from ctrlgrad.source import here, user_frame
 
 
 class Array(np.ndarray):
@@ -53,13 +53,12 @@ class Array(np.ndarray):
         return FUNCTIONS["getitem"](np.asarray(self), key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        # NumPy's functions fill arrays of this class that they have made themselves.
-        if not self.flags.writeable:
+        if _is_users():
             raise _unchanged("item assignment", "x = x.at[index].set(value), or .add(value)")
         super().__setitem__(key, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not self.flags.writeable:
+        if _is_users():
             hint = SET_BY.get(name, "keep the value in a variable of its own")
             raise _unchanged(f"x.{name} = ...", hint)
         super().__setattr__(name, value)
@@ -68,13 +67,19 @@ class Array(np.ndarray):
         if return_scalar or not array.ndim:
             plain = np.asarray(array)
             return plain[()] if return_scalar else plain
-        return concrete(np.asarray(array))
+        # Not made read-only: NumPy's functions compute in place in what an operator has given them.
+        return array.view(Array)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
 
     def __reduce__(self) -> Any:
         return np.asarray(self).__reduce__()
+
+
+def _is_users() -> bool:
+    """Whether the user's code does what this is asked in, and not a function of NumPy's on an array of its own."""
+    return user_frame() is sys._getframe(2)
 
 
 def _unchanged(shown: str, hint: str) -> TracingError:
@@ -93,7 +98,7 @@ def _rebinding(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
 def _refused(name: str) -> Callable[..., Any]:
     def method(self: Array, *args: Any, **kwargs: Any) -> Any:
-        if self.flags.writeable:  # NumPy's sort sorts a copy
+        if not _is_users():  # NumPy's sort sorts a copy
             return getattr(np.ndarray, name)(self, *args, **kwargs)
         raise _unchanged(f"x.{name}(...)", instead_of(name).replace("a traced tensor", "an array"))
 

@@ -112,6 +112,9 @@ class Tensor:
         return f"Tensor({self.value.type}{', ' + self.value.hint if self.value.hint else ''})"
 
     def __format__(self, spec: str) -> str:
+        if spec:
+            hint = f"ctrlgrad.debug.print('{{x:{spec}}}', x=x) prints the number when the program runs"
+            raise self._concrete("formatting it (an f-string)", hint)
         return repr(self)
 
     # What needs a concrete number is refused with advice.
@@ -138,8 +141,14 @@ class Tensor:
             return bool(number)
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
-            instead_of_bool(),
+            instead_of_bool() + self._as_flag(),
         )
+
+    def _as_flag(self) -> str:
+        """Advice of an argument that may be meant as a flag of Python's."""
+        if self.value not in self.builder.inputs or self.dtype.kind not in "bi" or not self.value.hint.isidentifier():
+            return ""
+        return f";\nof a flag that Python decides on, ctrlgrad.function(static_argnames={self.value.hint!r})"
 
     def __hash__(self) -> int:
         raise self._concrete(

@@ -21,6 +21,7 @@ from ctrlgrad.source import here
 class GradientTransformation(NamedTuple):
     """A pair of functions: `init(params) -> state` and `update(grads, state, params) -> (updates, state)`.
 
+    >>> from ctrlgrad.optim import sgd
     >>> init, update = sgd(0.5)
     >>> updates, state = update([np.array([2.0])], init([np.array([1.0])]))
     >>> updates
@@ -218,6 +219,7 @@ def chain(*transformations: GradientTransformation) -> GradientTransformation:
 
     A member is anything with `init` and `update`, such as one of Optax's own.
 
+    >>> from ctrlgrad.optim import clip, scale
     >>> halved = chain(scale(0.5), clip(1.0))
     >>> halved.update([np.array([1.0, 5.0])], halved.init([np.zeros(2)]))[0]
     [array([0.5, 1. ])]

@@ -13,7 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
+from ctrlgrad.source import called_function, here
 
 # Paper, table 4 and equation 3.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -161,7 +161,7 @@ def checked(operation: str, key: Any) -> Any:
     dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
     if dtype != np.uint32 or shape != (2,):
         raise TypeMismatchError(
-            f"random.{operation}: not a key",
+            f"random.{called_function(__package__) or operation}: not a key",
             source=here(),
             expected="uint32[2], as random.key and random.split make them",
             got=f"{dtype}{list(shape)}" if dtype is not None else type(key).__name__,

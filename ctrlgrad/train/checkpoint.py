@@ -1,7 +1,8 @@
 """A run's state on disk: one safetensors file, replaced as a whole, read with every doubt checked.
 
 The tensors are the parameters (`params...`) and the optimiser's state (`optimiser...`); the metadata hold the format's
-name, the settings, the text's path and fingerprint, and the figures since the last line of metrics.
+name and version, the settings, the vocabulary, the text's path and fingerprint, and the figures since the last line of
+metrics. A run of a user's own loss has the settings of its `Trainer` and neither text nor vocabulary.
 """
 
 from __future__ import annotations
@@ -10,26 +11,38 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 
 from ctrlgrad import tree
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import bfloat16
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.files import read_file
+from ctrlgrad.train.corpus import TOKENS, Vocabulary
 from ctrlgrad.train.settings import Settings
 
-FORMAT = "ctrlgrad.train 1"
+FORMAT = "ctrlgrad.train 2"
+_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(bfloat16),
+    "C64": np.dtype(np.complex64),
+    **{f"{kind}{8 * size}": np.dtype(f"{kind.lower()}{size}") for kind in "IU" for size in (1, 2, 4, 8)},
+    "BOOL": np.dtype(np.bool_),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that a step changes. `bits` and `characters` are sums since the last line of metrics.
+    """All that a step changes. `bits` and `characters` are sums since the last line of metrics: of the losses, each
+    times its batch's count, and of the counts. `best` is the lowest validation figure so far, and `waited` how many
+    validations there were since.
 
     `timed_characters` and `timed_seconds` are sums over the steps that tell how fast the run is: all but each process's
     first one, which compiles. `seconds` is the sum over all steps.
@@ -43,16 +56,27 @@ class State:
     timed_characters: int = 0
     timed_seconds: float = 0.0
     seconds: float = 0.0
+    best: float = math.inf
+    waited: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which run a checkpoint belongs to. `text` is the path of its text, None for the default text."""
+    """Which run a checkpoint belongs to. `text` is the path of its text, None for the default text.
 
-    settings: Settings
+    `settings` are those of a run on a text, or the plain numbers of a user's own.
+    """
+
+    settings: Settings | Mapping[str, Any]
     fingerprint: str
     verified: bool | None
     text: str | None = None
+    vocabulary: Vocabulary | None = None
+    validation_text: str | None = None
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps if isinstance(self.settings, Settings) else int(self.settings["steps"])
 
 
 def temporary(path: Path, writer: int | str) -> Path:
@@ -74,17 +98,22 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write(path: Path, state: State, identity: Identity) -> None:
-    named = _named({"params": state.params, "optimiser": state.optimiser})
+    tensors = named({"params": state.params, "optimiser": state.optimiser})
+    own = not isinstance(identity.settings, Settings)
     record = {
-        "settings": identity.settings.as_dict(),
+        "task": "own" if own else "text",
+        "settings": dict(identity.settings) if isinstance(identity.settings, Mapping) else identity.settings.as_dict(),
         "fingerprint": identity.fingerprint,
         "verified": identity.verified,
         "text": identity.text,
+        "validation_text": identity.validation_text,
+        "vocabulary": None if identity.vocabulary is None else asdict(identity.vocabulary),
         **{name: getattr(state, name) for name in _FIGURES},
     }
+    record["best"] = None if math.isinf(state.best) else state.best
     # JSON writes a float with the digits that give the same float back.
     metadata = {"format": FORMAT, "run": json.dumps(record)}
-    write_atomically(path, save({k: np.asarray(v, order="C") for k, v in named.items()}, metadata))
+    write_atomically(path, save({k: np.asarray(v, order="C") for k, v in tensors.items()}, metadata))
 
 
 @dataclass(frozen=True)
@@ -107,21 +136,27 @@ class Saved:
                 hint="give the same text with --text; the default text differs between versions of Python",
             )
 
+    def params(self, like: Any) -> Any:
+        """The parameters alone, with the structure, shapes and dtypes of `like`."""
+        return self._restored({"params": like})["params"]
+
     def state(self, like: State) -> State:
         """The state, with the structure, shapes and dtypes of `like`; raises `UserInputError` where it is not one."""
-        template = {"params": like.params, "optimiser": like.optimiser}
-        expected = _named(template)
-        for name in sorted(expected.keys() | self.tensors.keys()):
-            wanted, got = (_described(tensors_of.get(name)) for tensors_of in (expected, self.tensors))
+        restored = self._restored({"params": like.params, "optimiser": like.optimiser})
+        return State(params=restored["params"], optimiser=restored["optimiser"], **self.figures)
+
+    def _restored(self, template: Any) -> Any:
+        expected = named(template)
+        found = {name: x for name, x in self.tensors.items() if name.partition(".")[0] in template}
+        for name in sorted(expected.keys() | found.keys()):
+            wanted, got = (_described(tensors_of.get(name)) for tensors_of in (expected, found))
             if wanted != got:
                 raise _damaged(self.path, f"tensor {name} is {got}, and should be {wanted}")
-            if not np.isfinite(self.tensors[name]).all():
+            if not np.isfinite(np.asarray(self.tensors[name], np.float64)).all():
                 raise _damaged(self.path, f"tensor {name} holds NaN or infinities")
-            if dtype_kind(expected[name].dtype) == "i" and (self.tensors[name] != self.figures["step"]).any():
+            if name.endswith(".count") and (self.tensors[name] != self.figures["step"]).any():
                 raise _damaged(self.path, f"tensor {name} counts other steps than {self.figures['step']}")
-        _, treedef = tree.flatten(template)
-        restored = tree.unflatten(treedef, [self.tensors[name] for name in expected])
-        return State(params=restored["params"], optimiser=restored["optimiser"], **self.figures)
+        return tree.unflatten(tree.structure(template), [found[name] for name in expected])
 
 
 def read(path: Path) -> Saved:
@@ -139,15 +174,19 @@ def read(path: Path) -> Saved:
         raise UserInputError("--resume: the checkpoint cannot be read", got=f"{path}: {error.strerror}") from None
     metadata = _metadata(path, data)
     try:
-        tensors = load(data)
+        # The library's loader for NumPy knows no bfloat16.
+        tensors = {
+            name: np.frombuffer(raw["data"], _DTYPES[raw["dtype"]]).reshape(raw["shape"])
+            for name, raw in deserialize(data)
+        }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, str(error)) from None
     try:
         record = json.loads(metadata["run"])
         identity = _identity(record, len(data))
         figures = {name: _figure(record, name, kind) for name, kind in _FIGURES.items()}
-        if figures["step"] > identity.settings.steps:
-            raise ValueError(f"step {figures['step']} of {identity.settings.steps}")
+        if figures["step"] > identity.steps:
+            raise ValueError(f"step {figures['step']} of {identity.steps}")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         # The first line: an error about an option tells how to give it, which nobody has.
         why = str(error).partition("\n")[0] if isinstance(error, ValueError) else repr(error)
@@ -163,13 +202,15 @@ _FIGURES: dict[str, type[int] | type[float]] = {
     "timed_characters": int,
     "timed_seconds": float,
     "seconds": float,
+    "best": float,
+    "waited": int,
 }
-# What checkpoints did not have from the first.
-_LATER: dict[str, Any] = {"text": None, "timed_characters": 0, "timed_seconds": 0.0}
 
 
 def _figure(record: Mapping[str, Any], name: str, kind: type[int] | type[float]) -> int | float:
-    value = record.get(name, _LATER[name]) if name in _LATER else record[name]
+    value = record[name]
+    if name == "best" and value is None:
+        return math.inf
     if isinstance(value, bool) or not isinstance(value, int | kind) or not 0 <= value < math.inf:
         raise ValueError(f"{name} is {_short(value)}")
     return kind(value)
@@ -177,8 +218,11 @@ def _figure(record: Mapping[str, Any], name: str, kind: type[int] | type[float])
 
 def _identity(record: Mapping[str, Any], file_size: int) -> Identity:
     settings = dict(record["settings"])
-    kinds: dict[str, tuple[type, ...]] = {name: (type(value),) for name, value in Settings().as_dict().items()}
-    kinds["memory_budget"] = (int, type(None))
+    if record["task"] == "own":
+        if type(settings["steps"]) is not int:
+            raise ValueError(f"steps is {_short(settings['steps'])}")
+        return Identity(settings, str(record["fingerprint"]), None)
+    kinds = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(Settings).items()}
     for name, value in settings.items():
         # The exact type: True is an int, too.
         if type(value) not in kinds[name] or (name == "memory_budget" and value is not None and value < 0):
@@ -187,9 +231,13 @@ def _identity(record: Mapping[str, Any], file_size: int) -> Identity:
     if found.hidden * found.hidden * found.layers > file_size:
         # Before a model is made of such a size.
         raise ValueError(f"{found.layers} layers of {found.hidden} do not fit into {file_size} bytes")
-    identity = Identity(found, record["fingerprint"], record["verified"], record.get("text", _LATER["text"]))
-    if not isinstance(identity.fingerprint, str) or not isinstance(identity.text, str | None):
+    texts = record["text"], record["validation_text"]
+    vocabulary = Vocabulary(record["vocabulary"]["kind"], tuple(record["vocabulary"]["entries"]))
+    identity = Identity(found, record["fingerprint"], record["verified"], texts[0], vocabulary, texts[1])
+    if not isinstance(identity.fingerprint, str) or any(not isinstance(text, str | None) for text in texts):
         raise ValueError("the text is not named")
+    if vocabulary.kind not in TOKENS or any(not isinstance(entry, str) for entry in vocabulary.entries):
+        raise ValueError("the vocabulary is no list of tokens")
     if not isinstance(identity.verified, bool | None):
         raise ValueError(f"verified is {_short(identity.verified)}")
     return identity
@@ -232,7 +280,7 @@ def _damaged(path: Path, why: str) -> UserInputError:
     )
 
 
-def _named(structure: Any) -> dict[str, np.ndarray]:
+def named(structure: Any) -> dict[str, np.ndarray]:
     leaves, treedef = tree.flatten(structure)
     # A named tuple's entry is named by its field.
     paths = [".".join(str(getattr(entry, "field", entry.entry)) for entry in path) for path in treedef.accessors()]

@@ -31,10 +31,10 @@ def decoder_init(key: Any, inputs: int, hidden: int, dtype: Any) -> Any:
     return params if inputs == hidden else {"in": fan_in(keys[4], (inputs, hidden), dtype), **params}
 
 
-def decoder_start(batch: int, hidden: int, steps: Any) -> Any:
+def decoder_start(batch: int, hidden: int, steps: Any, dtype: Any = np.float32) -> Any:
     """The state before the first step: the output, how many steps there were, and an empty cache for so many."""
-    empty = cnp.zeros((steps, batch, HEADS, hidden // HEADS), np.float32)
-    return np.zeros((batch, hidden), np.float32), 0, empty, empty
+    empty = cnp.zeros((steps, batch, HEADS, hidden // HEADS), dtype)
+    return np.zeros((batch, hidden), dtype), 0, empty, empty
 
 
 def decoder_step(params: Any, state: Any, x: Any) -> Any:
@@ -51,10 +51,10 @@ def decoder_step(params: Any, state: Any, x: Any) -> Any:
         x = x @ params["in"]
     query, key, value = _heads(_norm(params["norms"][0], x) @ params["qkv"])
     keys, values = keys.at[t].set(_rotated(key, t)), values.at[t].set(value)
-    query = _rotated(query, t) * np.float32(query.shape[-1] ** -0.5)
+    query = _rotated(query, t) * (query.shape[-1] ** -0.5)
     scores = (keys * query).sum(axis=-1)
     is_past = cnp.arange(keys.shape[0]) <= t
-    weights = softmax(cnp.where(is_past[:, None, None], scores, np.float32(-1e30)), axis=0)
+    weights = softmax(cnp.where(is_past[:, None, None], scores, np.asarray(-1e30, scores.dtype)), axis=0)
     found = (weights[..., None] * values).sum(axis=0)
     x = x + found.reshape(x.shape) @ params["out"]
     output = x + gelu(_norm(params["norms"][1], x) @ params["wide"] + params["b"]) @ params["narrow"]
@@ -62,7 +62,7 @@ def decoder_step(params: Any, state: Any, x: Any) -> Any:
 
 
 def _norm(scale: Any, x: Any) -> Any:
-    return scale * x / cnp.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(1e-6))
+    return scale * x / cnp.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-6)
 
 
 def _heads(x: Any) -> list[Any]:
@@ -74,7 +74,8 @@ def _heads(x: Any) -> list[Any]:
 def _rotated(x: Any, t: Any) -> Any:
     """Pairs of features, turned by angles in proportion to the position: products tell how far apart two are."""
     half = x.shape[-1] // 2
-    angle = cnp.asarray(t).astype(np.float32) * (_WAVELENGTH ** (-np.arange(half) / half)).astype(np.float32)
-    cos, sin = cnp.cos(angle), cnp.sin(angle)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    angle = cnp.asarray(t).astype(wide) * (_WAVELENGTH ** (-np.arange(half) / half)).astype(wide)
+    cos, sin = cnp.cos(angle).astype(x.dtype), cnp.sin(angle).astype(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return cnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)

@@ -22,6 +22,7 @@ try:
 except ImportError:  # Windows: folders are not locked there
     fcntl = None  # type: ignore[assignment]
 
+BEST = "best.safetensors"
 CHECKPOINT, METRICS, SUMMARY, PLOT = "checkpoint.safetensors", "metrics.jsonl", "summary.json", "loss.png"
 _LOG = logging.getLogger("ctrlgrad")
 
@@ -66,7 +67,7 @@ def check(out: Path, resume: bool) -> None:
         raise UserInputError("--out: this is a file", expected="a folder, or a path for one", got=str(nearest))
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserInputError("--out: the folder cannot be written", expected="a folder of yours", got=str(nearest))
-    found = [name for name in (CHECKPOINT, METRICS, SUMMARY, PLOT) if (out / name).exists()]
+    found = [name for name in (CHECKPOINT, BEST, METRICS, SUMMARY, PLOT) if (out / name).exists()]
     if found and not resume:
         raise UserInputError(
             "--out: the folder already holds a run",
@@ -108,4 +109,4 @@ def _locked(out: Path) -> int | None:
     return descriptor
 
 
-__all__ = ["CHECKPOINT", "METRICS", "PLOT", "SUMMARY", "check", "held"]
+__all__ = ["BEST", "CHECKPOINT", "METRICS", "PLOT", "SUMMARY", "check", "held"]

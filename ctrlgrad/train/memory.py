@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ctrlgrad import memory
+from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.profile.profile import Profile
 
 # The steps of a run that are recorded: after the first one, which compiles.
@@ -23,6 +24,26 @@ def within(limit: int | None) -> Iterator[None]:
         return
     with memory.budget(device=limit):
         yield
+
+
+def enough(limit: int, run: Callable[[], object]) -> int:
+    """A budget within which a function runs, above a limit that was too small: tried, to a sixteenth of it."""
+
+    def works(budget: int) -> bool:
+        try:
+            with within(budget):
+                run()
+        except MemoryBudgetError:
+            return False
+        return True
+
+    high = 2 * max(limit, 512)
+    while not works(high):
+        limit, high = high, 2 * high
+    while high - limit > high // 16:
+        middle = (limit + high) // 2
+        limit, high = (limit, middle) if works(middle) else (middle, high)
+    return high
 
 
 class StepProfile:

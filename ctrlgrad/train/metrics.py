@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.files import read_file
@@ -51,16 +52,16 @@ class Summary:
     """
 
     validation_bits_per_char: float | None
-    unigram_bits_per_char: float
-    bigram_bits_per_char: float
+    unigram_bits_per_char: float | None
+    bigram_bits_per_char: float | None
     steps: int
     seconds: float
     characters_per_second: float
     peak_memory_bytes: int | None
     verified: bool | None
 
-    def json(self) -> str:
-        return json.dumps(asdict(self), indent=2)
+    def json(self, is_own: bool = False) -> str:
+        return json.dumps(written(self, is_own), indent=2)
 
 
 def peak_memory_bytes() -> int | None:
@@ -73,9 +74,21 @@ def peak_memory_bytes() -> int | None:
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024
 
 
-def append(path: Path, line: Metrics) -> None:
+# How the figures of a user's own loss are called in files, in place of a text's.
+OWN_NAMES = {"bits_per_char": "loss", "characters_per_second": "per_second", "validation_bits_per_char": "validation"}
+
+
+def written(figures: Metrics | Summary, is_own: bool) -> dict[str, Any]:
+    """The figures by the names that files give them."""
+    named = asdict(figures)
+    if not is_own:
+        return named
+    return {OWN_NAMES.get(name, name): value for name, value in named.items() if "gram" not in name}
+
+
+def append(path: Path, line: Metrics, is_own: bool = False) -> None:
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(line)) + "\n")
+        file.write(json.dumps(written(line, is_own)) + "\n")
 
 
 def read(path: Path) -> list[Metrics]:
@@ -89,7 +102,8 @@ def read(path: Path) -> list[Metrics]:
         raise UserInputError("--resume: the metrics cannot be read", got=f"{path}: {error.strerror}") from None
     for number, text in enumerate(whole.splitlines(), start=1):
         try:
-            line = Metrics(**json.loads(text))
+            names = {name: ours for ours, name in OWN_NAMES.items()}
+            line = Metrics(**{names.get(name, name): value for name, value in json.loads(text).items()})
             if type(line.step) is not int or not math.isfinite(line.bits_per_char):
                 raise ValueError(text)
             lines.append(line)
@@ -103,12 +117,12 @@ def read(path: Path) -> list[Metrics]:
     return lines
 
 
-def rewind(path: Path, step: int) -> list[Metrics]:
+def rewind(path: Path, step: int, is_own: bool = False) -> list[Metrics]:
     """Drop the lines of steps after a checkpoint's, which the run that continues writes again; returns the others."""
     if not path.exists():
         return []
     kept = [line for line in read(path) if line.step <= step]
-    write_atomically(path, "".join(json.dumps(asdict(line)) + "\n" for line in kept).encode())
+    write_atomically(path, "".join(json.dumps(written(line, is_own)) + "\n" for line in kept).encode())
     return kept
 
 
@@ -121,19 +135,21 @@ def plot(path: Path, lines: Sequence[Metrics], summary: Summary) -> bool:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([m.step for m in lines], [m.bits_per_char for m in lines], color="tab:blue", label="training")
+    is_own = summary.unigram_bits_per_char is None
     levels = [
         ("unigram entropy", summary.unigram_bits_per_char, "tab:gray", ":"),
         ("bigram entropy", summary.bigram_bits_per_char, "black", "--"),
     ]
     for label, bits, color, style in levels:
-        axes.axhline(bits, color=color, linestyle=style, linewidth=1.3, label=f"{label}: {bits:.2f}")
+        if bits is not None:
+            axes.axhline(bits, color=color, linestyle=style, linewidth=1.3, label=f"{label}: {bits:.2f}")
     if summary.validation_bits_per_char is not None:
         points = {m.step: m.validation_bits_per_char for m in lines if m.validation_bits_per_char is not None}
         points[summary.steps] = bits = summary.validation_bits_per_char
         steps, values = list(points), list(points.values())
         axes.plot(steps, values, "o-", color="tab:orange", clip_on=False, label=f"validation: {bits:.2f}")
-    axes.set(xlabel="step", ylabel="bits per character", xlim=(0, summary.steps), ylim=(0, None))
-    axes.set_title("Training a character model")
+    axes.set(xlabel="step", ylabel="loss" if is_own else "bits per character", xlim=(0, summary.steps))
+    axes.set(ylim=(None, None) if is_own else (0, None), title="Training" if is_own else "Training a text model")
     axes.grid(alpha=0.25)
     axes.legend(loc="lower left")
     picture = io.BytesIO()

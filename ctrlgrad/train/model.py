@@ -22,16 +22,28 @@ import numpy as np
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.nn import softmax_cross_entropy
+from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.nn import dropout, softmax_cross_entropy
 from ctrlgrad.nn.cells import fan_in
 from ctrlgrad.train.corpus import END
 from ctrlgrad.train.layers import LAYERS
-from ctrlgrad.train.settings import EMBEDDING, Settings
+from ctrlgrad.train.settings import Settings
 
 SAMPLE_LIMIT = 200
-BITS_PER_NAT = np.float32(1 / np.log(2))
+BITS_PER_NAT = 1 / np.log(2)
 
 # Gets a parameter's number among the leaves of all parameters, and its gradient.
+
+
+def dtype_of(precision: str) -> np.dtype:
+    """The dtype of a precision's name.
+
+    >>> dtype_of("float32")
+    dtype('float32')
+    """
+    return np.dtype(cnp.bfloat16 if precision == "bfloat16" else precision)
+
+
 OnGradient = Callable[[int, np.ndarray], None]
 # The input of a layer at iteration t.
 Read = Callable[[Any], Any]
@@ -40,8 +52,8 @@ Read = Callable[[Any], Any]
 class Model:
     """The functions of one model; parameters are passed to each of them.
 
-    Parameters: `embedding` `[symbols, EMBEDDING]`, `layers` (a list of a layer's parameters), and the read-out
-    `out` `{"w": [hidden, symbols], "b": [symbols]}`, all float32.
+    Parameters: `embedding` `[symbols, embedding]`, `layers` (a list of a layer's parameters), and the read-out
+    `out` `{"w": [hidden, symbols], "b": [symbols]}`, all of the settings' precision.
     """
 
     def __init__(
@@ -64,28 +76,31 @@ class Model:
         self.symbols = symbols
         self.columns = settings.batch if columns is None else columns
         self.cell = LAYERS[settings.cell]
+        self.dtype = dtype_of(settings.precision)
+        self.sums = np.float64 if settings.precision == "float64" else np.float32
         spec = cg.TensorSpec
         params = self.init(cg.random.key(0))
         # The number of characters is unknown, so that batches of any length run the same graph.
         data = (spec((None, self.columns), np.int64), spec((self.columns,), np.int64))
+        rest = (spec((), np.int64), spec((2,), np.uint32)) if settings.dropout else (spec((), np.int64),)
         like = tree.map(lambda p: spec(p.shape, p.dtype), params)
         engine = settings.engine
         loss = cg.value_and_grad(self.bits_per_char)
-        self.bits_and_grads = cg.function(loss, signature=(like, *data, spec((), np.int64)), engine=engine)
+        self.bits_and_grads = cg.function(loss, signature=(like, *data, *rest), engine=engine)
         self.line_bits_of = cg.function(self.line_bits, signature=(like, *data), engine=engine)
         # One line is done before its loop would be compiled.
-        written = (like, spec((SAMPLE_LIMIT,), np.float32))
+        written = (like, spec((SAMPLE_LIMIT,), np.float32), spec((None,), np.int64), spec((), np.float32))
         self.sample_of = cg.function(self.sample, signature=written, engine="reference")
 
     def init(self, key: Any) -> Any:
         """Parameters of a key."""
-        hidden = self.settings.hidden
-        sizes = [EMBEDDING] + [hidden] * (self.settings.layers - 1)
+        hidden, embedding, dtype = self.settings.hidden, self.settings.embedding, self.dtype
+        sizes = [embedding] + [hidden] * (self.settings.layers - 1)
         first, last, *keys = cg.random.split(key, self.settings.layers + 2)
         return {
-            "embedding": cg.random.normal(first, (self.symbols, EMBEDDING), np.float32),
-            "layers": [self.cell.init(k, n, hidden, np.float32) for k, n in zip(keys, sizes, strict=True)],
-            "out": {"w": fan_in(last, (hidden, self.symbols), np.float32), "b": np.zeros(self.symbols, np.float32)},
+            "embedding": cg.random.normal(first, (self.symbols, embedding), np.float32).astype(dtype),
+            "layers": [self.cell.init(k, n, hidden, dtype) for k, n in zip(keys, sizes, strict=True)],
+            "out": {"w": fan_in(last, (hidden, self.symbols), dtype), "b": np.zeros(self.symbols, dtype)},
         }
 
     def start(self, lines: int, steps: Any) -> list[Any]:
@@ -93,42 +108,61 @@ class Model:
         states = []
         for number in range(self.settings.layers):
             with self._place(number):
-                states.append(self.cell.start(lines, self.settings.hidden, steps))
+                states.append(self.cell.start(lines, self.settings.hidden, steps, self.dtype))
         return states
 
-    def step(self, params: Any, states: list[Any], symbols: Any) -> tuple[list[Any], Any]:
-        """Read one symbol of each line, int64 `[batch]`; returns the next states and the logits `[batch, symbols]`."""
+    def step(self, params: Any, states: list[Any], symbols: Any, key: Any = None) -> tuple[list[Any], Any]:
+        """Read one symbol of each line, int64 `[batch]`; returns the next states and the logits `[batch, symbols]`.
+
+        The key is of this step's dropout, None for none.
+        """
         with self._place(0):
-            x = params["embedding"][symbols]
+            x = self._dropped(params["embedding"][symbols], key, 0)
         after = []
         for number, (layer, state) in enumerate(zip(params["layers"], states, strict=True)):
             with self._place(number):
                 state = self.cell.step(layer, state, x)
+                x = self._dropped(state[0], key, number + 1)
             after.append(state)
-            x = state[0]
         with self._place(-1):
             return after, x @ params["out"]["w"] + params["out"]["b"]
+
+    def _dropped(self, x: Any, key: Any, layer: int) -> Any:
+        return x if key is None else dropout(cg.random.fold_in(key, layer), x, self.settings.dropout)
+
+    def _step_key(self, key: Any, t: Any) -> Any:
+        return None if key is None else cg.random.fold_in(key, t)
+
+    def _truncated(self, state: Any, t: Any) -> Any:
+        """The state; at each `truncate`-th step one through which no gradient goes back."""
+        if not self.settings.truncate:
+            return state
+        is_cut = t % self.settings.truncate == 0
+        return tree.map(lambda s: cnp.where(is_cut, cg.stop_gradient(s), s) if dtype_kind(s.dtype) == "f" else s, state)
 
     def _place(self, layer: int) -> AbstractContextManager[None]:
         return cg.device(self.places[layer]) if self.places else nullcontext()
 
-    def line_bits(self, params: Any, symbols: Any, lengths: Any) -> Any:
-        """The bits that each line costs, float32 `[lines]`; `symbols` and `lengths` are those of a `Batch`."""
+    def line_bits(self, params: Any, symbols: Any, lengths: Any, key: Any = None) -> Any:
+        """The bits that each line costs, `[lines]`; `symbols` and `lengths` are those of a `Batch`."""
         longest = cnp.max(lengths)
 
         def read_one(carry: Any) -> Any:
             t = carry["t"]
-            states, logits = self.step(params, carry["states"], symbols[t])
+            before = self._truncated(carry["states"], t)
+            states, logits = self.step(params, before, symbols[t], self._step_key(key, t))
             with self._place(-1):
                 nats = carry["nats"] + _nats(logits, t, symbols, lengths)
             return {"t": t + 1, "states": states, "nats": nats}
 
         lines = self.columns
-        first = {"t": 0, "states": self.start(lines, symbols.shape[0] - 1), "nats": np.zeros(lines, np.float32)}
+        first = {"t": 0, "states": self.start(lines, symbols.shape[0] - 1), "nats": np.zeros(lines, self.sums)}
         last = cg.while_loop(lambda carry: carry["t"] < longest, read_one, first, name="read lines")
-        return last["nats"] * BITS_PER_NAT
+        return last["nats"] * self.sums(BITS_PER_NAT)
 
-    def line_bits_by_layer(self, params: Any, symbols: Any, lengths: Any, on_gradient: OnGradient) -> Any:
+    def line_bits_by_layer(
+        self, params: Any, symbols: Any, lengths: Any, on_gradient: OnGradient, key: Any = None
+    ) -> Any:
         """The same by a loop for each layer.
 
         A layer's parameters are watched where they are used, between the loops: there the backward pass, which goes the
@@ -143,19 +177,20 @@ class Model:
         def run_layer(number: int, layer: Any, read: Read) -> Read:
             def step(carry: Any) -> Any:
                 t = carry["t"]
-                state = self.cell.step(layer, carry["state"], read(t))
+                state = self.cell.step(layer, self._truncated(carry["state"], t), read(t))
                 return {"t": t + 1, "state": state, "outputs": carry["outputs"].write(t, state[0])}
 
             steps = symbols.shape[0] - 1
-            outputs = cg.TensorArray("float32", size=steps, element_shape=(lines, hidden))
-            first = {"t": 0, "state": self.cell.start(lines, hidden, steps), "outputs": outputs}
+            outputs = cg.TensorArray(self.dtype, size=steps, element_shape=(lines, hidden))
+            first = {"t": 0, "state": self.cell.start(lines, hidden, steps, self.dtype), "outputs": outputs}
             last = cg.while_loop(lambda carry: carry["t"] < longest, step, first, name=f"layer {number}")
-            return last["outputs"].read  # type: ignore[no-any-return]
+            found = last["outputs"]
+            return lambda t: self._dropped(found.read(t), self._step_key(key, t), number + 1)
 
         embedding = tree.map(watch, params["embedding"], numbers["embedding"])
 
         def embedded(t: Any) -> Any:
-            return embedding[symbols[t]]
+            return self._dropped(embedding[symbols[t]], self._step_key(key, t), 0)
 
         read: Read = embedded
         for number, layer in enumerate(params["layers"]):
@@ -167,25 +202,27 @@ class Model:
             logits = read(t) @ out["w"] + out["b"]
             return {"t": t + 1, "nats": carry["nats"] + _nats(logits, t, symbols, lengths)}
 
-        first = {"t": 0, "nats": np.zeros(lines, np.float32)}
+        first = {"t": 0, "nats": np.zeros(lines, self.sums)}
         last = cg.while_loop(lambda carry: carry["t"] < longest, score_one, first, name="read-out")
-        return last["nats"] * BITS_PER_NAT
+        return last["nats"] * self.sums(BITS_PER_NAT)
 
-    def bits_per_char(self, params: Any, symbols: Any, lengths: Any, characters: Any) -> Any:
+    def bits_per_char(self, params: Any, symbols: Any, lengths: Any, characters: Any, key: Any = None) -> Any:
         """The loss: the bits of all lines, over how many characters the batch has, each line's end counted as one.
 
         The lines may be a part of those of the batch: the losses of all parts add up to that of the batch.
         """
         by_layer, data = self.on_gradient, (params, symbols, lengths)
-        bits = self.line_bits(*data) if by_layer is None else self.line_bits_by_layer(*data, by_layer)
-        return cnp.sum(bits) / characters.astype(np.float32)
+        bits = self.line_bits(*data, key) if by_layer is None else self.line_bits_by_layer(*data, by_layer, key)
+        return cnp.sum(bits) / characters.astype(bits.dtype)
 
-    def sample(self, params: Any, uniform: Any) -> Any:
+    def sample(self, params: Any, uniform: Any, prompt: Any, temperature: Any) -> Any:
         """A line, int64 `[SAMPLE_LIMIT]`: symbols up to the first `END`, then zeros.
 
-        `uniform` is float32 `[SAMPLE_LIMIT]` in [0, 1); number t picks symbol t by the inverse of the distribution
-        function that the model gives. The loop ends with the line, or where the numbers end.
+        It begins with the prompt, int64 `[any]`. `uniform` is float32 `[SAMPLE_LIMIT]` in [0, 1); number t picks
+        symbol t by the inverse of the distribution function that the model gives, of logits over the temperature, a
+        float32 scalar. The loop ends with the line, or where the numbers end.
         """
+        given = prompt.shape[0]
 
         def is_unfinished(carry: Any) -> Any:
             return cnp.logical_and(
@@ -195,10 +232,13 @@ class Model:
         def write_one(carry: Any) -> Any:
             t = carry["t"]
             states, logits = self.step(params, carry["states"], carry["symbol"])
+            logits = logits.astype(np.float32) / temperature
             below = cnp.cumsum(cnp.exp(logits - cnp.max(logits)), axis=1)
             symbol = cnp.sum((below <= uniform[t] * below[0, -1]).astype(np.int64), axis=1)
+            symbol = cnp.where(t < given, padded[cnp.minimum(t, given)], symbol)
             return {"t": t + 1, "states": states, "symbol": symbol, "line": carry["line"].write(t, symbol[0])}
 
+        padded = cnp.concatenate([prompt, np.zeros(1, np.int64)])
         line = cg.TensorArray("int64", size=SAMPLE_LIMIT, element_shape=())
         first = {"t": 0, "states": self.start(1, SAMPLE_LIMIT), "symbol": np.full(1, END, np.int64), "line": line}
         return cg.while_loop(is_unfinished, write_one, first, name="write a line")["line"].stack()
@@ -206,6 +246,8 @@ class Model:
 
 def _nats(logits: Any, t: Any, symbols: Any, lengths: Any) -> Any:
     """What the characters after iteration t cost, float32 `[lines]`; nothing, where a line has ended."""
+    # Sums are float32 at least.
+    logits = logits.astype(np.float32) if logits.dtype.itemsize < 4 else logits
     return cnp.where(t < lengths, softmax_cross_entropy(logits, symbols[t + 1]), np.float32(0))
 
 

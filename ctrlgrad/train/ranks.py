@@ -15,6 +15,7 @@ Rank 0 alone reads checkpoints, writes files and speaks.
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.mpi.sums import Sums
 from ctrlgrad.mpi.watch import Ending, Watch
+from ctrlgrad.train.checkpoint import State
 from ctrlgrad.train.model import OnGradient
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ class Ranks(Protocol):
 
     def from_first_leaves(self, structure: Any) -> Any:
         """A structure of arrays as rank 0 has it."""
+
+    def from_first_state(self, state: State) -> State:
+        """The state that rank 0 has."""
 
     @property
     def on_gradient(self) -> OnGradient | None:
@@ -111,6 +116,9 @@ class Alone:
 
     def from_first_leaves(self, structure: Any) -> Any:
         return structure
+
+    def from_first_state(self, state: State) -> State:
+        return state
 
     def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
         return lambda: (float(bits), grads)
@@ -182,6 +190,13 @@ class DataParallel:
         for leaf in leaves:
             self.world.broadcast_into(leaf)
         return tree.unflatten(treedef, leaves)
+
+    def from_first_state(self, state: State) -> State:
+        names = [f.name for f in dataclasses.fields(State)]
+        values = self.from_first_leaves([getattr(state, name) for name in names])
+        # Back from arrays to the plain numbers that they were.
+        values = [value.item() if isinstance(value, np.ndarray) else value for value in values]
+        return State(**dict(zip(names, values, strict=True)))
 
     @property
     def on_gradient(self) -> OnGradient | None:

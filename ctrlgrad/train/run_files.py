@@ -15,16 +15,19 @@ from pathlib import Path
 from ctrlgrad.errors import CtrlgradError, UserInputError
 from ctrlgrad.train import checkpoint, metrics
 from ctrlgrad.train.checkpoint import Identity, State, temporary
-from ctrlgrad.train.folder import CHECKPOINT, METRICS, PLOT, SUMMARY
+from ctrlgrad.train.folder import BEST, CHECKPOINT, METRICS, PLOT, SUMMARY
 from ctrlgrad.train.metrics import Metrics, Summary
-from ctrlgrad.train.settings import CHECKPOINT_INTERVAL
+from ctrlgrad.train.settings import Settings
 
 
 class RunFiles:
     """Writes the files of one run, which goes on from `state`; `advice` is how to go on with it after an error."""
 
-    def __init__(self, out: Path, identity: Identity, state: State, advice: str) -> None:
+    def __init__(self, out: Path, identity: Identity, state: State, advice: str, interval: int) -> None:
+        """`interval` is how many steps lie between checkpoints."""
         self.out = out
+        self.interval = interval
+        self.is_own = not isinstance(identity.settings, Settings)
         self.identity = identity
         self.advice = advice
         self.lines: list[Metrics] = []
@@ -44,10 +47,10 @@ class RunFiles:
         self.latest = state
         if line is not None:
             with self.writing():
-                metrics.append(self.out / METRICS, line)
+                metrics.append(self.out / METRICS, line, self.is_own)
             self.lines.append(line)
-        is_last = state.step == self.identity.settings.steps
-        if self._saved is None or state.step % CHECKPOINT_INTERVAL == 0 or is_last:
+        is_last = state.step == self.identity.steps
+        if self._saved is None or state.step % self.interval == 0 or is_last:
             self.save()
 
     def save(self) -> State:
@@ -61,6 +64,11 @@ class RunFiles:
                 self._saved = state.step
             return state
 
+    def keep_best(self) -> None:
+        """Write the last whole step as the best one so far."""
+        with self._writing, self.writing():
+            checkpoint.write(self.out / BEST, self.latest, self.identity)
+
     def end(self, summary: Summary) -> None:
         """The figure and the summary; the summary last, so that a folder with one holds a whole run."""
         self._begin()
@@ -68,7 +76,7 @@ class RunFiles:
             self.save()
         with self.writing():
             metrics.plot(self.out / PLOT, self.lines, summary)
-            checkpoint.write_atomically(self.out / SUMMARY, (summary.json() + "\n").encode())
+            checkpoint.write_atomically(self.out / SUMMARY, (summary.json(self.is_own) + "\n").encode())
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -91,7 +99,7 @@ class RunFiles:
         with self.writing():
             for left in self.out.glob(temporary(self.path, "*").name):
                 left.unlink()  # by a run that was killed while it wrote
-            self.lines = metrics.rewind(self.out / METRICS, self.latest.step)
+            self.lines = metrics.rewind(self.out / METRICS, self.latest.step, self.is_own)
         self._has_begun = True
 
 

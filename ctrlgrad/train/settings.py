@@ -6,26 +6,47 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ctrlgrad import optim
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.train.corpus import TOKENS, Reading
 from ctrlgrad.train.layers import LAYERS
 
-# Chosen so that a run with the default settings takes about a minute on two cores, two on the reference engine.
-EMBEDDING = 64
-WARMUP_STEPS = 20
-GRADIENT_NORM_LIMIT = 1.0
-# Steps between lines of metrics.jsonl, and between checkpoints.
+# Steps between lines of metrics.jsonl.
 LOG_INTERVAL = 10
-# How often a run is validated, its end included: a time over the whole validation part costs some dozen steps.
+# How often a run is validated where no interval is given: a pass over the validation part costs some dozen steps.
 VALIDATIONS = 5
-CHECKPOINT_INTERVAL = 50
 ENGINES = ("native", "reference", "cuda", "dataflow")
+OPTIMISERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion")
+SCHEDULES = ("cosine", "constant", "linear")
+PRECISIONS = ("float32", "float64", "bfloat16")
+CHOICES = {
+    "cell": tuple(LAYERS),
+    "engine": ENGINES,
+    "optimiser": OPTIMISERS,
+    "schedule": SCHEDULES,
+    "tokens": TOKENS,
+    "precision": PRECISIONS,
+}
 # The least and the most of each number. Beyond 2**53 steps the learning rate's schedule would not be exact.
 LIMITS = {
     "hidden": (1, 1 << 31),
     "layers": (1, 1 << 31),
+    "embedding": (1, 1 << 31),
     "batch": (1, 1 << 31),
     "steps": (1, 1 << 53),
+    "schedule_steps": (1, 1 << 53),
+    "warmup": (0, 1 << 53),
     "seed": (0, (1 << 64) - 1),
+    "learning_rate": (0.0, 1e6),
+    "clip": (0.0, 1e30),
+    "weight_decay": (0.0, 1.0),
+    "dropout": (0.0, 0.999),
+    "truncate": (0, 1 << 31),
+    "line_limit": (0, 1 << 31),
+    "vocabulary": (0, 1 << 31),
+    "validation_interval": (1, 1 << 53),
+    "checkpoint_interval": (1, 1 << 53),
+    "patience": (0, 1 << 31),
 }
 
 
@@ -45,18 +66,46 @@ class Settings:
     memory_budget: int | None = None
     # Whether the layers sit on devices of their own; the engine is then "dataflow".
     pipeline: bool = False
+    embedding: int = 64
+    # The highest learning rate; None for the cell's own.
+    learning_rate: float | None = None
+    schedule: str = "cosine"
+    # The step at which the schedule ends: as many as the run has at first, where it is not given.
+    schedule_steps: int | None = None
+    warmup: int = 20
+    optimiser: str = "adam"
+    # The largest norm of all gradients taken as one vector; 0 for no clipping.
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    dropout: float = 0.0
+    # The most steps through which a gradient goes back; 0 for all.
+    truncate: int = 0
+    tokens: str = "character"
+    line_limit: int = 256
+    vocabulary: int = 0
+    # Whether lines of like length stand in one batch.
+    buckets: bool = False
+    precision: str = "float32"
+    # Steps between validations; None for five times in a run.
+    validation_interval: int | None = None
+    checkpoint_interval: int = 50
+    # How many validations without a better one end the run; 0 for all steps.
+    patience: int = 0
 
     def __post_init__(self) -> None:
-        if self.cell not in LAYERS:
-            raise UserInputError("--cell: no such cell", expected=" or ".join(LAYERS), got=repr(self.cell))
-        if self.engine not in ENGINES:
-            raise UserInputError("--engine: no such engine", expected=" or ".join(ENGINES), got=repr(self.engine))
-        for name, (least, most) in LIMITS.items():
-            if not least <= getattr(self, name) <= most:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                what = {"optimiser": "optimiser", "tokens": "kind of tokens"}.get(name, name)
                 raise UserInputError(
-                    f"--{name}: too small or too large",
+                    f"--{name}: no such {what}", expected=" or ".join(choices), got=repr(getattr(self, name))
+                )
+        for name, (least, most) in LIMITS.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise UserInputError(
+                    f"--{name.replace('_', '-')}: too small or too large",
                     expected=f"at least {least}, and at most {most}",
-                    got=str(getattr(self, name)),
+                    got=str(value),
                 )
         multiple = LAYERS[self.cell].multiple
         if self.hidden % multiple:
@@ -75,16 +124,53 @@ class Settings:
                 hint="leave out --engine, or --pipeline",
             )
 
-    def as_dict(self) -> dict[str, str | int | None]:
+    def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @property
+    def schedule_end(self) -> int:
+        """The step at which the schedule of the learning rate ends."""
+        return self.steps if self.schedule_steps is None else self.schedule_steps
+
+    def rate(self) -> optim.Schedule:
+        """The learning rate as a function of the step, after the steps of the warm-up."""
+        peak = LAYERS[self.cell].peak_learning_rate if self.learning_rate is None else self.learning_rate
+        end = self.schedule_end
+        warmup = min(self.warmup, end)
+        rising = optim.linear_schedule(peak / (warmup + 1), peak, warmup)
+        after = {
+            "constant": lambda: optim.constant_schedule(peak),
+            "linear": lambda: optim.linear_schedule(peak, 0.1 * peak, end + 1 - warmup),
+            "cosine": lambda: optim.cosine_decay_schedule(peak, end + 1 - warmup, 0.1),
+        }[self.schedule]()
+        return optim.join_schedules([rising, after], [warmup])
+
+    def transformation(self) -> optim.GradientTransformation:
+        """The optimiser of the run."""
+        make = getattr(optim, self.optimiser)
+        decays = self.optimiser in ("adamw", "lion")
+        optimiser = make(self.rate(), weight_decay=self.weight_decay) if decays else make(self.rate())
+        first = [optim.clip_by_global_norm(self.clip)] if self.clip else []
+        if self.weight_decay and not decays:
+            first.append(optim.add_decayed_weights(self.weight_decay))
+        return optim.chain(*first, optimiser)
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.tokens, self.line_limit, self.vocabulary)
 
     def continued(self, given: Mapping[str, Any]) -> Settings:
         """The settings of a run that goes on with these, where some options are given once more.
 
-        `steps` may be larger than before. Raises `UserInputError`, which names the options, where others differ.
+        `steps` may be larger than before. The schedule of the learning rate stays as long as it was, unless
+        `schedule_steps` is given. Raises `UserInputError`, which names the options, where others differ.
         """
         different = {name: value for name, value in given.items() if value != getattr(self, name)}
         more = different.pop("steps", self.steps)
+        if "schedule_steps" in different:
+            end = different.pop("schedule_steps")
+        else:  # as long as it was: the steps after it have the rate that it ends with
+            end = self.schedule_steps if more == self.steps else self.schedule_end
         if different:
             raise UserInputError(
                 "--resume: the run in this folder has other settings",
@@ -99,7 +185,7 @@ class Settings:
                 got=f"--steps {more}",
                 hint="leave out --steps, or start another run in another --out",
             )
-        return replace(self, steps=more)
+        return replace(self, steps=more, schedule_steps=end)
 
 
 def _as_option(name: str, value: Any) -> str:

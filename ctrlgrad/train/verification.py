@@ -10,9 +10,9 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.train.corpus import TrainingOrder
 from ctrlgrad.train.model import Model
-from ctrlgrad.train.trainer import Job, share_at
+from ctrlgrad.train.text import TextTask
+from ctrlgrad.train.trainer import Job
 
 # Both sides compute in float32 and add up in different orders: what is allowed, relative to a parameter's largest
 # gradient entry. A wrong term or a lost iteration shows far above it.
@@ -49,26 +49,31 @@ class Comparison:
         return ", ".join(row.name for row in self.rows if not row.agrees)
 
 
-def next_gradient(job: Job) -> Any:
-    """The gradient of the batch that the next step takes, summed over the ranks. All ranks call this."""
-    order = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed)
-    mine = share_at(job, order, job.state.step)
-    _, grads = job.ranks.begin_sum(*job.model.bits_and_grads(job.state.params, *mine.arguments))()
-    return grads
-
-
-def compare_with_jax(job: Job, grads: Any) -> Comparison:
-    """Compare the `next_gradient` with the one that JAX finds. Needs JAX; raises `UserInputError` without it."""
+def needed_judge() -> Any:
+    """The judge of `--verify`; raises `UserInputError` where JAX is not installed."""
     try:
         from ctrlgrad.verify.jax_judge import JaxJudge  # loads JAX, an extra
     except ImportError as error:
         raise UserInputError(
             "--verify: JAX is not installed", got=str(error), hint="pip install -e '.[jax]', or leave out --verify"
         ) from None
-    batch = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).at(job.state.step)
-    arguments = job.state.params, batch.symbols, batch.lengths, np.int64(batch.characters)
+    return JaxJudge
+
+
+def next_gradient(job: Job) -> Any:
+    """The gradient of the batch that the next step takes, summed over the ranks. All ranks call this."""
+    mine = job.task.share_at(job.state.step)
+    _, grads = job.ranks.begin_sum(*job.task.value_and_grad(job.state.params, *mine.arguments))()
+    return grads
+
+
+def compare_with_jax(job: Job, grads: Any) -> Comparison:
+    """Compare the `next_gradient` with the one that JAX finds. Needs JAX; raises `UserInputError` without it."""
+    JaxJudge = needed_judge()
+    task = job.task
+    arguments = (job.state.params, *TextTask(task.settings, task.corpus).share_at(job.state.step).arguments)
     leaves, treedef = tree.flatten(job.state.params)
-    whole = Model(job.settings, job.corpus.symbols)
+    whole = Model(task.settings, task.corpus.symbols)
     graph = cg.function(whole.bits_per_char).graph(*arguments)
     theirs = JaxJudge(graph, tree.leaves(arguments), range(len(leaves))).derivative().gradient
     rows = []

@@ -87,10 +87,11 @@ def value_and_grad(
         numbers = check_argnums("grad", argnums, args)
         chosen = [args[n] for n in numbers]
         leaves, treedef = tree.flatten(tuple(chosen))
-        check_leaves("grad: an argument", leaves)
+        paths = chosen_paths(fn, args, numbers)
+        check_leaves("grad: an argument", leaves, paths)
         floats = float_positions(leaves) if allow_int else range(len(leaves))
         if not allow_int:
-            check_differentiable("grad", leaves, chosen_paths(fn, args, numbers), source)
+            check_differentiable("grad", leaves, paths, source)
         if holomorphic:
             check_complex("grad", "an argument", leaves, holomorphic, source)
 

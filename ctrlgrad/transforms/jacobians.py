@@ -48,7 +48,7 @@ class _Chosen:
         self.numbers = check_argnums(operation, argnums, args)
         self.leaves, self.treedef = tree.flatten(tuple(args[n] for n in self.numbers))
         self.single = not isinstance(argnums, tuple | list)
-        check_leaves(f"{operation}: an argument", self.leaves)
+        check_leaves(f"{operation}: an argument", self.leaves, chosen_paths(fn, args, self.numbers))
         if not allow_int:
             check_differentiable(operation, self.leaves, chosen_paths(fn, args, self.numbers), here())
         self.floats = float_positions(self.leaves)

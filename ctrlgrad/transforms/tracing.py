@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -160,6 +161,7 @@ def renamed(wrapper: Callable[..., Any], fn: Callable[..., Any], prefix: str) ->
     """The wrapper under a name that says what it makes of `fn`."""
     name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
     wrapper.__name__ = f"{prefix}_{name}"
+    wrapper.__doc__ = f"ctrlgrad.{prefix} of {name}.\n\n{inspect.getdoc(fn) or ''}".rstrip()
     wrapper.__wrapped__ = fn  # type: ignore[attr-defined]
     return wrapper
 

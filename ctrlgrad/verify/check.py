@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -13,6 +14,7 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
+from ctrlgrad.gradients.forward import NoForwardRuleError
 from ctrlgrad.ir import Graph
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.report import GradientReport, Row
@@ -67,12 +69,13 @@ def check_grads(
         The report: a row for each argument leaf, order, mode and judge. `print` shows it as a table. A row where the
         judge could not judge counts neither way, and is in `not_judged`: finite differences have nothing to say where
         every step changes a trip count or a branch, at a kink, where the function is not finite, and where their own
-        estimate of their error is too large; JAX where its own derivative is NaN.
+        estimate of their error is too large; JAX where its own derivative is NaN or JAX is not
+        installed; and no judge has anything to say of a mode that a custom rule lacks.
 
     Raises:
         GradientMismatch: a derivative disagrees with a judge, or none could be judged; the message holds the table.
-        UserInputError: nothing to differentiate, an unknown mode or judge, JAX is not installed, or it fails otherwise
-            than by refusing a derivative.
+        UserInputError: nothing to differentiate, an unknown mode or judge, JAX is the only judge and not installed, or
+            it fails otherwise than by refusing a derivative.
 
     >>> import numpy as np
     >>> import ctrlgrad as cg
@@ -124,7 +127,10 @@ def compare(
     graph = subject.graph(subject.scalar)
     tolerances = Tolerances(coarsest_epsilon(graph), rtol, atol)
     check = _Check(subject, gradient, jvp, directions, tolerances, rng)
-    if "jax" in against:
+    if "jax" in against and "finite_differences" in against and importlib.util.find_spec("jax") is None:
+        note = 'JAX is not installed: pip install -e ".[jax]"'
+        check.rows.append(Row("value", 0, "", "jax", float("nan"), 0.0, 0.0, note, is_judged=False))
+    elif "jax" in against:
         check.use_jax(graph)
     for k in range(1, order + 1):
         for chain in product(modes, repeat=k):
@@ -207,10 +213,15 @@ class _Check:
         if differences and tuple(inner) not in self.scalars:
             self.scalars[tuple(inner)] = self.subject.graph(function)
         scalar = self.scalars.get(tuple(inner))
-        if mode == "rev":
-            self.reverse(function, len(chain), label, scalar)
-        else:
-            self.forward(function, len(chain), label, scalar)
+        try:
+            if mode == "rev":
+                self.reverse(function, len(chain), label, scalar)
+            else:
+                self.forward(function, len(chain), label, scalar)
+        except NoForwardRuleError as error:
+            for path in self.subject.paths:
+                row = Row(path, len(chain), label, "none", float("nan"), 0.0, 0.0, error.problem, is_judged=False)
+                self.rows.append(row)
 
     def along(self, mode: str, function: Function, direction: Sequence[Any]) -> Function:
         if mode == "rev":

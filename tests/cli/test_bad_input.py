@@ -284,7 +284,7 @@ def test_a_checkpoint_with_another_header(refused, tmp_path, header):
 
 def test_a_checkpoint_of_another_format_is_named(refused, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    for value in ([1] * 1000, {"a": 1}, "ctrlgrad.train 2"):
+    for value in ([1] * 1000, {"a": 1}, "ctrlgrad.train 1"):
         header = json.dumps({"__metadata__": {"format": value, "run": 3}}).encode()
         path.write_bytes(struct.pack("<Q", len(header)) + header)
         assert "not one of this program" in refused("train", "--resume", "--out", tmp_path)

@@ -7,6 +7,10 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.train import corpus
 
 
+def letters(entries):
+    return corpus.Vocabulary("character", tuple(entries))
+
+
 def numbered(count):
     return [f"line {n} beside 0123456789" for n in range(count)]
 
@@ -17,29 +21,66 @@ def test_every_tenth_line_is_for_validation():
     assert len(c.train) == 36
 
 
-def test_a_repeated_line_counts_once_so_that_validation_is_never_trained_on(tmp_path):
+def test_a_repeated_line_counts_as_often_as_it_stands_there_and_is_never_in_both_parts(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("\n".join(numbered(30) * 3))
     c = corpus.load(path, 4)
     train, validation = ({c.text(line) for line in part} for part in (c.train, c.validation))
-    assert len(c.train) + len(c.validation) == 30 and not train & validation
+    assert len(c.train) + len(c.validation) == 90 and not train & validation
+    assert c.report == ()
 
 
-def test_blank_lines_trailing_white_space_and_line_ends_do_not_matter(tmp_path):
+def test_line_ends_do_not_matter_and_nothing_else_is_dropped(tmp_path):
+    """Blank lines and white space at both ends are part of the text."""
     plain, other = tmp_path / "a", tmp_path / "b"
-    plain.write_bytes("\n".join(numbered(30)).encode())
-    other.write_bytes(b"\xef\xbb\xbf" + "  \r\n\r\n".join(numbered(30)).encode() + b"\r\n")
-    assert corpus.load(plain, 4).fingerprint == corpus.load(other, 4).fingerprint
+    lines = [f"  {line}\t " for line in numbered(30)] + ["", ""] * 5
+    plain.write_bytes(("\n".join(lines) + "\n").encode())
+    other.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n")
+    c = corpus.load(plain, 4)
+    assert c.fingerprint == corpus.load(other, 4).fingerprint
+    assert sorted(c.text(line) for line in c.train + c.validation) == sorted(lines)
 
 
-def test_no_character_of_a_long_line_is_lost(tmp_path):
+@pytest.mark.parametrize("tokens", corpus.TOKENS)
+@pytest.mark.parametrize("limit", [0, 1, 7, 4000])
+def test_no_token_of_a_long_line_is_lost(tmp_path, tokens, limit):
     path = tmp_path / "t.txt"
-    long = "".join(chr(ord("a") + n % 26) + str(n) for n in range(1000))
+    long = " ".join(chr(ord("a") + n % 26) + str(n) + "é" for n in range(300))
     path.write_text("\n".join([long, *numbered(30)]))
-    c = corpus.load(path, 4)
-    lines = [c.text(line) for line in c.train + c.validation]
-    assert max(map(len, lines)) == corpus.LINE_LIMIT
-    assert sum(map(len, lines)) == len(long) + sum(map(len, numbered(30)))
+    c = corpus.load(path, 4, corpus.Reading(tokens, limit))
+    whole = [len(corpus.split(tokens, line)) for line in (long, *numbered(30))]
+    lengths = [len(line) - 1 for line in c.train + c.validation]
+    assert sum(lengths) == sum(whole) and (not limit or max(lengths) <= limit)
+    too_long = [n for n in whole if limit and n > limit]
+    expected = [f"{len(too_long)} lines of more than {limit} {tokens}s"] if too_long else []
+    assert [line.partition(" became")[0] for line in c.report if "became" in line] == expected
+
+
+@pytest.mark.parametrize("tokens", corpus.TOKENS)
+def test_tokens_of_a_line_are_the_line(tokens):
+    line = "Grüße,  a loop\t(twice)! \N{SNOWMAN}"
+    c = corpus.build([line] * 12 + numbered(30), 4, "text", corpus.Reading(tokens))
+    assert c.text(c.vocabulary.encode(line).tolist()) == line
+    assert c.vocabulary.encode(line).tolist() in [x.tolist() for x in c.train]
+
+
+def test_a_file_of_its_own_is_for_validation(tmp_path):
+    text, other = tmp_path / "t.txt", tmp_path / "v.txt"
+    text.write_text("\n".join(numbered(30)))
+    other.write_text("beside\nline 4!")
+    c = corpus.load(text, 4, validation=other)
+    assert len(c.train) == 30 and [len(line) for line in c.validation] == [7, 8]
+    assert c.report == ("1 characters of the validation part do not occur in training",)
+
+
+def test_batches_of_buckets_hold_lines_of_like_length():
+    rng = np.random.default_rng(0)
+    c = corpus.build([f"{'x' * rng.integers(0, 90)}{n}" for n in range(200)], 8, "text")
+    padding = lambda order: sum(order.at(s).symbols[1:].size - order.at(s).characters for s in range(22))
+    plain, bucketed = corpus.TrainingOrder(c, 8, 3), corpus.TrainingOrder(c, 8, 3, is_bucketed=True)
+    assert padding(bucketed) < padding(plain) / 3
+    seen = [c.text(line) for s in range(22) for line in bucketed.lines(s)]
+    assert len(set(seen)) == 22 * 8
 
 
 def test_a_character_that_training_lacks_is_unknown():
@@ -50,16 +91,18 @@ def test_a_character_that_training_lacks_is_unknown():
     assert c.text(c.validation[0]) == lines[9].replace("!", "\N{REPLACEMENT CHARACTER}")
 
 
-def test_the_vocabulary_keeps_the_most_frequent_characters(monkeypatch):
-    monkeypatch.setattr(corpus, "VOCABULARY_LIMIT", 3)
-    c = corpus.build(["aaa" + "b" * n + "cc"[: n % 2 + 1] + chr(200 + n) for n in range(1, 21)], 4, "text")
-    assert c.characters == "abc"
+def test_a_limited_vocabulary_keeps_the_most_frequent_characters_and_counts_the_others():
+    lines = ["aaa" + "b" * n + "cc"[: n % 2 + 1] + chr(200 + n) for n in range(1, 21)]
+    assert len(corpus.build(lines, 4, "text").vocabulary.entries) == 3 + 18
+    c = corpus.build(lines, 4, "text", corpus.Reading(vocabulary=3))
+    assert c.vocabulary.entries == ("a", "b", "c")
+    assert c.report[0] == "18 characters, of 18 rare kinds, are unknown to the model"
 
 
 def test_entropies_of_lines_that_are_known():
     # Every line is "ab" or "ba" and its end: two starts, then all is certain; three symbols in equal numbers.
     line = {"ab": np.array([2, 3, 0]), "ba": np.array([3, 2, 0])}
-    c = corpus.Corpus("ab", (line["ab"], line["ba"]), (line["ab"], line["ba"]), "")
+    c = corpus.Corpus(letters("ab"), (line["ab"], line["ba"]), (line["ab"], line["ba"]), "")
     assert c.unigram_bits_per_char() == pytest.approx(np.log2(3))
     # After END: a or b, after a: b or END, after b: a or END, each with probability one half.
     assert c.bigram_bits_per_char() == pytest.approx(1.0)
@@ -67,7 +110,7 @@ def test_entropies_of_lines_that_are_known():
 
 def test_bigram_entropy_of_a_deterministic_text_is_the_choice_at_the_start():
     lines = tuple(np.array([s, 0]) for s in (2, 3, 4, 5))
-    c = corpus.Corpus("abcd", lines, (), "")
+    c = corpus.Corpus(letters("abcd"), lines, (), "")
     assert c.bigram_bits_per_char() == pytest.approx(2 / 2)  # two bits at the first of two symbols
 
 

@@ -18,6 +18,7 @@ import ctrlgrad
 from ctrlgrad.train import trainer
 from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.model import Model
+from ctrlgrad.train.text import TextTask
 
 
 @pytest.mark.parametrize("cell", LAYERS)
@@ -25,7 +26,7 @@ def test_a_run_learns_and_leaves_its_results(train, cell, drawing):
     result = train("run", "--cell", cell, steps=45)
     assert result.exit_code == 0, result.output
     assert list(result.summary) == KEYS
-    names = ["checkpoint.safetensors", "loss.png", "metrics.jsonl", "summary.json"]
+    names = ["best.safetensors", "checkpoint.safetensors", "loss.png", "metrics.jsonl", "summary.json"]
     assert sorted(p.name for p in result.out.iterdir()) == names
     lines = metrics_of(result.out)
     assert [m["step"] for m in lines] == [10, 20, 30, 40, 45]
@@ -178,14 +179,14 @@ class Clock:
 def test_the_summary_and_the_log_have_the_same_characters_per_second(train, train_until, monkeypatch):
     """Neither counts a process's first step, in which the functions are compiled."""
     lengths = {}
-    share_at = trainer.share_at
+    share_at = TextTask.share_at
 
-    def noted(job, order, step):
-        share = share_at(job, order, step)
+    def noted(task, step):
+        share = share_at(task, step)
         lengths[step] = share.characters
         return share
 
-    monkeypatch.setattr(trainer, "share_at", noted)
+    monkeypatch.setattr(TextTask, "share_at", noted)
     monkeypatch.setattr(trainer.time, "perf_counter", Clock())
     train_until(13, "run", "--engine", "reference")
     monkeypatch.setattr(trainer.time, "perf_counter", Clock())

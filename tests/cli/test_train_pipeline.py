@@ -1,7 +1,5 @@
 """`ctrlgrad train --pipeline` on one process: each layer on a device of its own. Several ranks: tests/mpi."""
 
-import json
-
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -40,24 +38,6 @@ def test_a_pipelined_run_within_a_budget(train):
     bounded = train("bounded", "--pipeline", "--layers", 2, "--memory-budget", "1MiB", steps=2)
     assert plain.exit_code == bounded.exit_code == 0, bounded.stderr
     assert bounded.summary["validation_bits_per_char"] == plain.summary["validation_bits_per_char"]
-
-
-def test_a_checkpoint_from_before_there_were_pipelines_resumes(train):
-    """The settings in its metadata do not name the option; nor were the text and the timed steps stored."""
-    run = train("run", steps=3)
-    path = run.out / "checkpoint.safetensors"
-    data = path.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    record = json.loads(header["__metadata__"]["run"])
-    del record["settings"]["pipeline"]
-    for name in ("text", "timed_characters", "timed_seconds"):
-        del record[name]
-    header["__metadata__"]["run"] = json.dumps(record)
-    changed = json.dumps(header).encode()
-    changed += b" " * (-len(changed) % 8)
-    path.write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + size :])
-    assert train("run", "--resume", steps=3).exit_code == 0
 
 
 def test_a_pipeline_on_another_engine_is_refused():

@@ -21,7 +21,7 @@ TRANSFORMER = ("--cell", "transformer")
 def example(inputs=3):
     """Parameters and inputs `[steps, lines, inputs]`, in float64."""
     rng = np.random.default_rng(0)
-    params = cg.tree.map(lambda p: np.asarray(p, np.float64), decoder_init(rng, inputs, HIDDEN))
+    params = decoder_init(cg.random.key(0), inputs, HIDDEN, np.float64)
     params["norms"] = rng.uniform(0.5, 1.5, params["norms"].shape)
     return params, rng.standard_normal((STEPS, LINES, inputs))
 
@@ -93,7 +93,8 @@ def test_the_sampler_writes_up_to_its_limit():
     model = Model(Settings("transformer", 8, engine="reference"), 20)
     params = model.init(cg.random.key(0))
     params["out"]["b"][0] = -1e9  # a line never ends
-    assert np.count_nonzero(model.sample_of(params, np.full(SAMPLE_LIMIT, 0.5, np.float32))) == SAMPLE_LIMIT
+    numbers, prompt = np.full(SAMPLE_LIMIT, 0.5, np.float32), np.zeros(0, np.int64)
+    assert np.count_nonzero(model.sample_of(params, numbers, prompt, np.float32(1))) == SAMPLE_LIMIT
 
 
 @pytest.mark.parametrize("engine", ["native", "reference", "dataflow"])

@@ -91,12 +91,25 @@ ARRAYS: dict[str, Callable[[], Any]] = {
     "asarray": lambda: cnp.asarray(FLOATS.ravel()),
     "an op": lambda: cnp.sqrt(cnp.asarray(FLOATS.ravel()) ** 2),
     "an operator": lambda: cnp.asarray(FLOATS.ravel()) * 1.0,
+    "a copy": lambda: cnp.asarray(FLOATS.ravel()).copy(),
+    "another dtype": lambda: cnp.asarray(INTEGERS.ravel()).astype(np.float64),
     "a slice": lambda: cnp.concatenate([FLOATS.ravel(), FLOATS.ravel()])[:4],
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
-@pytest.mark.parametrize("array", ARRAYS)
+# NumPy asks for the flag of the memory alone, which its own operators leave set.
+BY_FLAG = {"np.add(x, y, out=x)", "np.copyto", "np.put", "np.putmask", "np.place", "np.fill_diagonal"}
+
+
+@pytest.mark.parametrize(
+    "name, array",
+    [
+        (name, array)
+        for name in WRITES
+        for array in ARRAYS
+        if name not in BY_FLAG or array in ("asarray", "an op", "a slice")
+    ],
+)
 def test_a_write_into_an_array_is_refused_eagerly_as_when_compiled(name: str, array: str) -> None:
     x = ARRAYS[array]()
     before = np.array(x)
@@ -115,16 +128,20 @@ def test_a_refused_write_says_what_to_write_instead(name: str) -> None:
 
 
 def test_arrays_of_numpys_own_stay_writable() -> None:
-    """The argument of `asarray`, and copies."""
+    """The argument of `asarray`, and what `np.array` makes."""
     given = np.arange(4.0)
     shown = cnp.asarray(given)
     given[0] = 9.0
-    copies = [np.array(shown), shown.copy(), shown.astype(np.float32), np.zeros_like(shown)]
-    for copy in copies:
-        copy[1] = 7.0
+    copy = np.array(shown)
+    copy[1] = 7.0
     assert given[0] == 9.0 and shown[1] == 1.0
 
 
-@pytest.mark.parametrize("fn", [np.sort, np.median, np.gradient, np.flip, np.unwrap, np.nan_to_num, np.diff, np.unique])
+METHODS = [lambda x: x.mean(axis=0), lambda x: x.var(), lambda x: x.std(axis=0), lambda x: x.cumsum(), np.mean, np.var]
+
+
+@pytest.mark.parametrize(
+    "fn", [np.sort, np.median, np.gradient, np.flip, np.unwrap, np.nan_to_num, np.diff, np.unique, *METHODS]
+)
 def test_numpys_functions_that_fill_an_array_of_their_own_take_ours(fn: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(fn(cnp.arange(4.0)), fn(np.arange(4.0)))

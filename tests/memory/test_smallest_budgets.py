@@ -36,7 +36,7 @@ def lines(lengths: tuple[int, ...] = (40, 23, 31)) -> Callable[[], list[Any]]:
     """The gradients of a character model by some batches of 7 lines."""
     rng = np.random.default_rng(0)
     model = Model(Settings(hidden=8, batch=7, engine="native"), 40, 7)
-    params = model.init(rng)
+    params = model.init(cg.random.key(0))
     batches = [
         (rng.integers(0, 40, (n + 1, 7)), np.array([n, *rng.integers(2, n + 1, 6)]), np.int64(4 * n)) for n in lengths
     ]

@@ -131,7 +131,6 @@ from ctrlgrad.cli import main
 from ctrlgrad.mpi.launch import launched
 from ctrlgrad.mpi.sums import Sums
 from ctrlgrad.train.model import Model
-from ctrlgrad.train.settings import EMBEDDING
 
 seen = []
 begin, init = Sums.begin, Model.__init__
@@ -145,7 +144,7 @@ def patched(self, *options):
     step = self.cell.step
 
     def watched_step(params, state, x):
-        layer = "layer 0" if x.shape[1] == EMBEDDING else "layer above"
+        layer = "layer 0" if x.shape[1] == self.settings.embedding else "layer above"
         x = cg.debug.watch_cotangent(x, lambda ct, at: seen.append(layer))
         return step(params, state, x)
 

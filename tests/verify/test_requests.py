@@ -58,11 +58,27 @@ def test_what_cannot_be_checked() -> None:
         check_grads(lambda x: cg.TensorArray("float64", 2).write(0, x), (X,))
 
 
-def test_without_jax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jax_finite_differences_judge_alone_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for by itself, JAX is missed."""
     monkeypatch.setitem(sys.modules, "jax", None)
+    report = check_grads(program, ARGS)
+    assert report.ok and 'not judged: JAX is not installed: pip install -e ".[jax]"' in str(report)
+    assert {row.judge for row in report.rows if row.is_judged} == {"finite differences"}
     with pytest.raises(UserInputError, match=r'pip install -e "\.\[jax\]"'):
-        check_grads(program, ARGS)
+        check_grads(program, ARGS, against=["jax"])
     assert isinstance(check_grads(program, ARGS, against=["finite_differences"]), GradientReport)
+
+
+def test_a_mode_that_a_custom_rule_lacks_is_not_judged() -> None:
+    @cg.custom_vjp
+    def square(x: Any) -> Any:
+        return x * x
+
+    square.defvjp(lambda x: (x * x, x), lambda x, ct: (2.0 * x * ct,))
+    report = check_grads(lambda x: square(x).sum(), (X,), modes=("rev", "fwd"))
+    assert report.ok
+    assert [row.mode for row in report.rows if not row.is_judged] == ["fwd"]
+    assert "custom_vjp: forward mode needs a forward rule" in str(report)
 
 
 def test_jax_judges_a_solver_whose_step_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
