@@ -12,7 +12,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.interop.torch.operators import TABLE, entry, is_array
+from ctrlgrad.interop.torch.operators import TABLE, at, entry, is_array
 from ctrlgrad.transforms.grad import stop_gradient
 
 _ALL = slice(None)
@@ -54,7 +54,7 @@ def _transpose(x: Any, a: int, b: int) -> Any:
 
 def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     key = (*[_ALL] * axis_of(x, dim), slice(start, _end(end), step))
-    return x[key]
+    return at(x, key)
 
 
 def _end(end: Any) -> Any:
@@ -62,7 +62,7 @@ def _end(end: Any) -> Any:
 
 
 def _select(x: Any, dim: int, index: Any) -> Any:
-    return x[(*[_ALL] * axis_of(x, dim), index)]
+    return at(x, (*[_ALL] * axis_of(x, dim), index))
 
 
 def _select_scatter(x: Any, src: Any, dim: int, index: Any) -> Any:
@@ -72,6 +72,13 @@ def _select_scatter(x: Any, src: Any, dim: int, index: Any) -> Any:
 def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     key = (*[_ALL] * axis_of(x, dim), slice(start, _end(end), step))
     return cnp.at(x)[key].set(cnp.broadcast_to(src, x[key].shape))
+
+
+@entry("diagonal_scatter")
+def _diagonal_scatter(x: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    places = np.arange(math.prod(x.shape)).reshape(x.shape)
+    flat = cnp.at(cnp.ravel(x))[np.diagonal(places, offset, dim1, dim2).ravel()].set(cnp.ravel(src))
+    return cnp.reshape(flat, x.shape)
 
 
 @entry("split_with_sizes", "split_with_sizes_copy")
@@ -191,7 +198,7 @@ def _key(x: Any, indices: Sequence[Any]) -> tuple[Any, ...]:
 
 @entry("index", "_unsafe_index")
 def _index(x: Any, indices: Sequence[Any]) -> Any:
-    return x[_key(x, indices)] if is_array(x) else np.asarray(x)[_key(x, indices)]
+    return at(x, _key(x, indices))
 
 
 @entry("index_put", "_unsafe_index_put", "_index_put_impl")
@@ -223,7 +230,7 @@ def _gather(x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
         return cnp.broadcast_to(x, index.shape)
     if not index.ndim:
         return _select(x, dim, index)
-    return x[_grid(x, dim, index)]
+    return at(x, _grid(x, dim, index))
 
 
 def _scatter(how: str) -> Any:
@@ -287,7 +294,8 @@ def _index_write(how: str) -> Any:
 def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
     mask = cnp.broadcast_to(mask, x.shape)
     order = cnp.cumsum(cast(cnp.ravel(mask), np.dtype(np.int64))) - 1
-    taken = cnp.take(cnp.ravel(source), cnp.maximum(order, 0), axis=0, mode="clip")
+    most = source.size - 1
+    taken = cnp.take(cnp.ravel(source), cnp.minimum(cnp.maximum(order, 0), most), axis=0)
     return cnp.where(mask, cnp.reshape(taken, x.shape), x)
 
 
@@ -405,6 +413,7 @@ TABLE |= {
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
     "diagonal": _diagonal,
+    "diag": lambda x, k=0: cnp.diag(x, k),
     "triu": _triangle(lambda distance, k: distance >= k),
     "tril": _triangle(lambda distance, k: distance <= k),
     "stack": lambda xs, dim=0: cnp.stack(xs, axis=dim),

@@ -211,6 +211,7 @@ TABLE |= {
     "leaky_relu": lambda x, slope=0.01: cnp.where(x > 0, x, x * slope),
     "softplus": _softplus,
     "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid": lambda x: _log_sigmoid(x)[0],
     "add": _scaled(lambda x, y: cnp.logical_or(x, y) if _kind(x) == _kind(y) == "b" else x + y),
     "sub": _scaled(lambda x, y: x - y),
     "rsub": lambda x, y, alpha=1: y - (x if _is_one(alpha) else x * alpha),

@@ -261,19 +261,20 @@ def attention(
     q: Any,
     k: Any,
     v: Any,
-    mask: Any = None,
+    attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(q k^T scale + mask) v, for q[..., heads, queries, features]."""
+    """softmax(q k^T scale + attn_mask) v, for q[..., heads, queries, features]."""
     refuse_dropout("scaled_dot_product_attention", dropout_p)
     if enable_gqa and q.shape[-3] != k.shape[-3]:
         k, v = (cnp.repeat(y, q.shape[-3] // y.shape[-3], axis=-3) for y in (k, v))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     logits = cnp.matmul(q * factor, cnp.matrix_transpose(k))
+    mask = attn_mask
     if is_causal:
         mask = np.tril(np.ones((q.shape[-2], k.shape[-2]), bool))
     if mask is not None and mask.dtype == bool:

@@ -16,6 +16,7 @@ import torch
 
 from ctrlgrad.errors import UnsupportedPrimitiveError
 from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.tensors import DTYPES
 from ctrlgrad.source import Source, here
@@ -103,10 +104,9 @@ def unsupported(name: str, source: Source | None = None, reason: str | None = No
     )
 
 
-def sized(x: Any, *axes: int) -> tuple[Any, ...]:
-    """The sizes of some axes."""
-    shape = x.shape
-    return tuple(shape[axis] for axis in axes)
+def at(x: Any, key: Any) -> Any:
+    """x[key], where x may be known and the key may be traced."""
+    return FUNCTIONS["getitem"](x, key)
 
 
 __all__ = [
@@ -115,11 +115,11 @@ __all__ = [
     "TABLE",
     "Entry",
     "arguments",
+    "at",
     "entry",
     "find",
     "is_array",
     "name_of",
     "promoted",
-    "sized",
     "unsupported",
 ]

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+import ctrlgrad.numpy as cnp
 from ctrlgrad.autograph.truth import REPRESENTATION
 from ctrlgrad.errors import LeakedValueError, TracingError
 from ctrlgrad.frontend import trace as tracing
@@ -32,7 +33,7 @@ from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.entries import TABLE, arguments, find, name_of, promoted, unsupported
 from ctrlgrad.interop.torch.networks import batch_norm
-from ctrlgrad.interop.torch.operators import is_array
+from ctrlgrad.interop.torch.operators import at
 from ctrlgrad.interop.torch.tensors import DTYPES, to_array, to_tensor
 from ctrlgrad.interop.torch.writing import View, written
 from ctrlgrad.source import here
@@ -131,8 +132,6 @@ class Trace(TorchDispatchMode):
         # The sizes that are known only when the program runs, by PyTorch's symbols.
         self.symbols: dict[Any, Any] = {}
         self.functions = _Functions(self)
-        # Tensors by the values that control flow has taken from them.
-        self._given: dict[Any, TracedTensor] = {}
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -147,21 +146,23 @@ class Trace(TorchDispatchMode):
 
     def plain(self, x: Any) -> Any:
         """The value of a tensor, or of one of PyTorch's symbols."""
-        if isinstance(x, TracedTensor):
-            value = value_of(x)
-            if isinstance(value, Tensor):
-                self._given[value.value] = x
-            return value
         return self.value(x) if isinstance(x, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool) else x
 
-    def represented(self, x: Tensor) -> Any:
-        """The tensor that a value was taken from, in the region where that was made; elsewhere a new one."""
-        found = self._given.get(x.value)
-        if found is not None and found.storage.builder is tracing.current() and value_of(found) is not None:
-            value = value_of(found)
-            if isinstance(value, Tensor) and value.value is x.value:
-                return found
+    def number(self, x: Any) -> Any:
+        """The value of a tensor as Python's number, through which PyTorch sends no gradient."""
+        value = self.plain(x)
+        return stop_gradient(value) if isinstance(x, torch.Tensor) and isinstance(value, Tensor) else value
+
+    def represented(self, x: Any) -> Any:
+        """A new tensor with this value."""
         return self.wrap(x)
+
+    def stands(self, x: Any, value: Any) -> bool:
+        """Whether a tensor of the region that is being traced holds this value still."""
+        if not isinstance(x, TracedTensor) or x.storage.builder is not tracing.current():
+            return False
+        held = value_of(x)
+        return held.value is value.value if isinstance(held, Tensor) and isinstance(value, Tensor) else held is value
 
     def wrap(self, value: Any) -> TracedTensor:
         """A value as a tensor."""
@@ -184,14 +185,14 @@ class Trace(TorchDispatchMode):
             if isinstance(known, Tensor) and known.value is value.value:
                 return self._symint(symbol)
         made: Any = self.shape_env.create_unbacked_symint()
-        torch._check_is_size(made)
+        torch._check(made >= 0)
         self.symbols[made.node.expr] = value
         return made
 
     def _symint(self, symbol: Any) -> Any:
         return self.shape_env.create_symintnode(symbol, hint=None)
 
-    def number(self, x: Any) -> Any:
+    def symbolic(self, x: Any) -> Any:
         """One of PyTorch's symbolic numbers as a value."""
         expression = x.node.expr
         if expression.is_number:
@@ -217,7 +218,7 @@ class Trace(TorchDispatchMode):
         if isinstance(x, torch.Tensor):
             return value_of(x)
         if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return self.number(x)
+            return self.symbolic(x)
         return x
 
     def _fake(self, x: Any) -> Any:
@@ -244,6 +245,10 @@ class Trace(TorchDispatchMode):
             return self._batch_norm(args)
         if known:
             return self._computed(func, args, kwargs)
+        if name in ("_local_scalar_dense", "is_nonzero"):
+            return value_of(args[0]).__bool__()
+        if name in _PHYSICAL:
+            func = _PHYSICAL[name]
         if name == "select.int" and args[0].first is not None and args[1:] == (0, 0):
             return self.wrap(np.asarray(args[0].first))
         return self._applied(func, name, args, kwargs)
@@ -261,11 +266,12 @@ class Trace(TorchDispatchMode):
     def _applied(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         entry = find(func)
         if entry is None:
-            decomposition = decomposition_table.get(func)
-            if decomposition is None:
-                raise unsupported(name)
+            decomposition = decomposition_table.get(func, func.decompose)
             with self:
-                return decomposition(*args, **kwargs)
+                found = decomposition(*args, **kwargs)
+            if found is NotImplemented:
+                raise unsupported(name)
+            return found
         with self.fake:
             stated = func(*_pytree.tree_map(self._fake, args), **_pytree.tree_map(self._fake, kwargs))
         given, named = arguments(_pytree.tree_map(self.value, list(args)), _pytree.tree_map(self.value, kwargs))
@@ -348,6 +354,8 @@ class Trace(TorchDispatchMode):
             with self:
                 value = value_of(torch.ops.aten.expand.default(found, list(target.shape)))
                 value = cast(value, DTYPES[target.dtype])
+        if not torch.is_grad_enabled():
+            value = _with_gradient_of(value_of(target), value)
         storage.value = written(storage.value, target.views, value, name)
         storage.version += 1
 
@@ -364,6 +372,9 @@ _PRIMS = {torch.ops.prim.device.default} | {
     getattr(torch.ops.aten, name).default for name in ("sym_size", "sym_stride") if hasattr(torch.ops.aten, name)
 } if hasattr(torch.ops.prim, "device") else set()
 
+# Views that PyTorch resolves later, and the operators that compute them at once.
+_PHYSICAL = {"_conj": torch.ops.aten.conj_physical.default, "_neg_view": torch.ops.aten.neg.default}
+
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
     "Mul": operator.mul,
@@ -372,6 +383,14 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "Mod": operator.mod,
     "PythonMod": operator.mod,
 }
+
+
+def _with_gradient_of(old: Any, new: Any) -> Any:
+    """New numbers of a tensor that was changed without a gradient: it keeps the one that it had."""
+    if not isinstance(old, Tensor) or old.dtype.kind not in "fc":
+        return new
+    slope = cnp.where(cnp.isfinite(old), old - stop_gradient(old), cnp.zeros_like(old))
+    return (stop_gradient(new) if isinstance(new, Tensor) else new) + slope
 
 
 class _Functions(TorchFunctionMode):
@@ -417,12 +436,10 @@ def _is_traced(x: Any) -> bool:
 
 def _item(trace: Trace, x: Any) -> Any:
     """The number of a tensor: a traced one stands for a Python number."""
-    value = value_of(x)
+    value = trace.number(x)
     if not isinstance(value, Tensor):
         return value.item()
-    from ctrlgrad.frontend.functions import FUNCTIONS
-
-    scalar = FUNCTIONS["reshape"](value, ())
+    scalar = cnp.reshape(value, ())
     return Tensor(scalar.builder, scalar.value, weak=True)
 
 
@@ -457,25 +474,12 @@ def _getitem(trace: Trace, x: Any, key: Any) -> Any:
     """An element at a place that is traced."""
     if not _has_traced_key(key):
         return NotImplemented
-    value = value_of(x)
-    if not isinstance(value, Tensor):
-        value = TABLE["alias"](value)
-    import ctrlgrad.numpy as cnp
-
-    return trace.wrap(cnp.asarray(value)[_plain_key(trace, key)] if isinstance(value, Tensor) else _rows(value, trace, key))
-
-
-def _rows(value: np.ndarray, trace: Trace, key: Any) -> Any:
-    from ctrlgrad.frontend.functions import FUNCTIONS
-
-    return FUNCTIONS["getitem"](value, _plain_key(trace, key))
+    return trace.wrap(at(value_of(x), _plain_key(trace, key)))
 
 
 def _setitem(trace: Trace, x: Any, key: Any, new: Any) -> Any:
     if not _has_traced_key(key):
         return NotImplemented
-    import ctrlgrad.numpy as cnp
-
     found = cnp.at(value_of(x))[_plain_key(trace, key)].set(trace.value(new))
     trace._store(x, trace.wrap(found), "item assignment")
     return None
@@ -490,7 +494,25 @@ def _pack(trace: Trace, x: Any, lengths: Any, batch_first: bool) -> Any:
     return data, counts
 
 
+def _ctc_loss(
+    trace: Trace,
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:
+    if not _is_traced(log_probs):
+        return NotImplemented
+    given = [trace.value(x) for x in (log_probs, targets, input_lengths, target_lengths)]
+    how = ("none", "mean", "sum").index(reduction)
+    return trace.wrap(TABLE["ctc_loss"](*given, blank, how, zero_infinity))
+
+
 _SPECIAL: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.ctc_loss: _ctc_loss,
     torch.Tensor.item: _item,
     torch.Tensor.__bool__: _refused("__bool__"),
     torch.Tensor.__int__: _refused("__int__"),

@@ -1,6 +1,6 @@
 """Random modules of PyTorch: nested loops and branches of its operators, judged by PyTorch's own values and gradients.
 
-`python tests/interop/torch/random_modules.py --count 1000 --seed 7` draws that many and says which disagree.
+`python -m tests.interop.torch.random_modules --count 1000 --seed 7` draws that many and says which disagree.
 """
 
 from __future__ import annotations
