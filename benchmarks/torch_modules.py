@@ -163,9 +163,14 @@ def main() -> None:
         for system in SYSTEMS:
             command = [sys.executable, "-W", "ignore", "-m", "benchmarks.torch_modules", case, "--child", system]
             try:
-                text = subprocess.check_output([*command, "--seconds", str(given.seconds)], timeout=given.limit, text=True)
+                text = subprocess.check_output(
+                    [*command, "--seconds", str(given.seconds)], timeout=given.limit, text=True
+                )
                 found = json.loads(text.strip().splitlines()[-1])
-                print(f"{case:28} {system:10} first {found['first']:8.2f} s  warm {1e3 * found['warm']:9.2f} ms", flush=True)
+                print(
+                    f"{case:28} {system:10} first {found['first']:8.2f} s  warm {1e3 * found['warm']:9.2f} ms",
+                    flush=True,
+                )
             except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
                 print(f"{case:28} {system:10} {type(error).__name__}", flush=True)
 

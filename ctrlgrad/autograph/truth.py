@@ -70,7 +70,11 @@ def represented(x: Any) -> Any:
     return tree.unflatten(treedef, found)
 
 
-def state_of(get: GetState, set: SetState) -> tuple[GetState, SetState]:
+# In the place of an element `x[i]`, where x itself is a variable too: assigned to an element it changes nothing.
+SAME: Any = type("Same", (), {"__repr__": lambda self: "the element as it is"})()
+
+
+def state_of(get: GetState, set: SetState, names: Sequence[str]) -> tuple[GetState, SetState]:
     """The functions that read and write variables, for variables as control flow sees them."""
     by = REPRESENTATION.get()
     if by is None:
@@ -79,9 +83,15 @@ def state_of(get: GetState, set: SetState) -> tuple[GetState, SetState]:
     # By variable and place in it: the objects that were read, and the values that they stood for.
     known: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
 
+    order = list(names)
+    whole = {i: order.index(b) for i, name in enumerate(order) if (b := name.split("[")[0]) in order and b != name}
+
     def read() -> tuple[Any, ...]:
-        found = []
-        for position, x in enumerate(get()):
+        found, given = [], get()
+        for position, x in enumerate(given):
+            if position in whole and by.plain(held := given[whole[position]]) is not held:
+                found.append(SAME)
+                continue
             leaves, treedef = tree.flatten(x)
             values = list(map(by.plain, leaves))
             for i, pair in enumerate(zip(leaves, values, strict=True)):
@@ -92,7 +102,9 @@ def state_of(get: GetState, set: SetState) -> tuple[GetState, SetState]:
 
     def stand(position: int, i: int, value: Any) -> Any:
         for x, was in known.get((position, i), ()):
-            is_same = value.value is was.value if isinstance(value, Tensor) and isinstance(was, Tensor) else value is was
+            is_same = (
+                value.value is was.value if isinstance(value, Tensor) and isinstance(was, Tensor) else value is was
+            )
             if is_same:
                 return x if by.stands(x, value) else by.represented(value)
         return by.represented(value) if isinstance(value, Tensor) and not value.weak else value

@@ -36,7 +36,9 @@ _STRIDES = "it reads memory by strides, which traced tensors do not have"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rand", "randn", "randperm", "randint", "rand_like", "randn_like"), _RANDOM),
     **dict.fromkeys(("bernoulli", "multinomial", "normal", "uniform", "poisson", "randint_like"), _RANDOM),
-    **dict.fromkeys(("dropout", "normal_functional", "bernoulli_", "normal_", "uniform_", "exponential_", "random_"), _RANDOM),
+    **dict.fromkeys(
+        ("dropout", "normal_functional", "bernoulli_", "normal_", "uniform_", "exponential_", "random_"), _RANDOM
+    ),
     **dict.fromkeys(("_adaptive_avg_pool2d_backward", "avg_pool2d_backward", "convolution_backward"), _GRADIENT),
     **dict.fromkeys(("embedding_dense_backward", "max_pool2d_with_indices_backward"), _GRADIENT),
     **dict.fromkeys(("native_group_norm_backward", "native_layer_norm_backward"), _GRADIENT),
@@ -96,7 +98,8 @@ def unsupported(name: str, source: Source | None = None, reason: str | None = No
     """The error of an operator that cannot be read."""
     reason = reason or REFUSED.get(name) or REFUSED.get(name.split(".")[0])
     return UnsupportedPrimitiveError(
-        f"from_torch: PyTorch's operator {name!r} " + (f"is not supported: {reason}" if reason else "has no translation"),
+        f"from_torch: PyTorch's operator {name!r} "
+        + (f"is not supported: {reason}" if reason else "has no translation"),
         source=source or here(),
         expected="operators of the table in docs/torch_operators.md, and those that PyTorch decomposes into them",
         got=name,

@@ -35,9 +35,7 @@ def _gru(given: Any, product: Any, bias: Any, state: Sequence[Any]) -> list[Any]
 
 
 def _plain(activation: Callable[[Any], Any]) -> Step:
-    return lambda given, product, bias, state: [
-        activation(given + product if bias is None else given + product + bias)
-    ]
+    return lambda given, product, bias, state: [activation(given + product if bias is None else given + product + bias)]
 
 
 def _relu(x: Any) -> Any:
@@ -74,7 +72,7 @@ def _layers(
     step: Step, states: int, x: Any, alive: Any, start: Sequence[Any], flat: Sequence[Any], settings: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The outputs of all layers, and the last state of each, in the order of PyTorch."""
-    has_biases, layers, dropout, train, bidirectional = settings
+    _, layers, dropout, train, bidirectional = settings
     refuse_dropout("dropout between layers", dropout if train and layers > 1 else 0)
     directions = 2 if bidirectional else 1
     count = len(flat) // (layers * directions)
@@ -133,9 +131,7 @@ def _cell(step: Step, states: int) -> Callable[..., Any]:
     def run(x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
         state = list(hx) if states == 2 else [hx]
         given = cnp.matmul(x, cnp.transpose(w_ih))
-        found = step(
-            given if b_ih is None else given + b_ih, cnp.matmul(state[0], cnp.transpose(w_hh)), b_hh, state
-        )
+        found = step(given if b_ih is None else given + b_ih, cnp.matmul(state[0], cnp.transpose(w_hh)), b_hh, state)
         return tuple(found) if states == 2 else found[0]
 
     return run

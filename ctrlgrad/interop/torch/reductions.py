@@ -13,6 +13,7 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.torch.arranging import axes_of, axis_of
 from ctrlgrad.interop.torch.operators import TABLE, entry, is_array
 from ctrlgrad.scipy import special
+from ctrlgrad.scipy.linalg import expm
 
 _WHOLE = np.dtype(np.int64)
 
@@ -355,6 +356,7 @@ TABLE |= {
     "vdot": lambda x, y: cnp.matmul(cnp.conj(x), y),
     "matmul": cnp.matmul,
     "outer": lambda x, y: x[:, None] * y,
+    "linalg_matrix_exp": expm,
     "linalg_inv_ex": _inverse,
     "linalg_cholesky_ex": _cholesky,
     "triangular_solve": lambda b, a, upper=True, transpose=False, unitriangular=False: (
@@ -377,6 +379,4 @@ TABLE |= {
 
 
 def _triangular(a: Any, b: Any, upper: bool, transpose: bool, unit: bool) -> Any:
-    return lax.linalg.triangular_solve(
-        a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unit
-    )
+    return lax.linalg.triangular_solve(a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unit)

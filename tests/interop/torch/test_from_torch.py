@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("malt")
 from interop.torch.random_modules import judge  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 from interop.torch.torch_modules import (  # noqa: E402
     AdaptiveComputation,
     BeamSearch,
@@ -22,11 +21,14 @@ from interop.torch.torch_modules import (  # noqa: E402
     Tagger,
     Translator,
 )
+from torch.nn import functional as F  # noqa: E402
 
 import ctrlgrad as cg  # noqa: E402
 from ctrlgrad.errors import CtrlgradError, TracingError, UnsupportedPrimitiveError, UserInputError  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*", "ignore::FutureWarning:torch.*", "ignore:.*LeafSpec")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:torch.*", "ignore::FutureWarning:torch.*", "ignore:.*LeafSpec"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +224,7 @@ def test_a_drop_in_module_trains_as_the_module_does() -> None:
     assert list(ours.state_dict()) == list(twin.state_dict())
     for trained in (ours, twin):
         torch.manual_seed(1)
-        optimiser = torch.optim.Adam(trained.parameters(), lr=0.05)
+        optimiser = torch.optim.SGD(trained.parameters(), lr=0.5, momentum=0.9)
         for _ in range(3):
             optimiser.zero_grad()
             F.mse_loss(trained(torch.randn(6, 3)), torch.ones(6, 4)).backward()
