@@ -26,8 +26,8 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
         fn: takes and returns pytrees of arrays. Tensors, NumPy's arrays and floats among the arguments are traced;
             Python integers, booleans, strings and functions reach it as they are. It should be pure. Or a module that
             `from_torch` has read.
-        memory_budget: bytes that the loops of a run may take for what they save, as `ctrlgrad.memory.budget` takes them.
-            The backward pass then computes the forward pass again, within them.
+        memory_budget: bytes that the loops of a run may take for what they save, as `ctrlgrad.memory.budget` takes
+            them. The backward pass then computes the forward pass again, within them.
 
     Returns:
         A function of the same arguments, whose results are tensors of the dtypes that `fn` gives them. For a module

