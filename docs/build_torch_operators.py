@@ -14,7 +14,6 @@ from torch._decomp import decomposition_table
 from ctrlgrad.interop.torch.entries import REFUSED, TABLE, find
 from ctrlgrad.interop.torch.reader import HIGHER
 
-
 DECOMPOSED = "read through PyTorch's decomposition"
 
 
@@ -50,12 +49,13 @@ def text() -> str:
     lines = [
         "# PyTorch's operators",
         "",
-        "Made by `python docs/build_torch_operators.py > docs/torch_operators.md`: what `ctrlgrad.from_torch` does with",
-        "each operator of ATen that PyTorch calls core. What is not read is an error that names the operator and the line.",
+        "Made by `python docs/build_torch_operators.py > docs/torch_operators.md`: what `ctrlgrad.from_torch` does",
+        "with each operator of ATen that PyTorch calls core. What is not read is an error that names the operator and",
+        "the line.",
         "",
         f"Of {len(states)} operators {counts['read']} are read, {counts[DECOMPOSED]} are read",
-        f"through PyTorch's decomposition of them, {counts['refused']} are refused, and {counts['not yet']} are not there",
-        "yet. Operators that are not core are read through PyTorch's decompositions too, where it has one.",
+        f"through PyTorch's decomposition of them, {counts['refused']} are refused, and {counts['not yet']} are not",
+        "there yet. Operators that are not core are read through PyTorch's decompositions too, where it has one.",
         "",
         "| operator | state |",
         "| --- | --- |",

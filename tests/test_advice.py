@@ -22,7 +22,7 @@ CALL = re.compile(r"(?<![\w.])(?:cg|ctrlgrad)(?:\.\w+)+\(")
 # What stands for `...` on a page, by the call.
 LEFT_OUT = {"cg.jvp": "(x,), (x,)"}
 # Run by other tests, with what they take: a file of a model, a module of PyTorch, a terminal.
-ELSEWHERE = {"cg.from_onnx", "cg.to_torch", "cg.debug.breakpoint"}
+ELSEWHERE = {"cg.from_onnx", "cg.from_torch", "cg.to_torch", "cg.debug.breakpoint"}
 # What holds for a block.
 BLOCKS = {"cg.options", "cg.device", "cg.memory.profile", "ctrlgrad.memory.budget"}
 

@@ -24,6 +24,7 @@ MODULES = sorted(
 NEEDED = {
     "ctrlgrad.interop.from_onnx": "onnx",
     "ctrlgrad.interop.onnx": "onnx",
+    "ctrlgrad.interop.from_torch": "torch",
     "ctrlgrad.interop.to_torch": "torch",
     "ctrlgrad.interop.torch": "torch",
 }

@@ -31,7 +31,7 @@ def test_import_loads_no_heavy_package(tmp_path) -> None:
 def test_a_function_is_found_under_its_name_whoever_has_imported_its_module() -> None:
     script = (
         "import importlib, ctrlgrad as cg, ctrlgrad.interop\n"
-        "names = 'from_jax to_jax to_torch from_onnx'.split()\n"
+        "names = 'from_jax to_jax to_torch from_onnx from_torch'.split()\n"
         "for name in names: importlib.import_module(f'ctrlgrad.interop.{name}')\n"
         "print(all(callable(getattr(space, name)) for space in (cg, cg.interop) for name in names))"
     )

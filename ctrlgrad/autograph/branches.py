@@ -76,7 +76,7 @@ def if_stmt(
         else:
             orelse()
         return
-    get_state, set_state = state_of(get_state, set_state)
+    get_state, set_state = state_of(get_state, set_state, names)
     source = here()
     predicate = truth(test, "`if`", source)
     known = _known_flags(predicate)

@@ -23,7 +23,7 @@ from ctrlgrad.autograph.compile import Factory
 from ctrlgrad.autograph.overloads import OVERLOADS
 from ctrlgrad.autograph.parse import Unconvertible, parse
 from ctrlgrad.autograph.rewrite import rewrite
-from ctrlgrad.autograph.truth import is_traced, plain, represented
+from ctrlgrad.autograph.truth import is_traced, number, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
 
@@ -33,7 +33,8 @@ _CONVERTED = "__ctrlgrad_converted__"
 # An attribute of a function of another library: the function that stands for it here.
 _INSTEAD = "__ctrlgrad_call__"
 # Built-in functions that want the numbers themselves; the rest of those that are replaced go through rows.
-_OF_NUMBERS = (int, float, complex, bool, range, min, max, all, any)
+_NUMBERS = (int, float, complex)
+_OF_NUMBERS = (bool, range, min, max, all, any)
 
 _factories: WeakKeyDictionary[CodeType, Factory | Unconvertible] = WeakKeyDictionary()
 _lock = forks.recursive_lock()
@@ -127,6 +128,8 @@ def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
         return converted_call(fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
     if isinstance(fn, type | BuiltinFunctionType):
         if fn in OVERLOADS:
+            if fn in _NUMBERS:
+                return OVERLOADS[fn](*map(number, args), **kwargs)
             if fn in _OF_NUMBERS:
                 return represented(OVERLOADS[fn](*map(plain, args), **kwargs))
             return OVERLOADS[fn](*args, **kwargs)

@@ -212,7 +212,7 @@ def for_stmt(
     assigned: Iterable[str] = (),
 ) -> None:
     """`for target in iterable: body(target)`, as long as `extra_test()` holds."""
-    state = State(*state_of(get_state, set_state), names, cells_of(assigned, body))
+    state = State(*state_of(get_state, set_state, names), names, cells_of(assigned, body))
     items = as_items(iterable)
     if items is not None:
         _stage_for(items, extra_test, body, state)
@@ -253,7 +253,9 @@ def _unroll(iterator: Iterator[Any], extra_test: Callable[[], Any], body: Callab
         def run(target: Any = target) -> None:
             body(target)
 
-        if_stmt(plain(extra_test()), run, lambda: None, state.get, state.set, state.names, len(state.names), own=state.own)
+        if_stmt(
+            plain(extra_test()), run, lambda: None, state.get, state.set, state.names, len(state.names), own=state.own
+        )
 
 
 def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], state: State) -> None:

@@ -38,7 +38,7 @@ def while_stmt(
     while True:
         go = plain(test())
         if is_traced(go):
-            state = State(*state_of(get_state, set_state), names, cells_of(assigned, body))
+            state = State(*state_of(get_state, set_state, names), names, cells_of(assigned, body))
             place = Place("`while`", here())
             stage(place, state, lambda _: plain(test()), lambda _: body(), (test, body), counts=False)
             _settle_flags(state, lambda: plain(test()))

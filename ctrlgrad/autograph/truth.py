@@ -20,8 +20,14 @@ class Representation(Protocol):
     def plain(self, x: Any) -> Any:
         """The value that x stands for, a traced tensor or an array; x itself where it stands for none."""
 
-    def represented(self, x: Tensor) -> Any:
-        """The object that stands for a traced tensor in the region that is being traced."""
+    def number(self, x: Any) -> Any:
+        """As `plain`, for `float(x)` and `int(x)`."""
+
+    def represented(self, x: Any) -> Any:
+        """An object that stands for a value in the region that is being traced."""
+
+    def stands(self, x: Any, value: Any) -> bool:
+        """Whether an object still stands for a value, in the region that is being traced."""
 
 
 # Set while a program of another library is traced.
@@ -46,6 +52,12 @@ def plain(x: Any) -> Any:
     return tree.unflatten(treedef, found) if changed else x
 
 
+def number(x: Any) -> Any:
+    """A value as `float` and `int` see it."""
+    by = REPRESENTATION.get()
+    return x if by is None else by.number(x)
+
+
 def represented(x: Any) -> Any:
     """A value as the program has it; numbers of the trace stay what they are."""
     by = REPRESENTATION.get()
@@ -58,15 +70,55 @@ def represented(x: Any) -> Any:
     return tree.unflatten(treedef, found)
 
 
-def state_of(get: GetState, set: SetState) -> tuple[GetState, SetState]:
+# In the place of an element `x[i]`, where x itself is a variable too: assigned to an element it changes nothing.
+SAME: Any = type("Same", (), {"__repr__": lambda self: "the element as it is"})()
+
+
+def state_of(get: GetState, set: SetState, names: Sequence[str]) -> tuple[GetState, SetState]:
     """The functions that read and write variables, for variables as control flow sees them."""
-    if REPRESENTATION.get() is None:
+    by = REPRESENTATION.get()
+    if by is None:
         return get, set
 
-    def write(values: Sequence[Any]) -> None:
-        set(tuple(map(represented, values)))
+    # By variable and place in it: the objects that were read, and the values that they stood for.
+    known: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
 
-    return lambda: tuple(map(plain, get())), write
+    order = list(names)
+    whole = {i: order.index(b) for i, name in enumerate(order) if (b := name.split("[")[0]) in order and b != name}
+
+    def read() -> tuple[Any, ...]:
+        found, given = [], get()
+        for position, x in enumerate(given):
+            if position in whole and by.plain(held := given[whole[position]]) is not held:
+                found.append(SAME)
+                continue
+            leaves, treedef = tree.flatten(x)
+            values = list(map(by.plain, leaves))
+            for i, pair in enumerate(zip(leaves, values, strict=True)):
+                if pair[0] is not pair[1]:
+                    known.setdefault((position, i), []).append(pair)
+            found.append(tree.unflatten(treedef, values) if known else x)
+        return tuple(found)
+
+    def stand(position: int, i: int, value: Any) -> Any:
+        for x, was in known.get((position, i), ()):
+            is_same = (
+                value.value is was.value if isinstance(value, Tensor) and isinstance(was, Tensor) else value is was
+            )
+            if is_same:
+                return x if by.stands(x, value) else by.represented(value)
+        return by.represented(value) if isinstance(value, Tensor) and not value.weak else value
+
+    def write(values: Sequence[Any]) -> None:
+        written = []
+        for position, x in enumerate(values):
+            leaves, treedef = tree.flatten(x)
+            stood = [stand(position, i, leaf) for i, leaf in enumerate(leaves)]
+            changed = any(a is not b for a, b in zip(leaves, stood, strict=True))
+            written.append(tree.unflatten(treedef, stood) if changed else x)
+        set(tuple(written))
+
+    return read, write
 
 
 def truth(x: Tensor, construct: str, source: Source | None) -> Tensor:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from ctrlgrad.errors import MissingAttributeError
+from ctrlgrad.errors import MissingAttributeError, TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS, ours
 from ctrlgrad.source import here, in_converted_code, library_function, user_operation
 
@@ -209,3 +209,14 @@ def what_the_user_does(otherwise: str, hint: str) -> tuple[str, str]:
         instead = ours(*called)
         return ".".join(called), f"{instead}, which takes traced values" if instead else hint
     return _INDEX if operation in _INDEXES else (otherwise, hint)
+
+
+def refuse_torch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Refuse a function of PyTorch on a traced tensor. While PyTorch's code is traced it does not come here."""
+    raise TracingError(
+        f"PyTorch's function {getattr(func, '__name__', func)!r} is called on a traced tensor of this library",
+        source=here(),
+        expected="functions of ctrlgrad.numpy",
+        got=", ".join(map(repr, args)),
+        hint="ctrlgrad.from_torch(fn) is a function of this library that runs PyTorch's operators",
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
-from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, what_the_user_does
+from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, refuse_torch, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
@@ -326,16 +326,7 @@ class Tensor:
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return call_function(func, args, kwargs)
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """A function of PyTorch is called on a traced tensor. While PyTorch's code is traced it does not come here."""
-        raise TracingError(
-            f"PyTorch's function {getattr(func, '__name__', func)!r} is called on a traced tensor of this library",
-            source=here(),
-            expected="functions of ctrlgrad.numpy",
-            got=", ".join(map(repr, args)),
-            hint="ctrlgrad.from_torch(fn) is a function of this library that runs PyTorch's operators",
-        )
+    __torch_function__ = classmethod(refuse_torch)
 
     @property
     def device(self) -> str:
@@ -364,10 +355,8 @@ def is_operand(x: Any, nested: bool = False) -> bool:
     """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
     if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
-    if hasattr(type(x), "__ctrlgrad_value__"):  # an object of another library, whose operators take tensors
-        return False
     is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)
-    return is_array or (nested and isinstance(x, list | tuple))
+    return (is_array and not hasattr(type(x), "__ctrlgrad_value__")) or (nested and isinstance(x, list | tuple))
 
 
 _OPERATORS = {

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ctrlgrad import memory
 from ctrlgrad.interop.torch.program import Residuals, TorchProgram
 from ctrlgrad.interop.torch.tensors import to_array, to_tensor
 
@@ -29,8 +30,13 @@ class Call:
     residuals: Residuals | None = None
     # What was kept for that backward pass.
     kept: Residuals | None = None
+    # Bytes that saved values may take. A budget rules one run: the backward pass then computes the forward pass again.
+    budget: int | None = None
 
     def run(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        if self.budget is not None:
+            with memory.budget(device=self.budget):
+                return self.program.run(*arrays)
         if self.wrt:
             results, self.kept = self.program.run_and_keep(self.wrt, *arrays)
             return results
@@ -56,7 +62,11 @@ class _Ticket(torch.Tensor):
 
 
 def apply(
-    program: TorchProgram, tensors: Sequence[Any], of: TorchProgram | None = None, residuals: Residuals | None = None
+    program: TorchProgram,
+    tensors: Sequence[Any],
+    of: TorchProgram | None = None,
+    residuals: Residuals | None = None,
+    budget: int | None = None,
 ) -> list[Any]:
     """The results of a program as tensors that PyTorch differentiates."""
     if not program.results:
@@ -65,7 +75,7 @@ def apply(
     if torch.is_grad_enabled() and program.floats:
         wrt = tuple(i for i, x in enumerate(tensors) if x.requires_grad)
     operation: Any = _Run
-    found = operation.apply(Call(program, wrt, of, residuals), *tensors)
+    found = operation.apply(Call(program, wrt, of, residuals, budget=budget), *tensors)
     return list(found)
 
 
@@ -79,7 +89,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         call, *tensors = inputs
-        ctx.program = call.program
+        ctx.program, ctx.budget = call.program, call.budget
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(y for i, y in enumerate(output) if i not in call.program.floats))
         tickets = [] if call.kept is None else [_Ticket.of(call.kept)]
@@ -98,7 +108,7 @@ class _Run(torch.autograd.Function):
         kept = getattr(tickets[0], "residuals", None) if tickets else None
         wrt = kept.wrt if kept is not None else tuple(i for i in range(count) if ctx.needs_input_grad[i + 1])
         seeds = [_seed(cotangents[i], *ctx.results[i]) for i in program.floats]
-        found = apply(program.pullback(wrt), [*tensors, *seeds], program, kept)
+        found = apply(program.pullback(wrt), [*tensors, *seeds], program, kept, ctx.budget)
         gradients = dict(zip(wrt, map(_conjugate, found), strict=True))
         return (None, *(gradients.get(i) for i in range(count)))
 
@@ -106,14 +116,15 @@ class _Run(torch.autograd.Function):
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
         program: TorchProgram = ctx.program
         wrt = tuple(i for i, t in enumerate(tangents) if t is not None)
-        found = apply(program.tangent(wrt), [*ctx.saved_tensors[: len(tangents)], *(tangents[i] for i in wrt)])
+        given = [*ctx.saved_tensors[: len(tangents)], *(tangents[i] for i in wrt)]
+        found = apply(program.tangent(wrt), given, budget=ctx.budget)
         moved = dict(zip(program.floats, found, strict=True))
         return tuple(moved.get(i) for i in range(len(ctx.results)))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *tensors: Any) -> Any:
         axes = tuple(axis if axis is None else axis % x.ndim for axis, x in zip(in_dims[1:], tensors, strict=True))
-        found = tuple(apply(call.program.batched(axes, info.batch_size), tensors))
+        found = tuple(apply(call.program.batched(axes, info.batch_size), tensors, budget=call.budget))
         return found, (0,) * len(found)
 
 

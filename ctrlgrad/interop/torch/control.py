@@ -60,7 +60,9 @@ def _scan(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = 
     return represented(last), represented(rows)
 
 
-def _associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
+def _associative_scan(
+    combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
+) -> Any:
     found = associative_scan(_on_values(combine_fn), plain(xs), reverse=reverse, axis=dim)
     return represented(found)
 

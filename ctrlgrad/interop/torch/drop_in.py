@@ -8,7 +8,6 @@ import torch
 
 from ctrlgrad.interop.torch.function import TorchFunction
 from ctrlgrad.interop.torch.module import FromTorch
-from ctrlgrad.options import options
 
 
 class DropIn(torch.nn.Module):
@@ -18,20 +17,20 @@ class DropIn(torch.nn.Module):
     difference. Buffers that the program changes are written back.
     """
 
-    def __init__(self, program: FromTorch, settings: dict[str, Any]) -> None:
+    def __init__(self, program: FromTorch, budget: int | None = None) -> None:
         super().__init__()
         assert program.module is not None
         module = program.module
         self._parameters, self._buffers, self._modules = module._parameters, module._buffers, module._modules
         self._non_persistent_buffers_set = module._non_persistent_buffers_set
         self.training = module.training
-        self.__dict__["_of"], self.__dict__["_settings"] = program, settings
+        self.__dict__.update(_of=program, _changed=None)
 
         def run(modes: tuple[bool, ...], params: Any, args: Any, kwargs: Any) -> Any:
             return program.results(params, args, kwargs)
 
         run.__name__ = program.name
-        self.__dict__["_run"] = TorchFunction(run)
+        self.__dict__["_run"] = TorchFunction(run, budget)
 
     @property
     def traces(self) -> int:
@@ -47,13 +46,16 @@ class DropIn(torch.nn.Module):
     @torch.compiler.disable  # type: ignore[misc, unused-ignore]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         module = self._of.module
-        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        buffers = dict(module.named_buffers())
+        # What the last call has changed is copied: PyTorch would miss its numbers when it goes backwards.
+        kept = {name: x.clone() if self._changed is None or name in self._changed else x for name, x in buffers.items()}
+        named = {**dict(module.named_parameters()), **kept}
         modes = tuple(m.training for m in module.modules())
-        with options(**self._settings):
-            result, changed = self._run(modes, named, args, kwargs)
+        result, changed = self._run(modes, named, args, kwargs)
         with torch.no_grad():
             for name, x in changed.items():
-                named[name].copy_(x)
+                buffers[name].copy_(x)
+        self.__dict__["_changed"] = set(changed)
         return result
 
 

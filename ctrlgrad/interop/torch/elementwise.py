@@ -151,7 +151,9 @@ def _copysign(x: Any, y: Any) -> Any:
 
 
 # Functions of one argument that NumPy has by the same meaning; whole numbers become floats first.
-_UNARY = "acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 log log10 log1p log2 reciprocal sin sinh sqrt tan tanh"
+_UNARY = (
+    "acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 log log10 log1p log2 reciprocal sin sinh sqrt tan tanh"
+)
 for _name in _UNARY.split():
     TABLE[_name] = _of_floats(getattr(cnp, _name))
 
@@ -211,6 +213,7 @@ TABLE |= {
     "leaky_relu": lambda x, slope=0.01: cnp.where(x > 0, x, x * slope),
     "softplus": _softplus,
     "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid": lambda x: _log_sigmoid(x)[0],
     "add": _scaled(lambda x, y: cnp.logical_or(x, y) if _kind(x) == _kind(y) == "b" else x + y),
     "sub": _scaled(lambda x, y: x - y),
     "rsub": lambda x, y, alpha=1: y - (x if _is_one(alpha) else x * alpha),
@@ -273,8 +276,9 @@ TABLE |= {
     "view.dtype": lambda x, dtype: x if x.dtype == dtype else _bits(x, dtype),
 }
 
-PROMOTED |= set("add sub mul div maximum minimum pow where lerp addcmul addcdiv atan2 hypot logaddexp fmod".split())
-PROMOTED |= set("remainder fmax fmin copysign xlogy clamp".split())
+_COMBINED = """add sub mul div maximum minimum pow where lerp addcmul addcdiv atan2 hypot logaddexp fmod
+remainder fmax fmin copysign xlogy clamp"""
+PROMOTED.update(_COMBINED.split())
 
 
 def _converted(x: Any, dtype: np.dtype) -> Any:

@@ -41,9 +41,9 @@ class _Signatures(Function):
 class TorchFunction:
     """A function of this library for PyTorch; made by `ctrlgrad.to_torch`."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], budget: int | None = None) -> None:
         functools.update_wrapper(self, fn)
-        self.fn = fn
+        self.fn, self.budget = fn, budget
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
         self._function = _Signatures(fn, "auto", None, self.name)
         self._programs: Recent[Any, tuple[Concrete, TorchProgram]] = Recent(SIGNATURES)
@@ -70,7 +70,7 @@ class TorchFunction:
         _, program = self._programs.get(
             (id(concrete), engine), lambda: (concrete, TorchProgram.of(self.name, concrete.graph, engine))
         )
-        return tree.unflatten(concrete.treedef, apply(program, tensors))
+        return tree.unflatten(concrete.treedef, apply(program, tensors, budget=self.budget))
 
     def _kind(self, x: Any, tensors: list[torch.Tensor]) -> Any:
         """What an argument is to the tracer; arrays are appended to `tensors`."""

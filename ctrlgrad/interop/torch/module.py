@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
@@ -22,10 +23,11 @@ from ctrlgrad.function import Function, function
 from ctrlgrad.interop.torch.control import install
 from ctrlgrad.interop.torch.reader import decompositions, inputs_of, read
 from ctrlgrad.interop.torch.tensors import to_array
-from ctrlgrad.interop.torch.tracing import Trace, TracedTensor, value_of
+from ctrlgrad.interop.torch.tracing import Trace
+from ctrlgrad.interop.torch.values import TracedTensor, value_of
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static
-from ctrlgrad.source import here, is_own
+from ctrlgrad.source import here
 
 _SWAPPING = forks.recursive_lock()
 _TORCH = torch.__name__ + "."
@@ -33,11 +35,21 @@ install()
 
 
 def converted(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with its control flow rewritten, where that can be done."""
+    """A function with its control flow rewritten; where that cannot be done itself, and its errors say why."""
     try:
         return convert(fn)
-    except UserInputError:
-        return fn
+    except UserInputError as error:
+        reason = error.got or error.problem
+
+    @functools.wraps(fn)
+    def as_it_is(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except CtrlgradError as error:
+            error.notes.append(f"in {fn.__qualname__}, which autograph runs as it is: {reason}")
+            raise
+
+    return as_it_is
 
 
 class FromTorch:
@@ -123,7 +135,11 @@ class FromTorch:
         module = self.module if self.module is not None else _Wrapped(self.fn)
         given = _pytree.tree_map(lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x, args)
         try:
-            program = torch.export.export(module, given, dynamic_shapes=dynamic_shapes, strict=False)
+            # PyTorch warns of what its own modules do.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = torch.export.export(module, given, dynamic_shapes=dynamic_shapes, strict=False)
+                self.program = program.run_decompositions(decompositions())
         except Exception as error:
             if dynamic_shapes is None:
                 return
@@ -134,7 +150,6 @@ class FromTorch:
                 got=str(error).strip().splitlines()[0],
                 hint="leave dynamic_shapes out: Python's loops and branches become loops and branches of the graph",
             ) from error
-        self.program = program.run_decompositions(decompositions())
         self.graph_module = self.program.graph_module
         holders = [n for n in self.graph_module.graph.nodes if n.op == "placeholder"]
         specs = self.program.graph_signature.input_specs

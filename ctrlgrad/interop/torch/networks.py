@@ -49,9 +49,7 @@ def convolution(
     """A convolution, or the transpose of one; weight[out, in / groups, *window], transposed [in, out / groups, *]."""
     rank = weight.ndim - 2
     if x.ndim == rank + 1:
-        return convolution(
-            x[None], weight, bias, stride, padding, dilation, transposed, output_padding, groups
-        )[0]
+        return convolution(x[None], weight, bias, stride, padding, dilation, transposed, output_padding, groups)[0]
     stride, padding, dilation = (_all(v, rank) for v in (stride, padding, dilation))
     spread: Any = None
     pads = [(p, p) for p in padding]
@@ -216,9 +214,7 @@ def _group_norm(x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups:
 
 
 @entry("_native_batch_norm_legit_functional", "native_batch_norm", "_native_batch_norm_legit")
-def batch_norm(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-) -> Any:
+def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float) -> Any:
     """The result, the mean and 1 / sqrt(variance) of the batch, and the new running mean and variance."""
     weight, bias = (None if v is None else _per_channel(v, x) for v in (weight, bias))
     if not training:
@@ -261,19 +257,20 @@ def attention(
     q: Any,
     k: Any,
     v: Any,
-    mask: Any = None,
+    attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(q k^T scale + mask) v, for q[..., heads, queries, features]."""
+    """softmax(q k^T scale + attn_mask) v, for q[..., heads, queries, features]."""
     refuse_dropout("scaled_dot_product_attention", dropout_p)
     if enable_gqa and q.shape[-3] != k.shape[-3]:
         k, v = (cnp.repeat(y, q.shape[-3] // y.shape[-3], axis=-3) for y in (k, v))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     logits = cnp.matmul(q * factor, cnp.matrix_transpose(k))
+    mask = attn_mask
     if is_causal:
         mask = np.tril(np.ones((q.shape[-2], k.shape[-2]), bool))
     if mask is not None and mask.dtype == bool:
@@ -347,8 +344,9 @@ def ctc(
         places = np.minimum(starts[:, None] + np.arange(most), max(int(ends[-1]) - 1, 0))
         targets = cnp.take(targets, places, axis=0)
     batch, most = targets.shape[0], targets.shape[1]
-    lengths, ends = (cnp.asarray(np.asarray(x) if isinstance(x, list | tuple) else x) for x in
-                     (input_lengths, target_lengths))
+    lengths, ends = (
+        cnp.asarray(np.asarray(x) if isinstance(x, list | tuple) else x) for x in (input_lengths, target_lengths)
+    )
     states = 2 * most + 1
     labels = cnp.full((batch, states), blank, targets.dtype)
     labels = cnp.at(labels)[:, 1::2].set(targets)
@@ -391,9 +389,7 @@ def _ctc_loss(
     if log_probs.ndim == 2:
         one = lambda x: x[None] if hasattr(x, "ndim") and not x.ndim else x
         log_probs, targets = log_probs[:, None], targets[None] if targets.ndim == 1 else targets
-        found = _ctc_loss(
-            log_probs, targets, one(input_lengths), one(target_lengths), blank, reduction, zero_infinity
-        )
+        found = _ctc_loss(log_probs, targets, one(input_lengths), one(target_lengths), blank, reduction, zero_infinity)
         return found if reduction else found[0]
     loss, _ = ctc(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
     if reduction == 0:

@@ -16,6 +16,7 @@ import torch
 
 from ctrlgrad.errors import UnsupportedPrimitiveError
 from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.tensors import DTYPES
 from ctrlgrad.source import Source, here
@@ -35,7 +36,9 @@ _STRIDES = "it reads memory by strides, which traced tensors do not have"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rand", "randn", "randperm", "randint", "rand_like", "randn_like"), _RANDOM),
     **dict.fromkeys(("bernoulli", "multinomial", "normal", "uniform", "poisson", "randint_like"), _RANDOM),
-    **dict.fromkeys(("dropout", "normal_functional", "bernoulli_", "normal_", "uniform_", "exponential_", "random_"), _RANDOM),
+    **dict.fromkeys(
+        ("dropout", "normal_functional", "bernoulli_", "normal_", "uniform_", "exponential_", "random_"), _RANDOM
+    ),
     **dict.fromkeys(("_adaptive_avg_pool2d_backward", "avg_pool2d_backward", "convolution_backward"), _GRADIENT),
     **dict.fromkeys(("embedding_dense_backward", "max_pool2d_with_indices_backward"), _GRADIENT),
     **dict.fromkeys(("native_group_norm_backward", "native_layer_norm_backward"), _GRADIENT),
@@ -95,7 +98,8 @@ def unsupported(name: str, source: Source | None = None, reason: str | None = No
     """The error of an operator that cannot be read."""
     reason = reason or REFUSED.get(name) or REFUSED.get(name.split(".")[0])
     return UnsupportedPrimitiveError(
-        f"from_torch: PyTorch's operator {name!r} " + (f"is not supported: {reason}" if reason else "has no translation"),
+        f"from_torch: PyTorch's operator {name!r} "
+        + (f"is not supported: {reason}" if reason else "has no translation"),
         source=source or here(),
         expected="operators of the table in docs/torch_operators.md, and those that PyTorch decomposes into them",
         got=name,
@@ -103,10 +107,9 @@ def unsupported(name: str, source: Source | None = None, reason: str | None = No
     )
 
 
-def sized(x: Any, *axes: int) -> tuple[Any, ...]:
-    """The sizes of some axes."""
-    shape = x.shape
-    return tuple(shape[axis] for axis in axes)
+def at(x: Any, key: Any) -> Any:
+    """x[key], where x may be known and the key may be traced."""
+    return FUNCTIONS["getitem"](x, key)
 
 
 __all__ = [
@@ -115,11 +118,11 @@ __all__ = [
     "TABLE",
     "Entry",
     "arguments",
+    "at",
     "entry",
     "find",
     "is_array",
     "name_of",
     "promoted",
-    "sized",
     "unsupported",
 ]

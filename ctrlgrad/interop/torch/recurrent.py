@@ -1,8 +1,9 @@
 """Recurrent networks: `lstm`, `gru`, `rnn_tanh` and `rnn_relu`, one `scan` for each layer and direction.
 
-Weights of a direction are w_ih[gates * hidden, inputs], w_hh[gates * hidden, hidden] and two biases. The product with
-the inputs is made for all steps at once. A packed batch is data[numbers, inputs] with the count of rows at each step,
-which falls; it is read as rows of one length that keep their state once their sequence has ended.
+Weights of a direction are w_ih[gates * hidden, inputs], w_hh[gates * hidden, hidden] and two biases. Nothing is made
+for all steps at once, so that a budget bounds what a long sequence takes. A packed batch is data[numbers, inputs] with
+the count of rows at each step, which falls; it is read as rows of one length that keep their state once their sequence
+has ended.
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ from ctrlgrad.frontend.loops import scan
 from ctrlgrad.interop.torch.networks import refuse_dropout
 from ctrlgrad.interop.torch.operators import TABLE
 
-# A step maps (W x + its bias, the product with the state, its bias or None, state) to the new state.
+# A step maps (W x + its bias, the product with the state, a bias, state) to the new state; None where there is none.
 Step = Callable[[Any, Any, Any, Sequence[Any]], list[Any]]
 
 
+def _added(*parts: Any) -> Any:
+    """The sum of what there is."""
+    total: Any = None
+    for x in parts:
+        total = x if total is None else total if x is None else total + x
+    return total
+
+
 def _lstm(given: Any, product: Any, bias: Any, state: Sequence[Any]) -> list[Any]:
-    i, f, g, o = cnp.split(given + product if bias is None else given + product + bias, 4, -1)
+    i, f, g, o = cnp.split(_added(given, product, bias), 4, -1)
     c = cnp.sigmoid(f) * state[1] + cnp.sigmoid(i) * cnp.tanh(g)
     return [cnp.sigmoid(o) * cnp.tanh(c), c]
 
@@ -35,9 +44,7 @@ def _gru(given: Any, product: Any, bias: Any, state: Sequence[Any]) -> list[Any]
 
 
 def _plain(activation: Callable[[Any], Any]) -> Step:
-    return lambda given, product, bias, state: [
-        activation(given + product if bias is None else given + product + bias)
-    ]
+    return lambda given, product, bias, state: [activation(_added(given, product, bias))]
 
 
 def _relu(x: Any) -> Any:
@@ -49,16 +56,18 @@ def _direction(step: Step, x: Any, alive: Any, state: list[Any], weights: Sequen
     w_ih, w_hh, *rest = weights
     biases = rest[:2] if len(rest) >= 2 else [None, None]
     projection = rest[-1] if len(rest) in (1, 3) else None
-    given = cnp.matmul(x, cnp.transpose(w_ih))
-    given = given if biases[0] is None else given + biases[0]
     is_gru = step is _gru
-    if biases[1] is not None and not is_gru:
-        given = given + biases[1]
-    matrix = cnp.transpose(w_hh)
+    # One product for the input and the state, where their parts are added; a GRU looks at them one by one.
+    matrix = cnp.transpose(w_hh if is_gru else cnp.concatenate([w_ih, w_hh], 1))
+    bias = biases[0] if is_gru or biases[0] is None else biases[0] + biases[1]
 
     def run(carry: Any, row: Any) -> Any:
         now, counts = row
-        new = step(now, cnp.matmul(carry[0], matrix), biases[1] if is_gru else None, carry)
+        if is_gru:
+            given = _added(cnp.matmul(now, cnp.transpose(w_ih)), bias)
+            new = step(given, cnp.matmul(carry[0], matrix), biases[1], carry)
+        else:
+            new = step(cnp.matmul(cnp.concatenate([now, carry[0]], -1), matrix), None, bias, carry)
         if projection is not None:
             new[0] = cnp.matmul(new[0], cnp.transpose(projection))
         if counts is None:
@@ -66,7 +75,7 @@ def _direction(step: Step, x: Any, alive: Any, state: list[Any], weights: Sequen
         kept = [cnp.where(counts[:, None], a, b) for a, b in zip(new, carry, strict=True)]
         return kept, cnp.where(counts[:, None], new[0], cnp.zeros_like(new[0]))
 
-    last, outputs = scan(run, state, (given, alive), reverse=reverse)
+    last, outputs = scan(run, state, (x, alive), reverse=reverse)
     return outputs, last
 
 
@@ -74,7 +83,7 @@ def _layers(
     step: Step, states: int, x: Any, alive: Any, start: Sequence[Any], flat: Sequence[Any], settings: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The outputs of all layers, and the last state of each, in the order of PyTorch."""
-    has_biases, layers, dropout, train, bidirectional = settings
+    _, layers, dropout, train, bidirectional = settings
     refuse_dropout("dropout between layers", dropout if train and layers > 1 else 0)
     directions = 2 if bidirectional else 1
     count = len(flat) // (layers * directions)
@@ -133,9 +142,7 @@ def _cell(step: Step, states: int) -> Callable[..., Any]:
     def run(x: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
         state = list(hx) if states == 2 else [hx]
         given = cnp.matmul(x, cnp.transpose(w_ih))
-        found = step(
-            given if b_ih is None else given + b_ih, cnp.matmul(state[0], cnp.transpose(w_hh)), b_hh, state
-        )
+        found = step(given if b_ih is None else given + b_ih, cnp.matmul(state[0], cnp.transpose(w_hh)), b_hh, state)
         return tuple(found) if states == 2 else found[0]
 
     return run

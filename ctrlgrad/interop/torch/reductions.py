@@ -13,6 +13,7 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.torch.arranging import axes_of, axis_of
 from ctrlgrad.interop.torch.operators import TABLE, entry, is_array
 from ctrlgrad.scipy import special
+from ctrlgrad.scipy.linalg import expm
 
 _WHOLE = np.dtype(np.int64)
 
@@ -155,6 +156,11 @@ def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
     return _kthvalue(x, (x.shape[dim] + 1) // 2 if x.ndim else 1, dim, keepdim)
 
 
+@entry("median")
+def _median_of_all(x: Any) -> Any:
+    return _median(cnp.ravel(x), 0)[0]
+
+
 @entry("searchsorted")
 def _searchsorted(
     rows: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
@@ -277,20 +283,31 @@ def _addr(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     return _addmm(x, a[:, None], b[None, :], beta=beta, alpha=alpha)
 
 
+@entry("_trilinear")
+def _trilinear(a: Any, b: Any, c: Any, one: Any, two: Any, three: Any, summed: Any, unroll: int = 1) -> Any:
+    def spread(x: Any, axes: Any) -> Any:
+        for axis in sorted(axes):
+            x = cnp.expand_dims(x, axis)
+        return x
+
+    a, b, c = spread(a, one), spread(b, two), spread(c, three)
+    return cnp.sum(a * b * c, tuple(summed))
+
+
 @entry("linear")
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     found = cnp.matmul(x, cnp.transpose(weight))
     return found if bias is None else found + bias
 
 
-@entry("linalg_solve_ex", "_linalg_solve_ex")
+@entry("_linalg_solve_ex")
 def _solve(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
     is_vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and tuple(b.shape) == tuple(a.shape[:-1]))
     if not left:
         found = cnp.matrix_transpose(cnp.linalg.solve(cnp.matrix_transpose(a), cnp.matrix_transpose(b)))
-        return found, np.int32(0)
+        return found, a, np.zeros(a.shape[:-1], np.int32), np.zeros(a.shape[:-2], np.int32)
     found = cnp.linalg.solve(a, b[..., None])[..., 0] if is_vector else cnp.linalg.solve(a, b)
-    return found, np.zeros(a.shape[:-2], np.int32)
+    return found, a, np.zeros(a.shape[:-1], np.int32), np.zeros(a.shape[:-2], np.int32)
 
 
 def _inverse(a: Any, *, check_errors: bool = False) -> Any:
@@ -339,6 +356,7 @@ TABLE |= {
     "vdot": lambda x, y: cnp.matmul(cnp.conj(x), y),
     "matmul": cnp.matmul,
     "outer": lambda x, y: x[:, None] * y,
+    "linalg_matrix_exp": expm,
     "linalg_inv_ex": _inverse,
     "linalg_cholesky_ex": _cholesky,
     "triangular_solve": lambda b, a, upper=True, transpose=False, unitriangular=False: (
@@ -361,6 +379,4 @@ TABLE |= {
 
 
 def _triangular(a: Any, b: Any, upper: bool, transpose: bool, unit: bool) -> Any:
-    return lax.linalg.triangular_solve(
-        a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unit
-    )
+    return lax.linalg.triangular_solve(a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unit)

@@ -1,9 +1,8 @@
 """PyTorch's own code run on traced tensors: each operator that it reaches is looked up in the table.
 
-A `TracedTensor` is a tensor to PyTorch, with sizes and a dtype, and holds a value of the trace that goes on, or an array
-that is known. While a `Trace` is entered all functions of `torch` come to it twice. `__torch_function__` sees functions
-as the user calls them: there, recurrent networks are still one operator, and numbers of the trace become what PyTorch
-takes. `__torch_dispatch__` sees ATen's operators; one without an entry in the table is read through PyTorch's
+A `TracedTensor` is a tensor to PyTorch, with sizes and a dtype, and holds a value of the trace that goes on, or a known
+array. While a `Trace` is entered all functions of `torch` come to it, first as the user calls them (`functions.py`),
+then as operators of ATen, by `__torch_dispatch__`. One without an entry in the table is read through PyTorch's
 decomposition of it. PyTorch states dtypes and sizes of results by running the operator on fake tensors.
 
 Python's control flow is autograph's, to which a `Trace` says which value a tensor holds.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,99 +20,25 @@ import torch
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import ctrlgrad.numpy as cnp
 from ctrlgrad.autograph.truth import REPRESENTATION
-from ctrlgrad.errors import LeakedValueError, TracingError
+from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace as tracing
 from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.interop.torch.entries import TABLE, arguments, find, name_of, promoted, unsupported
+from ctrlgrad.interop.torch.entries import arguments, find, name_of, promoted, unsupported
+from ctrlgrad.interop.torch.functions import Functions
 from ctrlgrad.interop.torch.networks import batch_norm
-from ctrlgrad.interop.torch.operators import is_array
 from ctrlgrad.interop.torch.tensors import DTYPES, to_array, to_tensor
+from ctrlgrad.interop.torch.values import Storage, TracedTensor, outside, value_of
 from ctrlgrad.interop.torch.writing import View, written
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import stop_gradient
 
 _TORCH_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-class Storage:
-    """The value that a tensor and its views share, and the trace that it was made in."""
-
-    def __init__(self, value: Any) -> None:
-        self.value, self.version, self.builder = value, 0, tracing.current()
-
-
-class TracedTensor(torch.Tensor):
-    """A tensor of PyTorch that holds a value of a trace, or a known array; or a view of one that does."""
-
-    storage: Storage
-    views: tuple[View, ...]
-    # The first number of it, where it is known though the others are not.
-    first: int | None
-    _seen: tuple[int, Any]
-
-    @staticmethod
-    def __new__(cls, fake: Any, storage: Storage, views: tuple[View, ...] = ()) -> TracedTensor:
-        made: TracedTensor = torch.Tensor._make_wrapper_subclass(
-            cls, fake.size(), strides=fake.stride(), storage_offset=fake.storage_offset(), dtype=fake.dtype, device="cpu"
-        )
-        made.fake, made.storage, made.views, made.first = fake, storage, views, None
-        made._seen = (-1, None)
-        return made
-
-    def __init__(self, *_: Any) -> None:
-        super().__init__()
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise LeakedValueError(
-            "a traced tensor is used after its function has ended",
-            source=here(),
-            expected="a value that the function returned",
-            got=str(func),
-            hint="return the value",
-        )
-
-    def __ctrlgrad_value__(self) -> Any:
-        """What it holds: a traced tensor, or an array."""
-        if not self.views:
-            return self.storage.value
-        if self._seen[0] != self.storage.version or isinstance(self._seen[1], Tensor):
-            value = self.storage.value
-            for view in self.views:
-                value = view.of(value)
-            self._seen = (self.storage.version, value)
-        return self._seen[1]
-
-    def __deepcopy__(self, memo: Any) -> TracedTensor:
-        return self.clone()  # type: ignore[return-value]
-
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"TracedTensor({type_of(value_of(self))})"
-
-    __str__ = __repr__
-
-
-@contextlib.contextmanager
-def _outside() -> Iterator[None]:
-    """PyTorch as it is without a trace."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
-        yield
-
-
-def value_of(x: Any) -> Any:
-    """The value of a tensor: of the trace, or an array."""
-    if isinstance(x, TracedTensor):
-        return x.__ctrlgrad_value__()
-    with _outside():
-        return to_array(x)
 
 
 class Trace(TorchDispatchMode):
@@ -130,9 +55,7 @@ class Trace(TorchDispatchMode):
         self.fake = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         # The sizes that are known only when the program runs, by PyTorch's symbols.
         self.symbols: dict[Any, Any] = {}
-        self.functions = _Functions(self)
-        # Tensors by the values that control flow has taken from them.
-        self._given: dict[Any, TracedTensor] = {}
+        self.functions = Functions(self)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -147,21 +70,23 @@ class Trace(TorchDispatchMode):
 
     def plain(self, x: Any) -> Any:
         """The value of a tensor, or of one of PyTorch's symbols."""
-        if isinstance(x, TracedTensor):
-            value = value_of(x)
-            if isinstance(value, Tensor):
-                self._given[value.value] = x
-            return value
         return self.value(x) if isinstance(x, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool) else x
 
-    def represented(self, x: Tensor) -> Any:
-        """The tensor that a value was taken from, in the region where that was made; elsewhere a new one."""
-        found = self._given.get(x.value)
-        if found is not None and found.storage.builder is tracing.current() and value_of(found) is not None:
-            value = value_of(found)
-            if isinstance(value, Tensor) and value.value is x.value:
-                return found
+    def number(self, x: Any) -> Any:
+        """The value of a tensor as Python's number, through which PyTorch sends no gradient."""
+        value = self.plain(x)
+        return stop_gradient(value) if isinstance(x, torch.Tensor) and isinstance(value, Tensor) else value
+
+    def represented(self, x: Any) -> Any:
+        """A new tensor with this value."""
         return self.wrap(x)
+
+    def stands(self, x: Any, value: Any) -> bool:
+        """Whether a tensor of the region that is being traced holds this value still."""
+        if not isinstance(x, TracedTensor) or x.storage.builder is not tracing.current():
+            return False
+        held = value_of(x)
+        return held.value is value.value if isinstance(held, Tensor) and isinstance(value, Tensor) else held is value
 
     def wrap(self, value: Any) -> TracedTensor:
         """A value as a tensor."""
@@ -170,7 +95,7 @@ class Trace(TorchDispatchMode):
             self.size(value.shape[axis]) if d is None else d
             for axis, d in enumerate(t.shape)  # type: ignore[union-attr]
         )
-        with _outside(), self.fake:
+        with outside(), self.fake:
             fake = torch.empty(shape, dtype=_TORCH_DTYPES[t.dtype])  # type: ignore[union-attr]
         return TracedTensor(fake, Storage(value if isinstance(value, Tensor) else np.asarray(value)))
 
@@ -184,14 +109,14 @@ class Trace(TorchDispatchMode):
             if isinstance(known, Tensor) and known.value is value.value:
                 return self._symint(symbol)
         made: Any = self.shape_env.create_unbacked_symint()
-        torch._check_is_size(made)
+        torch._check(made >= 0)
         self.symbols[made.node.expr] = value
         return made
 
     def _symint(self, symbol: Any) -> Any:
         return self.shape_env.create_symintnode(symbol, hint=None)
 
-    def number(self, x: Any) -> Any:
+    def symbolic(self, x: Any) -> Any:
         """One of PyTorch's symbolic numbers as a value."""
         expression = x.node.expr
         if expression.is_number:
@@ -217,7 +142,7 @@ class Trace(TorchDispatchMode):
         if isinstance(x, torch.Tensor):
             return value_of(x)
         if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return self.number(x)
+            return self.symbolic(x)
         return x
 
     def _fake(self, x: Any) -> Any:
@@ -244,6 +169,10 @@ class Trace(TorchDispatchMode):
             return self._batch_norm(args)
         if known:
             return self._computed(func, args, kwargs)
+        if name in ("_local_scalar_dense", "is_nonzero"):
+            return value_of(args[0]).__bool__()
+        if name in _PHYSICAL:
+            func = _PHYSICAL[name]
         if name == "select.int" and args[0].first is not None and args[1:] == (0, 0):
             return self.wrap(np.asarray(args[0].first))
         return self._applied(func, name, args, kwargs)
@@ -253,7 +182,7 @@ class Trace(TorchDispatchMode):
         if func.is_view and isinstance(args[0], TracedTensor):
             return self._applied(func, name_of(func), args, kwargs)
         plain = lambda x: to_tensor(value_of(x)) if isinstance(x, TracedTensor) else x
-        with _outside():
+        with outside():
             found = func(*_pytree.tree_map(plain, args), **_pytree.tree_map(plain, kwargs))
             own = lambda x: self.wrap(to_array(x).copy()) if isinstance(x, torch.Tensor) else x
             return _pytree.tree_map(own, found)
@@ -261,11 +190,12 @@ class Trace(TorchDispatchMode):
     def _applied(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         entry = find(func)
         if entry is None:
-            decomposition = decomposition_table.get(func)
-            if decomposition is None:
-                raise unsupported(name)
+            decomposition = decomposition_table.get(func, func.decompose)
             with self:
-                return decomposition(*args, **kwargs)
+                found = decomposition(*args, **kwargs)
+            if found is NotImplemented:
+                raise unsupported(name)
+            return found
         with self.fake:
             stated = func(*_pytree.tree_map(self._fake, args), **_pytree.tree_map(self._fake, kwargs))
         given, named = arguments(_pytree.tree_map(self.value, list(args)), _pytree.tree_map(self.value, kwargs))
@@ -322,10 +252,10 @@ class Trace(TorchDispatchMode):
             else:
                 packet = getattr(torch.ops.aten, plain.removesuffix("_") if out is None else plain)
                 found = getattr(packet, overload)(*args, **kwargs)
-        self._store(target, found, name)
+        self.store(target, found, name)
         return target
 
-    def _store(self, target: Any, found: Any, name: str) -> None:
+    def store(self, target: Any, found: Any, name: str) -> None:
         """Make what was computed the numbers of a tensor, and of all that share its memory."""
         if not isinstance(target, TracedTensor):
             raise TracingError(
@@ -348,6 +278,8 @@ class Trace(TorchDispatchMode):
             with self:
                 value = value_of(torch.ops.aten.expand.default(found, list(target.shape)))
                 value = cast(value, DTYPES[target.dtype])
+        if not torch.is_grad_enabled():
+            value = _with_gradient_of(value_of(target), value)
         storage.value = written(storage.value, target.views, value, name)
         storage.version += 1
 
@@ -355,14 +287,20 @@ class Trace(TorchDispatchMode):
         """Batch normalisation, whose running mean and variance change."""
         found, own, scale, mean, var = batch_norm(*(self.value(x) for x in args[:8]))
         if args[3] is not None and args[5]:
-            self._store(args[3], self.wrap(mean), "batch_norm")
-            self._store(args[4], self.wrap(var), "batch_norm")
+            self.store(args[3], self.wrap(mean), "batch_norm")
+            self.store(args[4], self.wrap(var), "batch_norm")
         return tuple(self.wrap(x) for x in (found, own, scale))
 
 
-_PRIMS = {torch.ops.prim.device.default} | {
-    getattr(torch.ops.aten, name).default for name in ("sym_size", "sym_stride") if hasattr(torch.ops.aten, name)
-} if hasattr(torch.ops.prim, "device") else set()
+_PRIMS = (
+    {torch.ops.prim.device.default}
+    | {getattr(torch.ops.aten, name).default for name in ("sym_size", "sym_stride") if hasattr(torch.ops.aten, name)}
+    if hasattr(torch.ops.prim, "device")
+    else set()
+)
+
+# Views that PyTorch resolves later, and the operators that compute them at once.
+_PHYSICAL = {"_conj": torch.ops.aten.conj_physical.default, "_neg_view": torch.ops.aten.neg.default}
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
@@ -374,141 +312,12 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-class _Functions(TorchFunctionMode):
-    """PyTorch's functions as the user calls them."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__()
-        self.trace = trace
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        special = _SPECIAL.get(func)
-        if special is not None:
-            found = special(self.trace, *args, **kwargs)
-            if found is not NotImplemented:
-                return found
-        whole = _WHOLE.get(func)
-        if whole is not None and any(map(_is_traced, _pytree.arg_tree_leaves(*args, **kwargs))):
-            given, named = (_pytree.tree_map(self.trace.value, x) for x in (list(args), kwargs))
-            found = TABLE[whole](*given, **named)
-            return tuple(map(self.trace.wrap, found)) if isinstance(found, tuple) else self.trace.wrap(found)
-        if any(isinstance(x, Tensor) for x in _pytree.arg_tree_leaves(*args, **kwargs)):
-            args, kwargs = (_pytree.tree_map(self._number, x) for x in (args, kwargs))
-        if func in _FACTORIES:
-            args, kwargs = (_pytree.tree_map(self._as_size, x) for x in (args, kwargs))
-        return func(*args, **kwargs)
-
-    def _number(self, x: Any) -> Any:
-        """A number of the trace as PyTorch takes it: a whole one may be a size."""
-        if not isinstance(x, Tensor):
-            return x
-        return self.trace.size(x) if x.dtype.kind in "iu" and not x.ndim else self.trace.wrap(x)
-
-    def _as_size(self, x: Any) -> Any:
-        if isinstance(x, TracedTensor) and x.dtype in (torch.int64, torch.int32) and not x.dim():
-            return self.trace.size(value_of(x))
-        return x
+def _with_gradient_of(old: Any, new: Any) -> Any:
+    """New numbers of a tensor that was changed without a gradient: it keeps the one that it had."""
+    if not isinstance(old, Tensor) or old.dtype.kind not in "fc":
+        return new
+    slope = cnp.where(cnp.isfinite(old), old - stop_gradient(old), cnp.zeros_like(old))
+    return (stop_gradient(new) if isinstance(new, Tensor) else new) + slope
 
 
-def _is_traced(x: Any) -> bool:
-    return isinstance(x, TracedTensor) and isinstance(value_of(x), Tensor)
-
-
-def _item(trace: Trace, x: Any) -> Any:
-    """The number of a tensor: a traced one stands for a Python number."""
-    value = value_of(x)
-    if not isinstance(value, Tensor):
-        return value.item()
-    from ctrlgrad.frontend.functions import FUNCTIONS
-
-    scalar = FUNCTIONS["reshape"](value, ())
-    return Tensor(scalar.builder, scalar.value, weak=True)
-
-
-def _refused(what: str) -> Callable[..., Any]:
-    def refuse(trace: Trace, x: Any, *more: Any, **named: Any) -> Any:
-        value = value_of(x)
-        if not isinstance(value, Tensor):
-            return NotImplemented
-        return getattr(value, what)(*more)
-
-    return refuse
-
-
-def _has_traced_key(key: Any) -> bool:
-    parts = key if isinstance(key, tuple) else (key,)
-    return any(
-        isinstance(k, Tensor) or (isinstance(k, TracedTensor) and not k.dim() and k.dtype != torch.bool and _is_traced(k))
-        or (isinstance(k, slice) and any(isinstance(b, Tensor | TracedTensor) for b in (k.start, k.stop, k.step)))
-        for k in parts
-    )
-
-
-def _plain_key(trace: Trace, key: Any) -> Any:
-    if isinstance(key, tuple):
-        return tuple(_plain_key(trace, k) for k in key)
-    if isinstance(key, slice):
-        return slice(*(_plain_key(trace, b) for b in (key.start, key.stop, key.step)))
-    return trace.value(key)
-
-
-def _getitem(trace: Trace, x: Any, key: Any) -> Any:
-    """An element at a place that is traced."""
-    if not _has_traced_key(key):
-        return NotImplemented
-    value = value_of(x)
-    if not isinstance(value, Tensor):
-        value = TABLE["alias"](value)
-    import ctrlgrad.numpy as cnp
-
-    return trace.wrap(cnp.asarray(value)[_plain_key(trace, key)] if isinstance(value, Tensor) else _rows(value, trace, key))
-
-
-def _rows(value: np.ndarray, trace: Trace, key: Any) -> Any:
-    from ctrlgrad.frontend.functions import FUNCTIONS
-
-    return FUNCTIONS["getitem"](value, _plain_key(trace, key))
-
-
-def _setitem(trace: Trace, x: Any, key: Any, new: Any) -> Any:
-    if not _has_traced_key(key):
-        return NotImplemented
-    import ctrlgrad.numpy as cnp
-
-    found = cnp.at(value_of(x))[_plain_key(trace, key)].set(trace.value(new))
-    trace._store(x, trace.wrap(found), "item assignment")
-    return None
-
-
-def _pack(trace: Trace, x: Any, lengths: Any, batch_first: bool) -> Any:
-    if not _is_traced(x) and not _is_traced(lengths):
-        return NotImplemented
-    data, counts = TABLE["_pack_padded_sequence"](value_of(x), value_of(lengths), batch_first)
-    data, counts = trace.wrap(data), trace.wrap(counts)
-    counts.first = x.shape[0 if batch_first else 1]
-    return data, counts
-
-
-_SPECIAL: dict[Any, Callable[..., Any]] = {
-    torch.Tensor.item: _item,
-    torch.Tensor.__bool__: _refused("__bool__"),
-    torch.Tensor.__int__: _refused("__int__"),
-    torch.Tensor.__float__: _refused("__float__"),
-    torch.Tensor.__index__: _refused("__index__"),
-    torch.Tensor.tolist: _refused("tolist"),
-    torch.Tensor.numpy: _refused("__array__"),
-    torch.Tensor.__array__: _refused("__array__"),
-    torch.Tensor.__getitem__: _getitem,
-    torch.Tensor.__setitem__: _setitem,
-    torch._C._VariableFunctions._pack_padded_sequence: _pack,
-}
-_VF = torch._C._VariableFunctions
-# Functions that PyTorch would take apart before the table sees them.
-_WHOLE: dict[Any, str] = {
-    **{getattr(_VF, name): name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")},
-    **{getattr(_VF, name): name for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "ctc_loss")},
-    torch._C._nn.linear: "linear",
-    torch._C._nn.scaled_dot_product_attention: "scaled_dot_product_attention",
-}
-_FACTORIES = {torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.eye}
+__all__ = ["Trace"]

@@ -1,6 +1,6 @@
 """Random modules of PyTorch: nested loops and branches of its operators, judged by PyTorch's own values and gradients.
 
-`python tests/interop/torch/random_modules.py --count 1000 --seed 7` draws that many and says which disagree.
+`python -m tests.interop.torch.random_modules --count 1000 --seed 7` draws that many and says which disagree.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Draw:
         for _ in range(self.rng.randrange(2, 6)):
             self.statement(3, "        ")
         body = "\n".join(self.lines)
-        return f'''import torch
+        return f"""import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -140,7 +140,7 @@ class Drawn(nn.Module):
         z, s, t = x - y, x.sum(), y[0] * 1.0
 {body}
         return (x * self.b).sum() + y.sin().sum() + z.mean() + s * 0.3 - t.tanh()
-'''
+"""
 
 
 def module_of(source: str, folder: Path, name: str) -> ModuleType:

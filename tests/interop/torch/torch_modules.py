@@ -119,7 +119,7 @@ class Equilibrium(nn.Module):
 
 
 class AdaptiveComputation(nn.Module):
-    """A recurrent network that thinks about each input until its halting probabilities sum to almost 1 (Graves 2016)."""
+    """A recurrent network that stays at an input until its halting probabilities sum to almost 1 (Graves 2016)."""
 
     def __init__(self, inputs: int = 3, hidden: int = 4, most: int = 8) -> None:
         super().__init__()
