@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.effects import blocks_of, defines, reads, yields
-from ctrlgrad.plan.kernels import Cascade, Kernel
-from ctrlgrad.plan.model import Array, Block, Compute, Loop, Plan, Step
+from ctrlgrad.plan.model import Array, Block, Cascade, Compute, Kernel, Loop, Plan, Step
 
 # The most weight of a plan that is one function, and of a function of another plan. A weight is about a line of text.
 WHOLE, PIECE = 6000, 1500
