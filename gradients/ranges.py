@@ -118,7 +118,9 @@ class Ranges:
     def _related(self, node: Node, found: Range) -> Range:
         """Follow `x - max(x)`, its exponential and the sum of that."""
         name, operands, result = node.op.name, node.operands, node.results[0]
-        first = operands[0] if operands else None
+        if not operands:
+            return found
+        first = operands[0]
         if name == "max":
             reduction = attributes.Reduction.of(node)
             if reduction.keepdims and not self.is_wild(first):
@@ -129,7 +131,7 @@ class Ranges:
             self._largest[result] = self._largest[first]
         elif name == "where" and operands[1] in self._largest and self._tested.get(first) is operands[1]:
             self._largest[result] = self._largest[operands[1]]
-        elif name == "subtract" and self._largest.get(operands[1], (None,))[0] is first:
+        elif name == "subtract" and operands[1] in self._largest and self._largest[operands[1]][0] is first:
             self._peaks[result] = self._largest[operands[1]][1]
             return (found[0], 0.0)
         elif name == "exp" and first in self._peaks:

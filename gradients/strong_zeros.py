@@ -377,6 +377,7 @@ def _completes(node: Node, operand: Value, parts: dict[tuple[Value, int], list[t
     if isinstance(item, int):
         first = item % size
         item = slice(first, first + 1)
+    assert isinstance(item, slice)
     start, stop, step = item.indices(size)
     if step != 1:
         return False

@@ -146,7 +146,7 @@ class Tensor:
 
     def _as_flag(self) -> str:
         """Advice of an argument that may be meant as a flag of Python's."""
-        if self.value not in self.builder.inputs or self.dtype.kind not in "bi" or not self.value.hint.isidentifier():
+        if self.value not in self.builder.inputs or self.dtype.kind not in "bi" or not (self.value.hint or "").isidentifier():
             return ""
         return f";\nof a flag that Python decides on, ctrlgrad.function(static_argnames={self.value.hint!r})"
 
@@ -326,7 +326,7 @@ class Tensor:
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return call_function(func, args, kwargs)
 
-    __torch_function__ = classmethod(refuse_torch)
+    __torch_function__: Any = classmethod(refuse_torch)
 
     @property
     def device(self) -> str:

@@ -21,7 +21,7 @@ from jax._src.config import traceback_filtering
 from ctrlgrad.errors import CtrlgradError, locate
 from ctrlgrad.source import Source, raised_at
 
-_FOLDERS = tuple(os.path.join(os.path.dirname(os.path.abspath(m.__file__)), "") for m in (jax, jaxlib))
+_FOLDERS = tuple(os.path.join(os.path.abspath(m.__path__[0]), "") for m in (jax, jaxlib))
 _BENEATH = (
     os.path.join(os.path.dirname(os.path.abspath(np.__file__)), ""),
     contextlib.__file__,

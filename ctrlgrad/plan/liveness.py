@@ -43,9 +43,10 @@ class After:
                 return False
             if ends.last_read.get(value, -1) > position or value in ends.at_end:
                 return True
-            if ends.around is None:
+            around = ends.around
+            if around is None:
                 return False
-            ends, position = ends.around.ends, ends.around.position
+            ends, position = around.ends, around.position
 
     def isdisjoint(self, values: Iterable[object]) -> bool:
         return not any(value in self for value in values)

@@ -257,7 +257,7 @@ class _Placement:
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]
         buffers: dict[int, None] = {}
-        inner, starts = self.captured(step), Counter(c.init for c in step.carries)
+        inner, starts = self.captured(step), Counter[Value](c.init for c in step.carries)
         for carry in arrays:
             buffers[self.carry_buffer(step, carry, buffers, inner, starts)] = None
         entry = []
@@ -299,7 +299,7 @@ class _Placement:
             self.make_idle(buffer)
 
     def carry_buffer(
-        self, step: Loop, carry: Carry, others: Container[int], inner: Live, starts: Mapping[object, int]
+        self, step: Loop, carry: Carry, others: Container[int], inner: Live, starts: Counter[Value]
     ) -> int:
         """Where a carry lies: over what it starts with, if only the loop needs that; where the result is wanted; else
         where there is room."""

@@ -84,8 +84,7 @@ def touched(plan: Plan, block: Block) -> Counter[int]:
     note_moves(block)
     for step in block.steps:
         note((*reads(step), *defines(step)))
-        for _, values in yields(step):
-            note(values)
+        note(yields(step))
         if isinstance(step, Loop):
             note(c.inside for c in step.carries)
             note_moves(step.entry)
