@@ -143,6 +143,10 @@ class Function:
         """
         return self._specialize(*self._marked(args, kwargs))[0].simplified
 
+    def graph_with_calls(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph as it was traced, with functions that have rules as calls."""
+        return self._specialize(*self._marked(args, kwargs))[0].graph
+
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """Run for these arguments and say what was done, loop by loop; on the native engine, or on "cuda" by that name.
 
@@ -247,8 +251,7 @@ class Function:
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
             given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
-            args, kwargs = tree.unflatten(treedef, given)
-            return self.fn(*args, **kwargs)
+            return self._called(*tree.unflatten(treedef, given))
 
         what = f"{self.name}: the result"
         fixed = [x for x, yes in zip(known, is_input, strict=True) if not yes]
@@ -263,6 +266,9 @@ class Function:
         own = [x for x, constant in zip(captured, constants, strict=True) if x is not constant]
         watched = self._watch(roots, own).without_own(before)
         return Concrete(tuple(types), graph, traced.treedef, simplified(found), captured, watched, empty)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fn(*args, **kwargs)
 
     def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
         """Watch the function and the objects and classes that it is given; `captured` arrays are inputs."""

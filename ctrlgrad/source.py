@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import opcode
 import os
+import site
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +28,15 @@ _ROOT = os.path.dirname(_PACKAGE)
 _OWN = tuple(
     os.path.join(folder, "")
     for folder in (_PACKAGE, *(os.path.join(_ROOT, name) for name in ("gradients", "stacks", "memory")))
+)
+_PATHS = sysconfig.get_paths()
+# Folders of the standard library and of packages: pip's, Debian's, and those of `pip install --user`.
+_INSTALLED = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(_PATHS[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(*site.getsitepackages(), site.getusersitepackages()),
+    )
 )
 # The model of `ctrlgrad train` is written as a user writes his.
 _AS_USER = tuple(os.path.join(_PACKAGE, "train", name) for name in ("model.py", "decoder.py"))
@@ -93,6 +104,11 @@ def _is_below_cwd(file: str) -> bool:
 def is_own(file: str) -> bool:
     """Whether a file of code is the library's."""
     return file.startswith(_OWN) and not file.startswith(_AS_USER)
+
+
+def is_users(file: str) -> bool:
+    """Return true if code is the user's: not the library's, the standard library's or an installed package's."""
+    return not (is_own(file) or file.startswith((*_INSTALLED, "<frozen ")))
 
 
 _DEVICE: ContextVar[str | None] = ContextVar("the device that nodes are put on", default=None)

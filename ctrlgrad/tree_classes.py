@@ -253,8 +253,19 @@ _register: Any = optree.register_pytree_node
 _register(Partial, _bound, lambda func, bound: Partial(func, *bound[0], **bound[1]), namespace=NAMESPACE)
 
 
+class Aside:
+    """A leaf that no graph has, as a pytree node without leaves; unflattened, it is the leaf again."""
+
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
+
+
+_register(Aside, lambda aside: ((), aside), lambda aside, _: aside.leaf, namespace=NAMESPACE)
+
+
 __all__ = [
     "NAMESPACE",
+    "Aside",
     "Partial",
     "plain_key",
     "register_dataclass",

@@ -19,6 +19,7 @@ import numpy as np
 
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.arena.arena import Slot
+from ctrlgrad.memory.arena.ordered import OrderedNumbers
 from ctrlgrad.memory.checkpointing.states import States
 from ctrlgrad.memory.residency.policy import Policy
 from ctrlgrad.records import record
@@ -81,10 +82,12 @@ class ChunkRecord:
     # Its copies are under way, or done.
     is_leaving: bool = False
     nbytes: int = 0
+    # Blocks with a holder.
+    held: int = 0
 
     @property
     def is_alive(self) -> bool:
-        return any(block.holders for block in self.blocks)
+        return self.held > 0
 
 
 @record(eq=False, frozen=False)
@@ -105,6 +108,8 @@ class LoopRecord:
     policy: Policy
     reason: str
     chunks: list[ChunkRecord] = field(default_factory=list)
+    # Indexes of the chunks that run, or have a block with a holder.
+    alive: OrderedNumbers = field(default_factory=OrderedNumbers)
     lock: threading.RLock = field(default_factory=threading.RLock)
     # While a chunk of it is run again: the chunk whose entry state that began from.
     recovers_from: int | None = None

@@ -195,6 +195,7 @@ class Manager:
                 self.state_store.keep(loop, index, *kept)
             record = ChunkRecord(next(self._chunks), index, loop, loop.policy, loop.reason)
             loop.chunks.append(record)
+            loop.alive.put(index, True)
             self.index.add(record)
             return Chunk(self, record)
 
@@ -232,8 +233,8 @@ class Manager:
             self.writer.seal(chunk, seconds)
             self.state_store.thin(chunk.loop)
             self.writer.leave_early(chunk)
-            if not chunk.is_alive:
-                self.index.remove(chunk)  # nothing was pushed
+            if not chunk.is_alive:  # nothing was pushed
+                self._ended(chunk)
 
     def discard(self, chunk: ChunkRecord) -> None:
         """A chunk is run again in larger blocks; `Chunk.discard` calls it. Its entry state stays."""
@@ -245,19 +246,34 @@ class Manager:
         for block in chunk.blocks:
             block.pins = 0
             if block.holders:
-                block.holders = 0
+                self._let_go_of(block)
                 self.mover.free(block)
 
-    def _leave_out(self, chunk: ChunkRecord) -> None:
+    def _let_go_of(self, block: BlockRecord) -> None:
+        block.holders = 0
+        block.chunk.held -= 1
+
+    def _ended(self, chunk: ChunkRecord) -> None:
+        """Nothing reads a chunk again."""
         self.index.remove(chunk)
-        chunk.loop.chunks[:] = [other for other in chunk.loop.chunks if other is not chunk]
+        chunk.loop.alive.put(chunk.index, False)
+
+    def _leave_out(self, chunk: ChunkRecord) -> None:
+        """A chunk is given up while it runs."""
+        self._ended(chunk)
+        chunks = chunk.loop.chunks
+        if chunks and chunks[-1] is chunk:
+            chunks.pop()
+        else:
+            chunks[:] = [other for other in chunks if other is not chunk]
 
     def finish(self, loop: LoopRecord) -> None:
         """A loop has run its last chunk; `LoopMemory.finish` calls it."""
         with self.lock:
             self._enter()
             loop.is_finished = True
-            self.state_store.discard_unneeded(loop)
+            for index in list(loop.states.indexes):
+                self.state_store.discard_unneeded(loop, index)
             self._end(loop)
 
     def abandon(self, loop: LoopRecord) -> None:
@@ -266,7 +282,7 @@ class Manager:
             self.throttle.settle()
             for chunk in loop.chunks:
                 self._free_blocks(chunk)
-                self.index.remove(chunk)
+                self._ended(chunk)
             self.state_store.discard_all(loop)
             self._let_go(loop)
 
@@ -307,8 +323,10 @@ class Manager:
         with self.lock:
             if not block.holders:
                 return
-            block.holders -= 1
-            if not block.holders:
+            if block.holders > 1:
+                block.holders -= 1
+            else:
+                self._let_go_of(block)
                 self._release(block)
                 self._enter()
                 if self.recorder.phase == "backward":
@@ -330,7 +348,7 @@ class Manager:
             elif isinstance(lost, Reservation):
                 self.accounts[0].subtract(lost.nbytes, lost.kind)
             elif lost.holders:
-                lost.holders = 0
+                self._let_go_of(lost)
                 self._release(lost)
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
                     self._leave_out(lost.chunk)
@@ -342,12 +360,12 @@ class Manager:
         if chunk.is_alive or not chunk.is_sealed:
             return
         self.recorder.ended(chunk)
-        self.index.remove(chunk)
-        self.state_store.discard_unneeded(chunk.loop)
+        self._ended(chunk)
+        self.state_store.discard_unneeded(chunk.loop, chunk.index)
         self._end(chunk.loop)
 
     def _end(self, loop: LoopRecord) -> None:
-        if loop.is_finished and not any(c.is_alive for c in loop.chunks):
+        if loop.is_finished and not loop.alive:
             self._let_go(loop)
 
     def _let_go(self, loop: LoopRecord) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from benchmarks.small.general import GENERAL
 from benchmarks.small.library import Library, Small
+from benchmarks.small.wide import WIDE
 
 
 def matrix_vector(lib: Library, n: int, steps: int) -> Small:
@@ -240,6 +241,7 @@ PROGRAMS: dict[str, Callable[..., Small]] = {
         nested,
         ten_operations,
         *GENERAL,
+        *WIDE,
     )
 }
 

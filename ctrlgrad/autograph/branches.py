@@ -19,7 +19,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.autograph.containers import cells_of, unchanged
 from ctrlgrad.autograph.raising import tracing
-from ctrlgrad.autograph.truth import is_traced, truth
+from ctrlgrad.autograph.truth import GetState, SetState, is_traced, plain, represented, state_of, truth
 from ctrlgrad.autograph.undefined import (
     Guarded,
     Undefined,
@@ -45,9 +45,6 @@ _NOT_A_TENSOR = """None is not a tensor: use a number that stands for it (such a
 a value that says whether it is meant"""
 _AGREE = "cast with .astype or reshape so that both sides agree; choose Python objects by Python conditions"
 
-GetState = Callable[[], tuple[Any, ...]]
-SetState = Callable[[tuple[Any, ...]], None]
-
 
 def record(name: str, fn: Callable[[], Sequence[Any]], construct: str, source: Source | None) -> Traced:
     """A branch, traced: its result is what its variables hold at its end."""
@@ -72,12 +69,14 @@ def if_stmt(
     be, and without a value where not. What else the statement assigns, by the names `assigned` or as the variables
     `own`, means nothing before and behind it.
     """
+    test = plain(test)
     if not is_traced(test):
         if test:
             body()
         else:
             orelse()
         return
+    get_state, set_state = state_of(get_state, set_state)
     source = here()
     predicate = truth(test, "`if`", source)
     known = _known_flags(predicate)
@@ -108,18 +107,19 @@ def if_stmt(
 
 def if_exp(test: Any, when_true: Callable[[], Any], when_false: Callable[[], Any], text: str) -> Any:
     """`when_true() if test else when_false()`."""
+    test = plain(test)
     if not is_traced(test):
         return when_true() if test else when_false()
     source = here()
     predicate = truth(test, f"`... if {text} else ...`", source)
     with unchanged("a conditional expression", source, when_true, when_false):
         regions = (
-            record("true_fun", lambda: (when_true(),), "conditional expression", source),
-            record("false_fun", lambda: (when_false(),), "conditional expression", source),
+            record("true_fun", lambda: (plain(when_true()),), "conditional expression", source),
+            record("false_fun", lambda: (plain(when_false()),), "conditional expression", source),
         )
     name = " the result of the conditional expression"
     (result,) = join_regions(predicate, *regions, (name,), f"`... if {text} else ...`", source)
-    return result
+    return represented(result)
 
 
 def _known_flags(predicate: Tensor) -> dict[Value, bool]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import os
-import sysconfig
 from collections.abc import Callable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
@@ -25,15 +23,17 @@ from ctrlgrad.autograph.compile import Factory
 from ctrlgrad.autograph.overloads import OVERLOADS
 from ctrlgrad.autograph.parse import Unconvertible, parse
 from ctrlgrad.autograph.rewrite import rewrite
-from ctrlgrad.autograph.truth import is_traced
+from ctrlgrad.autograph.truth import is_traced, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONVERTED = "__ctrlgrad_converted__"
-_PATHS = sysconfig.get_paths()
-_INSTALLED = tuple(os.path.join(_PATHS[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+# An attribute of a function of another library: the function that stands for it here.
+_INSTEAD = "__ctrlgrad_call__"
+# Built-in functions that want the numbers themselves; the rest of those that are replaced go through rows.
+_OF_NUMBERS = (int, float, complex, bool, range, min, max, all, any)
 
 _factories: WeakKeyDictionary[CodeType, Factory | Unconvertible] = WeakKeyDictionary()
 _lock = forks.recursive_lock()
@@ -121,10 +121,14 @@ def artifact(fn: F) -> F:
 def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
     """`fn(*args, **kwargs)` with `fn` converted, if it is the user's."""
     kwargs = kwargs or {}
+    if isinstance(fn, FunctionType) and hasattr(fn, _INSTEAD):
+        fn, args = getattr(fn, _INSTEAD), _with_converted_functions(args)
     if isinstance(fn, functools.partial):
         return converted_call(fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
     if isinstance(fn, type | BuiltinFunctionType):
         if fn in OVERLOADS:
+            if fn in _OF_NUMBERS:
+                return represented(OVERLOADS[fn](*map(plain, args), **kwargs))
             return OVERLOADS[fn](*args, **kwargs)
         if fn in (map, filter):
             args = _with_converted_functions(args)
@@ -154,7 +158,7 @@ def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 def is_users(fn: FunctionType) -> bool:
     """Whether a function is the user's own: not the library's, the standard library's or a package's."""
     file = fn.__code__.co_filename
-    return not (source.is_own(file) or file.startswith((*_INSTALLED, "<frozen ")) or file == "<string>")
+    return source.is_users(file) and file != "<string>"
 
 
 def _with_converted_functions(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.autograph.branches import GetState, SetState, if_stmt
+from ctrlgrad.autograph.branches import if_stmt
 from ctrlgrad.autograph.containers import cells_of
 from ctrlgrad.autograph.logic import and_
 from ctrlgrad.autograph.loops import State, stage
 from ctrlgrad.autograph.slots import Place
-from ctrlgrad.autograph.truth import is_traced
+from ctrlgrad.autograph.truth import GetState, SetState, is_traced, plain, represented, state_of
 from ctrlgrad.autograph.values import weaken
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
@@ -168,6 +168,7 @@ def as_items(x: Any) -> Items | None:
     """`Items` for a traced tensor; None for what Python iterates over itself."""
     if isinstance(x, Items):
         return x
+    x = plain(x)
     if not isinstance(x, Tensor):
         return None
     if not isinstance(x.type, TensorType) or x.ndim == 0:
@@ -211,7 +212,7 @@ def for_stmt(
     assigned: Iterable[str] = (),
 ) -> None:
     """`for target in iterable: body(target)`, as long as `extra_test()` holds."""
-    state = State(get_state, set_state, names, cells_of(assigned, body))
+    state = State(*state_of(get_state, set_state), names, cells_of(assigned, body))
     items = as_items(iterable)
     if items is not None:
         _stage_for(items, extra_test, body, state)
@@ -226,7 +227,7 @@ def _in_python(iterable: Any, extra_test: Callable[[], Any], body: Callable[[Any
     iterator = iter(iterable)
     done = 0
     while True:
-        go = extra_test()
+        go = plain(extra_test())
         if is_traced(go):
             if isinstance(iterable, range):
                 rest = iterable[done:]
@@ -252,7 +253,7 @@ def _unroll(iterator: Iterator[Any], extra_test: Callable[[], Any], body: Callab
         def run(target: Any = target) -> None:
             body(target)
 
-        if_stmt(extra_test(), run, lambda: None, state.get, state.set, state.names, len(state.names), own=state.own)
+        if_stmt(plain(extra_test()), run, lambda: None, state.get, state.set, state.names, len(state.names), own=state.own)
 
 
 def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], state: State) -> None:
@@ -265,10 +266,10 @@ def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callabl
 
     def test(k: Any) -> Any:
         more = FUNCTIONS["less"](k, length)
-        return more if extra_test is None else and_(lambda: more, extra_test)
+        return more if extra_test is None else and_(lambda: more, lambda: plain(extra_test()))
 
     def step(k: Any) -> None:
-        body(items.at(weaken(k, True)))
+        body(represented(items.at(weaken(k, True))))
 
     watched = (body,) if extra_test is None else (body, extra_test)
     stage(place, state, test, step, watched, counts=True)

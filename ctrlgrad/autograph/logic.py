@@ -14,7 +14,7 @@ import numpy as np
 
 from ctrlgrad.autograph.branches import join_regions, record
 from ctrlgrad.autograph.raising import raised
-from ctrlgrad.autograph.truth import is_traced, truth
+from ctrlgrad.autograph.truth import is_traced, plain, represented, truth
 from ctrlgrad.autograph.values import is_array
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -30,25 +30,28 @@ Thunk = Callable[[], Any]
 
 def not_(x: Any) -> Any:
     """`not x`."""
+    x = plain(x)
     return FUNCTIONS["logical_not"](truth(x, "`not`", here())) if is_traced(x) else not x
 
 
 def and_(left: Thunk, right: Thunk) -> Any:
     """`left() and right()`."""
-    x = left()
-    return _lazy(x, right, "and") if is_traced(x) else x and right()
+    given = left()
+    x = plain(given)
+    return _lazy(x, right, "and") if is_traced(x) else given and right()
 
 
 def or_(left: Thunk, right: Thunk) -> Any:
     """`left() or right()`."""
-    x = left()
-    return _lazy(x, right, "or") if is_traced(x) else x or right()
+    given = left()
+    x = plain(given)
+    return _lazy(x, right, "or") if is_traced(x) else given or right()
 
 
 def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
     source = here()
     predicate = truth(x, f"`{word}`", source)
-    region = record("right", lambda: (right(),), f"`{word}`", source)
+    region = record("right", lambda: (plain(right()),), f"`{word}`", source)
     (y,) = region.result
     if x.type == BOOL and isinstance(y, bool):
         # `x and True` is x; `x and False` is False whatever x is.
@@ -58,7 +61,7 @@ def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
     other = record("left", lambda: (x,), f"`{word}`", source)
     true, false = (region, other) if word == "and" else (other, region)
     (result,) = join_regions(predicate, true, false, (f" the result of `{word}`",), f"`{word}`", source)
-    return result
+    return represented(result)
 
 
 def _inlined(region: Traced, y: Tensor) -> Tensor:

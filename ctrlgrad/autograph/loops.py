@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.autograph.branches import GetState, SetState
 from ctrlgrad.autograph.containers import cells_of, unchanged
 from ctrlgrad.autograph.raising import tracing
 from ctrlgrad.autograph.slots import Place, Slots, slot
-from ctrlgrad.autograph.truth import is_traced, truth
+from ctrlgrad.autograph.truth import GetState, SetState, is_traced, plain, state_of, truth
 from ctrlgrad.autograph.undefined import is_flag
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -37,12 +36,12 @@ def while_stmt(
 ) -> None:
     """`while test(): body()`. It runs in Python until the condition is a traced tensor, then becomes a node."""
     while True:
-        go = test()
+        go = plain(test())
         if is_traced(go):
-            state = State(get_state, set_state, names, cells_of(assigned, body))
+            state = State(*state_of(get_state, set_state), names, cells_of(assigned, body))
             place = Place("`while`", here())
-            stage(place, state, lambda _: test(), lambda _: body(), (test, body), counts=False)
-            _settle_flags(state, test)
+            stage(place, state, lambda _: plain(test()), lambda _: body(), (test, body), counts=False)
+            _settle_flags(state, lambda: plain(test()))
             return
         if not go:
             return

@@ -22,7 +22,8 @@ def parse(fn: FunctionType) -> tuple[Definition, str]:
     """A fresh tree of the function's definition, and the text of its file."""
     code = fn.__code__
     text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
-    if not text:
+    # Every `eval` and `exec` has this name; from Python 3.13 on the text kept under it is that of `python -c`.
+    if not text or code.co_filename == "<string>":
         raise Unconvertible("its source code cannot be read (it must be in a file or a notebook cell)")
     try:
         module = ast.parse(text)

@@ -141,14 +141,8 @@ class Tensor:
             return bool(number)
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
-            instead_of_bool() + self._as_flag(),
+            instead_of_bool(self.value.hint if self.value in self.builder.inputs and self.dtype.kind in "bi" else ""),
         )
-
-    def _as_flag(self) -> str:
-        """Advice of an argument that may be meant as a flag of Python's."""
-        if self.value not in self.builder.inputs or self.dtype.kind not in "bi" or not self.value.hint.isidentifier():
-            return ""
-        return f";\nof a flag that Python decides on, ctrlgrad.function(static_argnames={self.value.hint!r})"
 
     def __hash__(self) -> int:
         raise self._concrete(
@@ -326,6 +320,17 @@ class Tensor:
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return call_function(func, args, kwargs)
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A function of PyTorch is called on a traced tensor. While PyTorch's code is traced it does not come here."""
+        raise TracingError(
+            f"PyTorch's function {getattr(func, '__name__', func)!r} is called on a traced tensor of this library",
+            source=here(),
+            expected="functions of ctrlgrad.numpy",
+            got=", ".join(map(repr, args)),
+            hint="ctrlgrad.from_torch(fn) is a function of this library that runs PyTorch's operators",
+        )
+
     @property
     def device(self) -> str:
         """As that of NumPy's arrays: where the numbers are for the caller of the program."""
@@ -353,6 +358,8 @@ def is_operand(x: Any, nested: bool = False) -> bool:
     """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
     if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
+    if hasattr(type(x), "__ctrlgrad_value__"):  # an object of another library, whose operators take tensors
+        return False
     is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)
     return is_array or (nested and isinstance(x, list | tuple))
 

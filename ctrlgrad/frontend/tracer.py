@@ -20,7 +20,7 @@ from ctrlgrad.errors import TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
-from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.checks import check_leaves, is_array
 from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.known import Known
@@ -31,6 +31,7 @@ from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here
+from ctrlgrad.tree_classes import Aside
 
 
 @record
@@ -129,14 +130,26 @@ def _too_deep(name: str) -> TracingError:
     )
 
 
-def in_trace(fn: Callable[[], Any]) -> Any:
+def set_aside(result: Any, is_traced: Callable[[Any], bool] | None = None) -> Any:
+    """Set the leaves of a result aside that are not to be traced, by default Python numbers and all that is no array:
+    they are no leaves of it then, but stand in their places again where its tree is unflattened."""
+    leaves, treedef = tree.flatten(result)
+    keep = is_traced or (lambda x: not isinstance(x, bool | int | float | complex) and is_array(x))
+    traced = [keep(x) for x in leaves]
+    if all(traced):
+        return result
+    return tree.unflatten(treedef, [x if yes else Aside(x) for x, yes in zip(leaves, traced, strict=True)])
+
+
+def in_trace(fn: Callable[[], Any], *, aside: bool = False) -> Any:
     """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once.
 
     What runs at once gives arrays as functions of `ctrlgrad.numpy` do: a traced tensor may index them.
+    `aside`: the result may have leaves that are no arrays.
     """
     if trace.current() is not None:
         return fn()
-    traced = Traced("at_once", lambda _: fn(), known=())
+    traced = Traced("at_once", lambda _: set_aside(fn()) if aside else fn(), known=())
     graph, arrays = lift_constants(traced.finish())
     # What runs knows no rules, so that two traces of one program are equal.
     graph, captured = shared(without_calls(graph))

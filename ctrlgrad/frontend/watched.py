@@ -17,9 +17,7 @@ function was traced. `Watched.lines` names the last two.
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
@@ -32,15 +30,13 @@ from ctrlgrad.frontend.closed_over import _inside
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.records import record
-from ctrlgrad.source import is_own
+from ctrlgrad.source import is_users
 
 # Containers of more elements are not looked through.
 LONGEST = 64
 # Objects that are looked at for one function.
 MOST = 10_000
 
-_PATHS = sysconfig.get_paths()
-_INSTALLED = tuple(os.path.join(_PATHS[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, types.BuiltinFunctionType)
 _NUMBERS = (bool, int, float, complex, np.generic)
 _contents = attrgetter("cell_contents")
@@ -80,7 +76,7 @@ class Watched:
                 if len(container) != len(elements) or not all(map(is_, _elements(container), elements)):
                     return False
             for array, data in self.arrays:
-                if array.tobytes() != data:
+                if np.ndarray.tobytes(array) != data:
                     return False
             return not self.inputs or tuple(map(_shape, self.inputs)) == self.shapes
         except (KeyError, ValueError, RuntimeError):
@@ -234,7 +230,7 @@ class _Walk:
         bound = {name: c for name, c in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True) if _is_bound(c)}
         defaults = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
         self.waiting.append((path, getattr(fn, "__wrapped__", None)))
-        if not _is_users(fn.__code__.co_filename):
+        if not is_users(fn.__code__.co_filename):
             # A decorator's: looked through for the user's functions.
             self.waiting += [("", x) for x in (*(c.cell_contents for c in bound.values()), *defaults)]
             return
@@ -290,7 +286,8 @@ class _Walk:
         if x.dtype != object:
             self.found.reached.append((path, x))
             if x.nbytes <= LARGEST:
-                self.found.arrays.append((x, x.tobytes()))
+                # A masked array's own method writes to it, which its constant `masked` refuses.
+                self.found.arrays.append((x, np.ndarray.tobytes(x)))
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -307,15 +304,10 @@ def _is_bound(cell: types.CellType) -> bool:
     return True
 
 
-def _is_users(file: str) -> bool:
-    """Return true if code is the user's: not this library's, the standard library's or an installed package's."""
-    return not (is_own(file) or file.startswith((*_INSTALLED, "<frozen ")))
-
-
 def _is_users_module(name: str | None) -> bool:
     if name is None or name.partition(".")[0] in sys.stdlib_module_names:
         return False
-    return _is_users(getattr(sys.modules.get(name), "__file__", None) or "")
+    return is_users(getattr(sys.modules.get(name), "__file__", None) or "")
 
 
 def _name(x: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 _LAZY = {
     "from_onnx": ("ctrlgrad.interop.from_onnx", None),
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
+    "from_torch": ("ctrlgrad.interop.from_torch", None),
     # From the module that brings the library's own entries: what a user says replaces them.
     "jax_primitive": ("ctrlgrad.interop.reader", "jax"),
     "onnx_op": ("ctrlgrad.interop.onnx.operators", None),
@@ -55,4 +56,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["from_jax", "from_onnx", "jax_primitive", "onnx_op", "to_jax", "to_torch"]
+__all__ = ["from_jax", "from_onnx", "from_torch", "jax_primitive", "onnx_op", "to_jax", "to_torch"]

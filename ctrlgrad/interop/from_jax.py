@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace
@@ -29,6 +30,7 @@ from ctrlgrad.interop.settings import has_x64, x64_as
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.source import here
+from ctrlgrad.verify.originals import Original, keeps_originals
 
 # Of how many signatures a function's jaxprs are kept.
 SIGNATURES = 256
@@ -98,13 +100,48 @@ class _Program:
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
         # Where some arguments are known, what depends on them alone is computed now, and branches fall away.
         inlined = all(isinstance(x, Tensor) for x in given)
-        found = builder.inline(self.graph, [value_in(builder, x) for x in given]) if inlined else self._read(*given)
+        if keeps_originals():
+            inlined, found = False, self._called(given)
+        elif inlined:
+            found = list(builder.inline(self.graph, [value_in(builder, x) for x in given]))
+        else:
+            found = self._read(*given)
         # What stands for a Python number in JAX does so here.
         values = [x if inlined else value_in(builder, x) for x in found]
         return [
             Float0(builder, x) if is_float0(aval) else Tensor(builder, x, getattr(aval, "weak_type", False))
             for x, aval in zip(values, self.closed.out_avals, strict=True)
         ]
+
+    def _called(self, given: Sequence[Any]) -> list[Any]:
+        """The results as those of a call that keeps the JAX function, for a judge."""
+        places = [i for i, x in enumerate(given) if isinstance(x, Tensor)]
+
+        def over(fn: Callable[..., Any], known: Sequence[Any]) -> Callable[..., Any]:
+            def of_tensors(*tensors: Any) -> Any:
+                operands = list(known)
+                for i, x in zip(places, tensors, strict=True):
+                    operands[i] = x
+                return fn(*operands)
+
+            return of_tensors
+
+        tensors = [given[i] for i in places]
+        graph = traced(self.name, over(self._read, given), [x.tensor_type for x in tensors])
+        return list(Original(over(self._in_jax, given), graph, self.x64).call(tensors))
+
+    def _in_jax(self, *arrays: Any) -> Sequence[Any]:
+        """The results by JAX: of what it has traced or, while it does not compile, of the function itself."""
+        config: Any = jax.config
+        # The words of keys are keys again.
+        given = [
+            jax.random.wrap_key_data(x, impl=aval.dtype._impl.name)
+            if is_key(aval)
+            else jax.numpy.asarray(x, aval.dtype)
+            for x, aval in zip(arrays, self.closed.in_avals, strict=True)
+        ]
+        found: Sequence[Any] = (self.flat if config.jax_disable_jit else jaxpr_as_fun(self.closed))(*given)
+        return [jax.random.key_data(x) if is_key(x) else x for x in found]
 
     def _read(self, *given: Any) -> list[Any]:
         return Reader(self.x64).read(self.closed, *given)
@@ -120,11 +157,6 @@ class _FromJax:
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self._programs: Recent[Any, _Program] = Recent(SIGNATURES)
         self._told = False
-
-    @property
-    def of_jax(self) -> Callable[..., Any] | None:
-        """The JAX function itself, by which `check_grads` judges; None where it is traced by a setting of its own."""
-        return self.fn if self.x64 in (None, has_x64()) else None
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -6,13 +6,16 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.source import here
 
 if TYPE_CHECKING:
+    from ctrlgrad.interop.torch.drop_in import DropIn
     from ctrlgrad.interop.torch.function import TorchFunction
 
 
-def to_torch(fn: Callable[..., Any]) -> TorchFunction:
+def to_torch(fn: Callable[..., Any], **settings: Any) -> TorchFunction | DropIn:
     """A function of this library as one of PyTorch: autograd and `torch.func` take it, at any order and in both modes.
 
     It is traced once for each structure, dtypes and ranks of the arguments, as by `ctrlgrad.function`, and run by the
@@ -22,10 +25,14 @@ def to_torch(fn: Callable[..., Any]) -> TorchFunction:
 
     Args:
         fn: takes and returns pytrees of arrays. Tensors, NumPy's arrays and floats among the arguments are traced;
-            Python integers, booleans, strings and functions reach it as they are. It should be pure.
+            Python integers, booleans, strings and functions reach it as they are. It should be pure. Or a module that
+            `from_torch` has read.
+        settings: options that each call of such a module runs with, as `ctrlgrad.options` takes them (`memory_budget`).
 
     Returns:
-        A function of the same arguments, whose results are tensors of the dtypes that `fn` gives them.
+        A function of the same arguments, whose results are tensors of the dtypes that `fn` gives them. For a module that
+        `from_torch` has read a `torch.nn.Module` with its parameters, buffers and `state_dict`, to be used in its place:
+        it runs machine code, and its loops are differentiated in reverse at any order.
 
     Raises (when called):
         ImportError: PyTorch is not installed; at once.
@@ -48,8 +55,20 @@ def to_torch(fn: Callable[..., Any]) -> TorchFunction:
     check_function("to_torch", fn)
     if importlib.util.find_spec("torch") is None:
         raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install -e '.[torch]'")
+    from ctrlgrad.interop.torch.drop_in import DropIn
     from ctrlgrad.interop.torch.function import TorchFunction
+    from ctrlgrad.interop.torch.module import FromTorch
 
+    if isinstance(fn, FromTorch) and fn.module is not None:
+        return DropIn(fn, settings)
+    if settings:
+        raise UserInputError(
+            "to_torch: options are given for a function",
+            source=here(),
+            expected="options for a module that ctrlgrad.from_torch has read",
+            got=", ".join(settings),
+            hint="with ctrlgrad.options(...): call the function",
+        )
     return TorchFunction(fn)
 
 

@@ -5,19 +5,21 @@ In: any graph. Out: no `call` node anywhere, or none of the given kinds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ctrlgrad.ir import Builder, Call, Graph, Node, Value, is_call, rewrite, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ops.call import KINDS
 
 
-def inline_calls(graph: Graph, kinds: Collection[str] = KINDS) -> Graph:
-    """The graph with every call of these kinds replaced by its function."""
+def inline_calls(
+    graph: Graph, kinds: Collection[str] = KINDS, kept: Callable[[Call], bool] = lambda call: False
+) -> Graph:
+    """The graph with every call of these kinds replaced by its function, except for those that are `kept`."""
 
     def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
         call = Call.of(node) if is_call(node) else None
-        if call is None or call.kind not in kinds:
+        if call is None or call.kind not in kinds or kept(call):
             return None
         return builder.inline(call.function, call.operands)
 

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
-from ctrlgrad.plan.liveness import Live, Liveness
+from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -251,7 +251,7 @@ class _Fusion:
             groups.remove(group)
             reading = [g for g in groups if g.reads_any(group.updated)]
             if reading:
-                overwritten = group.updated - self.needed(block, ahead)
+                overwritten = {array for array in group.updated if not self.is_needed(array, block, ahead)}
                 closing.append(group)
                 for other in reading:
                     if other.reads_any(overwritten):
@@ -300,11 +300,11 @@ class _Fusion:
                 steps[number : number + 1] = self.kernels(group)
         return Block(tuple(steps))
 
-    def needed(self, block: Block, ahead: Step | None) -> Live:
-        """What a step of a block and those after it need; without a step what is needed after the block."""
+    def is_needed(self, array: Array, block: Block, ahead: Step | None) -> bool:
+        """Whether a step of a block or a later one needs an array; without a step, whether one after the block does."""
         if ahead is None:
-            return self.live.after[block.steps[-1]]
-        return self.live.after[ahead] | self.live.reads[ahead]
+            return array in self.live.after[block.steps[-1]]
+        return array in self.live.after[ahead] or array in self.live.reads[ahead]
 
     def joins(self, kernel: Kernel, group: _Group) -> bool:
         fits = group.space == kernel.space and group.takes(kernel)
@@ -312,7 +312,7 @@ class _Fusion:
 
     def kernels(self, group: _Group) -> list[Kernel]:
         """The kernel of a group, if somebody reads what it writes. What nobody reads does not read what it updates."""
-        self.reads -= group.absorbed
+        self.reads.subtract(group.absorbed)
         kernel = group.kernel(self.reads)
         left = () if kernel is None else {write.view.array for write in kernel.writes}
         self.reads.subtract(w.base for w in group.writes if w.base is not None and w.view.array not in left)

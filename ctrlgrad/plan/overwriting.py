@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from ctrlgrad.plan.model import (
     Array,
@@ -77,16 +77,21 @@ def _at(view: View, array: Array) -> View:
     return View(array, view.offset, view.shape, view.strides)
 
 
-def origins_of(block: Block, array: Array, after: Mapping[Step, Collection[object]]) -> Iterator[Array]:
+def origins_of(
+    array: Array, producers: Mapping[Array, Step], after: Mapping[Step, Container[object]]
+) -> Iterator[Array]:
     """The arrays of a block that one is an update of, the nearest first, as long as it may be written over them.
 
-    `after` has what is needed after each step.
+    `producers` has the steps of the block that make arrays, `after` what is needed after each step.
     """
-    producers = {made: step for step in block.steps if isinstance(step, Kernel | Product) for made in results_of(step)}
-    while array in producers:
+    while isinstance(producers.get(array), Kernel | Product):
         step = producers[array]
         origin = base_of(step, array)
-        if origin not in producers or origin in after[step] or not may_overwrite(step, array, origin):
+        if (
+            not isinstance(producers.get(origin), Kernel | Product)
+            or origin in after[step]
+            or not may_overwrite(step, array, origin)
+        ):
             return
         yield origin
         array = origin
@@ -99,8 +104,8 @@ def base_of(step: Kernel | Product, array: Array) -> Array | None:
     return next(w for w in step.writes if w.view.array is array).base
 
 
-def root_of(block: Block, value: Value) -> Array | None:
-    """The array from outside of a block that a value of it is an update of, or is itself."""
+def origins_in(block: Block) -> dict[Value, Value | None]:
+    """For each array of a block what it is an update of; None: of nothing."""
     origins: dict[Value, Value | None] = {}
     for step in block.steps:
         if isinstance(step, Loop):
@@ -111,6 +116,11 @@ def root_of(block: Block, value: Value) -> Array | None:
             origins.update((array, base_of(step, array)) for array in results_of(step))
         else:
             origins.update(dict.fromkeys(results_of(step)))
+    return origins
+
+
+def root_of(origins: Mapping[Value, Value | None], value: Value) -> Array | None:
+    """The array from outside of a block that a value of it is an update of, or is itself."""
     while value in origins:
         origin = origins[value]
         if not isinstance(origin, Array):

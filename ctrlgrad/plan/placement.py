@@ -12,11 +12,13 @@ is still to be moved. Arrays in arguments, constants, slots and popped rows are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
-from ctrlgrad.plan.effects import defines, names_of
-from ctrlgrad.plan.liveness import Liveness
+from ctrlgrad.plan.effects import defines, names_of, yields
+from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -29,10 +31,12 @@ from ctrlgrad.plan.model import (
     Plan,
     Pop,
     Product,
+    Stack,
     Step,
+    Value,
 )
 from ctrlgrad.plan.moves import ordered
-from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
+from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_in, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.releases import releases
 from ctrlgrad.plan.slots import Slots
@@ -60,8 +64,15 @@ class _Placement:
         self.live = Liveness(plan)
         self.places: dict[Array, Place] = {}
         self.buffers: list[Buffer] = []
+        # What lies in each buffer and may still be needed.
         self.holds: dict[int, set[Array]] = {}
         self.reserved: set[int] = set()
+        # By the sizes that fit, in order: buffers that may be free. Another one waits for an array that lies in it, or
+        # is reserved.
+        self.idle: dict[Hashable, list[int]] = {}
+        self.waiting: dict[object, list[int]] = {}
+        # What each branch around reads: another block of it may need what this one does not.
+        self.branches: list[Live] = []
         self.wanted: dict[Array, _Wanted] = {}
         self.slots = Slots(plan, self.live)
         self.entry_names = {register.name for register, _, _ in plan.sizes}
@@ -93,23 +104,70 @@ class _Placement:
 
     def new_buffer(self, array: Array, result: int | None = None) -> int:
         known = self.is_known_at_entry(array)
-        self.buffers.append(Buffer(len(self.buffers), array.dtype, array.count, known, result))
-        self.holds[len(self.buffers) - 1] = set()
-        return len(self.buffers) - 1
+        number = len(self.buffers)
+        self.buffers.append(Buffer(number, array.dtype, array.count, known, result))
+        self.holds[number] = set()
+        self.make_idle(number)
+        return number
 
-    def is_known_at_entry(self, array: Array) -> bool:
+    def is_known_at_entry(self, array: Array | Buffer) -> bool:
         return names_of((array.count,)) <= self.entry_names
 
     def put(self, array: Array, buffer: int) -> None:
         self.places[array] = Place("buffer", buffer)
         self.holds[buffer].add(array)
+        self.waiting.setdefault(array, []).append(buffer)
+
+    def sizes_that_fit(self, array: Array | Buffer) -> Hashable:
+        """Common sizes of the arrays of one buffer: one that is sized when it is needed has any."""
+        return array.dtype.itemsize, array.count if self.is_known_at_entry(array) else None
 
     def fits(self, array: Array, buffer: int) -> bool:
-        """Whether a buffer has the size of an array, or is sized when it is needed and has any."""
-        found = self.buffers[buffer]
-        if found.dtype.itemsize != array.dtype.itemsize:
-            return False
-        return found.count == array.count or not (found.is_known_at_entry or self.is_known_at_entry(array))
+        return self.sizes_that_fit(array) == self.sizes_that_fit(self.buffers[buffer])
+
+    def make_idle(self, buffer: int) -> None:
+        heapq.heappush(self.idle.setdefault(self.sizes_that_fit(self.buffers[buffer]), []), buffer)
+
+    def end(self, values: Iterable[object]) -> None:
+        """Values that a step reads or makes, or a block gives: the buffers that wait for them may be free now."""
+        for value in values:
+            for buffer in self.waiting.pop(value, ()):
+                self.make_idle(buffer)
+
+    def first_idle(self, array: Array, step: Step, others: Container[int], is_free: Callable[[int], bool]) -> int:
+        """The first buffer that has the size of an array and is free, else a new one."""
+        idle = self.idle.get(self.sizes_that_fit(array), [])
+        passed: list[int] = []
+        last = found = -1
+        while idle:
+            buffer = heapq.heappop(idle)
+            if buffer == last or buffer in self.reserved or buffer in others:
+                continue
+            last = buffer
+            self.forget(buffer, step)
+            after = self.live.after[step]
+            needed = next((other for other in self.holds[buffer] if other in after), None)
+            if needed is not None:
+                self.waiting.setdefault(needed, []).append(buffer)
+            elif is_free(buffer):
+                found = buffer
+                break
+            else:
+                passed.append(buffer)
+        for buffer in passed:
+            heapq.heappush(idle, buffer)
+        return self.new_buffer(array) if found < 0 else found
+
+    def forget(self, buffer: int, step: Step) -> None:
+        """Leave out what lies in a buffer and is no longer needed, by another block of a branch neither."""
+        after, read = self.live.after[step], self.live.reads[step]
+        holds = self.holds[buffer]
+        over = [
+            other
+            for other in holds
+            if not (other in read or other in after or any(other in reads for reads in self.branches))
+        ]
+        holds.difference_update(over)
 
     def is_free(self, buffer: int, array: Array, step: Step) -> bool:
         """Whether the step may write the array to a buffer."""
@@ -134,7 +192,10 @@ class _Placement:
         self.put(array, self.find(array, step))
 
     def is_wanted_free(self, wanted: _Wanted, array: Array, step: Step) -> bool:
-        if not self.fits(array, wanted.buffer) or not self.is_free(wanted.buffer, array, step):
+        if not self.fits(array, wanted.buffer):
+            return False
+        self.forget(wanted.buffer, step)
+        if not self.is_free(wanted.buffer, array, step):
             return False
         after, read = self.live.after[step], self.live.reads[step]
         return not any(
@@ -143,12 +204,12 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        candidates: list[int] = [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]
-        candidates += range(len(self.buffers))
-        for buffer in candidates:
-            if buffer not in self.reserved and self.fits(array, buffer) and self.is_free(buffer, array, step):
-                return buffer
-        return self.new_buffer(array)
+        for buffer in [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]:
+            if buffer not in self.reserved and self.fits(array, buffer):
+                self.forget(buffer, step)
+                if self.is_free(buffer, array, step):
+                    return buffer
+        return self.first_idle(array, step, (), lambda buffer: self.is_free(buffer, array, step))
 
     def _lies_in_buffer(self, array: Array) -> bool:
         return array in self.places and self.places[array].kind == "buffer"
@@ -177,6 +238,10 @@ class _Placement:
                 for array in results_of(step):
                     self.choose(array, step)
                 steps.append(step)
+            after = self.live.after[step]
+            self.end(v for v in (*self.live.reads[step], *defines(step)) if v not in after)
+            for _, values in yields(step):
+                self.end(values)
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
@@ -192,16 +257,18 @@ class _Placement:
                 pairs = [(c.result, c.init) for c in step.carries]
             elif isinstance(step, Branch):
                 for inner, outputs in zip(step.blocks, step.outputs, strict=True):
-                    pairs += [(r, root_of(inner, o)) for r, o in zip(step.results, outputs, strict=True)]
+                    origins = origins_in(inner)
+                    pairs += [(r, root_of(origins, o)) for r, o in zip(step.results, outputs, strict=True)]
             for result, origin in pairs:
                 if isinstance(result, Array) and isinstance(origin, Array) and result in self.wanted:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]
-        buffers: list[int] = []
+        buffers: dict[int, None] = {}
+        inner, starts = self.captured(step), Counter(c.init for c in step.carries)
         for carry in arrays:
-            buffers.append(self.carry_buffer(step, carry, buffers))
+            buffers[self.carry_buffer(step, carry, buffers, inner, starts)] = None
         entry = []
         for carry, buffer in zip(arrays, buffers, strict=True):
             init, inside, following, result = _four(carry)
@@ -211,9 +278,9 @@ class _Placement:
             self.holds[buffer].add(inside)
             self.places[inside] = self.places[result] = target
             self.wanted[following] = _Wanted(buffer, frozenset({inside}))
-        added = set(buffers) - self.reserved
-        self.reserved |= added
+        added = self.reserve(buffers)
         moves = self.ordered(entry)
+        self.end(self.live.reads[step])
         condition = self.block(step.condition)
         body = self.block(step.body)
         ends = []
@@ -222,65 +289,77 @@ class _Placement:
             if following is not inside:
                 ends.append((following, self.places[following], Place("buffer", buffer)))
         body = replace(body, moves=self.handed_over(body, self.ordered(ends)))
-        self.reserved -= added
+        self.unreserve(added)
         for carry, buffer in zip(arrays, buffers, strict=True):
             self.holds[buffer].add(_four(carry)[3])
         found = replace(step, condition=condition, body=body, entry=replace(step.entry, moves=moves))
         self.rename(step, found)
         return found
 
-    def carry_buffer(self, step: Loop, carry: Carry, others: Sequence[int]) -> int:
+    def reserve(self, buffers: Iterable[int]) -> set[int]:
+        """Those of some buffers that were not reserved."""
+        added = set(buffers) - self.reserved
+        self.reserved |= added
+        return added
+
+    def unreserve(self, buffers: set[int]) -> None:
+        self.reserved -= buffers
+        for buffer in buffers:
+            self.make_idle(buffer)
+
+    def carry_buffer(
+        self, step: Loop, carry: Carry, others: Container[int], inner: Live, starts: Mapping[object, int]
+    ) -> int:
         """Where a carry lies: over what it starts with, if only the loop needs that; where the result is wanted; else
         where there is room."""
         init, inside, _, result = _four(carry)
         after = self.live.after[step]
         place = self.places[init]
-        mine = sum(c.init is init for c in step.carries) == 1
+        mine = starts[init] == 1
         if place.kind == "buffer" and place.number not in others and mine and self.fits(inside, place.number):
-            inner = self.captured(step)
-            if not any(other in after or other in inner for other in self.holds[place.number]) and self._is_mine(
-                place.number, result
-            ):
+            holds = self.holds[place.number]
+            is_over = not any(other in after or other in inner for other in holds)
+            if is_over and self._is_mine(place.number, result):
                 return place.number
         return self.unused_buffer(step, inside, result, others)
 
-    def unused_buffer(self, step: Loop | Branch, array: Array, result: Array, others: Sequence[int]) -> int:
+    def unused_buffer(self, step: Loop | Branch, array: Array, result: Array, others: Container[int]) -> int:
         """A buffer for an array of a loop or branch that becomes its result, nothing of it needed in the step or after
         it: the one where the result is wanted, else another that is free, else a new one."""
-        needed = self.live.after[step] | self.live.reads[step]
+        after, read = self.live.after[step], self.live.reads[step]
+
+        def is_unused(values: Collection[Array]) -> bool:
+            return read.isdisjoint(values) and after.isdisjoint(values)
+
         wanted = self.wanted.get(result)
         if wanted is not None and wanted.buffer not in others and self.fits(array, wanted.buffer):
             blocked = self.holds[wanted.buffer] | wanted.blocked
-            if needed.isdisjoint(blocked):
+            if is_unused(blocked):
                 return wanted.buffer
-        for buffer in range(len(self.buffers)):
-            if buffer in self.reserved or buffer in others or not self.fits(array, buffer):
-                continue
-            if needed.isdisjoint(self.holds[buffer]):
-                return buffer
-        return self.new_buffer(array)
+        return self.first_idle(array, step, others, lambda buffer: is_unused(self.holds[buffer]))
 
     def _is_mine(self, buffer: int, result: Array) -> bool:
         """Whether a reserved buffer is reserved for this value."""
         wanted = self.wanted.get(result)
         return buffer not in self.reserved or (wanted is not None and wanted.buffer == buffer)
 
-    def captured(self, step: Loop) -> frozenset[object]:
+    def captured(self, step: Loop) -> Live:
         """What the blocks of a loop read from outside."""
-        found: set[object] = set()
+        found: set[Array | Stack] = set()
         for block in (step.condition, step.body):
             for inner in block.steps:
                 found |= self.live.reads[inner]
-        found.update(c.next for c in step.carries)
-        return frozenset(found)
+        return kept((*found, *(c.next for c in step.carries)))
 
     def branch(self, step: Branch) -> Branch:
         results = [(k, r) for k, r in enumerate(step.results) if isinstance(r, Array)]
-        buffers: list[int] = []
+        buffers: dict[int, None] = {}
+        origins = [origins_in(block) for block in step.blocks]
+        given = Counter(v for values in step.outputs for v in values)
         for position, result in results:
-            buffers.append(self.branch_buffer(step, position, result, buffers))
-        added = set(buffers) - self.reserved
-        self.reserved |= added
+            buffers[self.branch_buffer(step, position, result, buffers, origins, given)] = None
+        added = self.reserve(buffers)
+        self.branches.append(self.live.reads[step])
         blocks = []
         for block, outputs in zip(step.blocks, step.outputs, strict=True):
             for (position, _), buffer in zip(results, buffers, strict=True):
@@ -289,6 +368,7 @@ class _Placement:
                 if output not in self.places:
                     self.wanted[output] = _Wanted(buffer)
             held = {buffer: set(self.holds[buffer]) for buffer in buffers}
+            self.end(self.live.reads[step])
             inner = self.block(block)
             ends = []
             for (position, _), buffer in zip(results, buffers, strict=True):
@@ -299,27 +379,37 @@ class _Placement:
             # The other branches do not run as well.
             for buffer, arrays in held.items():
                 self.holds[buffer] = arrays
-        self.reserved -= added
+        self.branches.pop()
+        self.unreserve(added)
         for (_, result), buffer in zip(results, buffers, strict=True):
             self.put(result, buffer)
         found = replace(step, blocks=tuple(blocks))
         self.rename(step, found)
         return found
 
-    def branch_buffer(self, step: Branch, position: int, result: Array, others: Sequence[int]) -> int:
+    def branch_buffer(
+        self,
+        step: Branch,
+        position: int,
+        result: Array,
+        others: Container[int],
+        origins: Sequence[Mapping[Value, Value | None]],
+        given: Mapping[Value, int],
+    ) -> int:
         """Where a result of a branch lies: over an array that a branch updates or passes on, where it is wanted, or
         where there is room."""
         after, read = self.live.after[step], self.live.reads[step]
-        elsewhere = {v for values in step.outputs for k, v in enumerate(values) if k != position}
-        for block, outputs in zip(step.blocks, step.outputs, strict=True):
-            root = root_of(block, outputs[position])
+        mine = [outputs[position] for outputs in step.outputs]
+        for found, output in zip(origins, mine, strict=True):
+            root = root_of(found, output)
             if root is None or not self._lies_in_buffer(root):
                 continue
             buffer = self.places[root].number
             if buffer in others or not self.fits(result, buffer) or not self._is_mine(buffer, result):
                 continue
             holds = self.holds[buffer]
-            if any(other in after or other in elsewhere for other in holds):
+            # Given at other positions as well.
+            if any(other in after or given[other] > mine.count(other) for other in holds):
                 continue
             # Others that lie there must not be needed in the branches at all.
             if all(other is root or other not in read for other in holds):
@@ -328,19 +418,18 @@ class _Placement:
 
     def handed_over(self, block: Block, moves: Sequence[Move]) -> tuple[Move, ...]:
         """Moves at the end of a block, without copies of what is the only thing needed of its memory."""
-        return tuple(replace(m, exchanges=True) if self.is_handed_over(block, m, moves) else m for m in moves)
+        uses = Counter(place for m in moves for place in (m.source, m.target))
+        defined = {value for step in block.steps for value in defines(step)} if moves else set()
+        return tuple(replace(m, exchanges=True) if self.is_handed_over(block, m, uses, defined) else m for m in moves)
 
-    def is_handed_over(self, block: Block, move: Move, moves: Sequence[Move]) -> bool:
+    def is_handed_over(self, block: Block, move: Move, uses: Mapping[Place, int], defined: Container[Value]) -> bool:
         source, target = move.source, move.target
         if not all(p.kind == "buffer" and self.buffers[p.number].is_free_to_move for p in (source, target)):
             return False
-        others = {place for m in moves if m is not move for place in (m.source, m.target)}
-        if source.number in self.reserved or source in others or target in others:
+        if source.number in self.reserved or uses[source] > 1 or uses[target] > 1 or move.array not in defined:
             return False
-        if not any(move.array in defines(step) for step in block.steps):
-            return False
-        needed = self.live.after[block.steps[-1]] - {move.array}
-        return needed.isdisjoint(self.holds[source.number])
+        after = self.live.after[block.steps[-1]]
+        return after.isdisjoint(self.holds[source.number] - {move.array})
 
     def rename(self, old: Step, new: Step) -> None:
         """A step was rebuilt: what is known of it holds for the new one."""

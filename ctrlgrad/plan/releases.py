@@ -46,7 +46,7 @@ class _Releases:
                 self.block(inner)
             after, memory = self.live.after[step], self.memory
             used = {memory[v] for v in (*self.live.reads[step], *defines(step)) if v in memory}
-            idle = sorted(m for m in used if self.values[m].isdisjoint(after))
+            idle = sorted(m for m in used if after.isdisjoint(self.values[m]))
             if idle:
                 self.found[step] = Release(
                     tuple(number for kind, number in idle if kind == "buffer"),

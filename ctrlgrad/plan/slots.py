@@ -5,6 +5,8 @@ A row stays where it is as long as nothing touches its stack.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from ctrlgrad.plan.effects import defines, walk
 from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
@@ -19,7 +21,6 @@ from ctrlgrad.plan.model import (
     Push,
     ReadRow,
     Stack,
-    Step,
     View,
 )
 from ctrlgrad.plan.overwriting import origins_of, results_of
@@ -33,8 +34,9 @@ class Slots:
         # Arrays that are made in the slot of a push: which push, and the handle of its stack.
         self.numbers: dict[Array, int] = {}
         self.handles: dict[Array, int] = {}
-        # Of the stacks that each step uses, for those that were asked about.
-        self.used_handles: dict[Step, frozenset[int]] = {}
+        # Where the steps of a block use the stack of a handle, and where they make rows in its slots.
+        self.used: dict[Block, dict[int, list[int]]] = {}
+        self.made: dict[tuple[Block, int], list[int]] = {}
         self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
         # Steps that read rows where they lie.
         reads = (s for s in walk(plan.body) if isinstance(s, Pop | FromStack))
@@ -47,6 +49,9 @@ class Slots:
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | Factorise | ReadRow):
                 producers.update((a, position) for a in results_of(step))
+        makers = {array: block.steps[position] for array, position in producers.items()}
+        # The arrays in the slot of each push.
+        found: dict[Push, list[Array]] = {}
         for position, step in enumerate(block.steps):
             if not isinstance(step, Push) or isinstance(step.row, tuple):
                 continue
@@ -59,28 +64,29 @@ class Slots:
             ):
                 continue
             handle, end = self.plan.handles[step.stack], position
-            for each in (array, *origins_of(block, array, self.live.after)):
-                if any(self._touches(between, handle) for between in block.steps[producers[each] : end]):
+            for each in (array, *origins_of(array, makers, self.live.after)):
+                if self._is_touched(block, producers[each], end, handle):
                     break
+                if each in self.numbers:
+                    self.made[block, self.handles[each]].remove(producers[each])
                 self.numbers[each], self.handles[each], end = self.pushes[step], handle, producers[each]
+                self.made.setdefault((block, handle), []).append(producers[each])
+                found.setdefault(step, []).append(each)
         for position, step in enumerate(block.steps):
             if isinstance(step, Push) and isinstance(step.row, View):
-                array = step.row.array
-                if self.numbers.get(array) == self.pushes[step] and not self.is_still(
-                    block, position, array, self.handles[array]
-                ):
-                    for each in [a for a, number in self.numbers.items() if number == self.pushes[step]]:
+                array, number = step.row.array, self.pushes[step]
+                if self.numbers.get(array) == number and not self.is_still(block, position, array, self.handles[array]):
+                    for each in [a for a in found[step] if self.numbers.get(a) == number]:
+                        self.made[block, self.handles[each]].remove(producers[each])
                         del self.numbers[each], self.handles[each]
 
     def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
         """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""
-        rest = block.steps[position + 1 :]
-        if not rest or array not in self.live.after[block.steps[position]]:
+        after = self.live.after[block.steps[position]]
+        if position + 1 == len(block.steps) or array not in after:
             return True
-        is_at_end = array in self.live.after[rest[-1]]
-        readers = [k for k, step in enumerate(rest) if array in self.live.reads[step]]
-        last = len(rest) if is_at_end else max(readers, default=-1) + 1
-        return not any(self._touches(step, handle) for step in rest[:last])
+        last = after.last_read(array)
+        return not self._is_touched(block, position + 1, len(block.steps) if last is None else last + 1, handle)
 
     def is_last(self, block: Block, position: int, step: FromStack) -> bool:
         """Whether nobody needs the stack after this: then its rows may be brought together where they are read."""
@@ -88,14 +94,20 @@ class Slots:
             return False
         return self.is_still(block, position, step.result, self.plan.handles[step.stack])
 
-    def _touches(self, step: Step, handle: int) -> bool:
-        """Whether a step uses the stack of a handle, puts another one there, or makes a row in its slot."""
-        used = self.used_handles.get(step)
+    def _is_touched(self, block: Block, start: int, end: int, handle: int) -> bool:
+        """Whether steps of a block use the stack of a handle, put another one there, or make a row in its slot."""
+        used = self.used.get(block)
         if used is None:
-            handles = self.plan.handles
-            found = (*self.live.reads[step], *defines(step))
-            used = self.used_handles[step] = frozenset(handles[v] for v in found if isinstance(v, Stack))
-        return handle in used or any(self.handles.get(array) == handle for array in results_of(step))
+            used = self.used[block] = {}
+            for position, step in enumerate(block.steps):
+                found = (*self.live.reads[step], *defines(step))
+                for each in {self.plan.handles[v] for v in found if isinstance(v, Stack)}:
+                    used.setdefault(each, []).append(position)
+        positions = used.get(handle, [])
+        first = bisect_left(positions, start)
+        if first < len(positions) and positions[first] < end:
+            return True
+        return any(start <= position < end for position in self.made.get((block, handle), ()))
 
 
 __all__ = ["Slots"]

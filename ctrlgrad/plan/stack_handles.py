@@ -6,11 +6,11 @@ carries one object: what its body yields in another one changes places with it a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from ctrlgrad.plan.effects import defines
-from ctrlgrad.plan.liveness import Live, Liveness, kept
+from ctrlgrad.plan.liveness import Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -42,6 +42,7 @@ class _Handles:
         self.plan = plan
         self.live = Liveness(plan)
         self.handles: dict[Stack, int] = {}
+        self.versions: dict[int, list[Stack]] = {}
         self.count = 0
         # What the loops around will give: needed later, and there only when they are over.
         self.to_come: set[Stack] = set()
@@ -65,8 +66,12 @@ class _Handles:
         return replace(self.plan, body=body, results=tuple(results), handles=self.handles)
 
     def new(self, stack: Stack) -> None:
-        self.handles[stack] = self.count
+        self.put(stack, self.count)
         self.count += 1
+
+    def put(self, stack: Stack, handle: int) -> None:
+        self.handles[stack] = handle
+        self.versions.setdefault(handle, []).append(stack)
 
     def copy(self, stack: Stack) -> CopyStack:
         other = replace(stack, name=f"{stack.name}c{self.count}")
@@ -103,7 +108,7 @@ class _Handles:
 
     def update(self, step: Push | Pop | WriteRow, steps: list[Step]) -> Step:
         stack = self.owned(step.stack, step, steps)
-        self.handles[step.result] = self.handles[stack]
+        self.put(step.result, self.handles[stack])
         return replace(step, stack=stack)
 
     def outside(self, step: Outside, steps: list[Step]) -> Step:
@@ -118,7 +123,7 @@ class _Handles:
                 first = next(consumed, None)
                 source = None if first is None else operands[first]
                 if isinstance(source, Stack):
-                    self.handles[result] = self.handles[source]
+                    self.put(result, self.handles[source])
                 else:
                     self.new(result)
         return replace(step, operands=tuple(operands))
@@ -143,7 +148,8 @@ class _Handles:
                     copied = self.copy(init)
                     steps.append(copied)
                     init = copied.result
-                self.handles[inside] = self.handles[result] = self.handles[init]
+                self.put(inside, self.handles[init])
+                self.put(result, self.handles[init])
                 used.add(self.handles[init])
                 carry = replace(carry, init=init)
             carries.append(carry)
@@ -165,12 +171,11 @@ class _Handles:
             yielded = [values[position] for values in step.outputs]
             found = {self.handles[v] for v in yielded if isinstance(v, Stack)}
             only = found.pop() if len(found) == 1 else None
-            after = self.live.after[step] - self.to_come
-            lives = any(self.handles.get(v) == only for v in after if isinstance(v, Stack))
-            if only is None or lives or only in reused:
+            after = self.live.after[step]
+            if only is None or only in reused or any(v in after and v not in self.to_come for v in self.versions[only]):
                 self.new(result)
             else:
-                self.handles[result] = only
+                self.put(result, only)
             reused.add(self.handles[result])
         outputs = list(step.outputs)
         for k, (block, values) in enumerate(zip(blocks, step.outputs, strict=True)):
@@ -179,7 +184,7 @@ class _Handles:
         return replace(step, blocks=tuple(blocks), outputs=tuple(outputs))
 
     def moved(
-        self, block: Block, wanted: Sequence[tuple[Value, Value]], needed: Live
+        self, block: Block, wanted: Sequence[tuple[Value, Value]], needed: Container[object]
     ) -> tuple[Block, tuple[Value, ...]]:
         """The block with its stacks brought to the handles that are wanted, all at once, and what it gives then.
 

@@ -64,7 +64,7 @@ def value_and_grad(
     Python integers, booleans, strings and None that are not differentiated reach `fn` as they are.
 
     Args:
-        fn: returns a float scalar, or with `has_aux` a pair of it and any pytree.
+        fn: returns a float scalar, or with `has_aux` a pair of it and any pytree, whose leaves may be of any type.
         argnums: which positional arguments to differentiate: an int, or several for a tuple of gradients.
         holomorphic: `fn` is a holomorphic function; arguments and result are complex, and so is the derivative.
         allow_int: integers among what is differentiated have a gradient of dtype `float0`, which holds nothing.
@@ -145,7 +145,7 @@ def grad(
 
 
 def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) -> Any:
-    loss = without_aux("grad", result, source)[0] if has_aux else result
+    loss, aux = without_aux("grad", result, source) if has_aux else (result, None)
     leaves = tree.leaves(loss)
     check_leaves("grad: the result", leaves)
     t = type_of(leaves[0]) if len(leaves) == 1 else None
@@ -159,7 +159,7 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
             got=", ".join(str(type_of(x)) for x in leaves) or "nothing",
             hint=_hint_of_a_loss(loss, leaves),
         )
-    return result
+    return (loss, aux) if has_aux else loss
 
 
 def _hint_of_a_loss(result: Any, leaves: Sequence[Any]) -> str:
@@ -174,7 +174,8 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The result of `fn(*primals)` and its pullback; as `jax.vjp`.
 
     Args:
-        fn: returns any pytree of arrays; with `has_aux` a pair of it and another one, which is not differentiated.
+        fn: returns any pytree of arrays; with `has_aux` a pair of it and another one of any leaves, which is not
+            differentiated.
         primals: pytrees of arrays; all are differentiated.
 
     Returns:

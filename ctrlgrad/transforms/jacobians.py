@@ -8,6 +8,7 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.tracer import set_aside
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.forward import NoForwardRuleError
 from ctrlgrad.signature import StaticArguments
@@ -92,13 +93,15 @@ def jacfwd(
         check_complex("jacfwd", "an argument", chosen.leaves, holomorphic, here())
         zeros = [FUNCTIONS["zeros_like"](x) for x in chosen.leaves]
         columns: list[list[Any]] = []
-        treedef = aux = None
+        treedef = aux_treedef = aux = None
         for position, x in enumerate(chosen.leaves):
 
             def along(direction: Any, position: int = position) -> Any:
+                nonlocal aux_treedef
                 tangents = [direction if i == position else z for i, z in enumerate(zeros)]
-                found = jvp(chosen.of_leaves, tuple(chosen.leaves), tuple(tangents), has_aux)
-                return found[1:] if has_aux else (found[1], None)
+                _, tangent, *aux = jvp(chosen.of_leaves, tuple(chosen.leaves), tuple(tangents), has_aux)
+                leaves, aux_treedef = tree.flatten(set_aside(aux))
+                return tangent, leaves
 
             # What the function returns beside is the same for all directions.
             result, aux = vmap(along, out_axes=(0, None))(_basis(x))
@@ -108,7 +111,7 @@ def jacfwd(
             return fn(*args, **kwargs)
         rows = [chosen.pack([column[i] for column in columns]) for i in range(len(columns[0]))]
         found = tree.unflatten(treedef, rows)
-        return (found, aux) if has_aux else found
+        return (found, *tree.unflatten(aux_treedef, aux)) if has_aux else found
 
     static = StaticArguments("jacfwd", fn, static_argnums, static_argnames)
     return Transformed(jacobian, fn, "jacfwd", all_but(argnums), static)

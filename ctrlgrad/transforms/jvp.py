@@ -60,7 +60,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
                 got=type(given).__name__,
                 hint="for one argument: jvp(fn, (x,), (t,))",
             )
-    return in_trace(lambda: _jvp(fn, primals, tangents, has_aux, source))
+    return in_trace(lambda: _jvp(fn, primals, tangents, has_aux, source), aside=has_aux)
 
 
 def _jvp(

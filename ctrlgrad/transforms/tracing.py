@@ -13,7 +13,8 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.arguments import argument_names, argument_paths
 from ctrlgrad.frontend.float0 import float0_like
-from ctrlgrad.frontend.tracer import Traced, leaves_of
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Traced, leaves_of, set_aside
 from ctrlgrad.ir import Graph, TensorType, close, is_call, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.interning import shared
@@ -118,7 +119,7 @@ def with_float0(leaves: Sequence[Any], derivatives: Mapping[int, Any]) -> list[A
 
 
 def without_aux(operation: str, result: Any, source: Source | None) -> tuple[Any, Any]:
-    """The result of a function with `has_aux`, which is a pair."""
+    """The result of a function with `has_aux`, which is a pair; of the second, traced leaves alone are traced on."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise TypeMismatchError(
             f"{operation}: with has_aux the function returns a pair",
@@ -127,7 +128,7 @@ def without_aux(operation: str, result: Any, source: Source | None) -> tuple[Any
             got=type(result).__name__,
             hint="return (result, aux) as a tuple, or leave has_aux out",
         )
-    return result[0], result[1]
+    return result[0], set_aside(result[1], lambda x: isinstance(x, Tensor))
 
 
 def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic: bool, source: Source | None) -> None:

@@ -26,7 +26,7 @@ from ctrlgrad.errors import ShapeError, TracingError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import evaluate
 from ctrlgrad.frontend.float0 import without_numbers
-from ctrlgrad.frontend.tracer import Traced
+from ctrlgrad.frontend.tracer import Traced, set_aside
 from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.function import Function
 from ctrlgrad.ir import Type
@@ -57,6 +57,10 @@ class Transformed(Function):
     ) -> None:
         super().__init__(renamed(wrapper, fn, prefix), "auto", None, None, static)
         self.mark = mark
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result; a second one that `has_aux` hands on may hold leaves that are no arrays."""
+        return set_aside(self.fn(*args, **kwargs))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         return self.mark(*super()._marked(args, kwargs))
@@ -101,7 +105,7 @@ class Transformed(Function):
 
     def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for concrete arguments, of which those are traced alone that are differentiated."""
-        traced = Traced(self.name, lambda _: self.fn(*args, **kwargs), what=f"{self.name}: the result", known=())
+        traced = Traced(self.name, lambda _: self._called(args, kwargs), what=f"{self.name}: the result", known=())
         graph, arrays = lift_constants(traced.finish())
         graph, captured = shared(without_calls(graph))
         results = hand_out(graph, evaluate(graph, [*arrays, *captured]), arrays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -17,7 +17,7 @@ from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
 from ctrlgrad.gradients.forward import NoForwardRuleError
 from ctrlgrad.ir import Graph
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
-from ctrlgrad.verify.report import GradientReport, Row
+from ctrlgrad.verify.report import GradientReport, Row, advice
 from ctrlgrad.verify.subject import (
     Arrays,
     Function,
@@ -58,8 +58,9 @@ def check_grads(
         order: the highest order of derivatives. Order k is the gradient of order k - 1 along a random direction.
         modes: "rev" for reverse mode, "fwd" for forward mode; above order 1 also every combination of them.
         against: "finite_differences" (the reference engine, central differences in the arguments' dtype along
-            random directions) and "jax" (the forward graph as a JAX function, differentiated by JAX; of a function
-            that `from_jax` has made the JAX function itself, unless JAX refuses to differentiate it).
+            random directions) and "jax" (the forward graph as a JAX function, differentiated by JAX; a function that
+            `from_jax` has made is the JAX function itself there, called directly or within `fn`, unless JAX refuses to
+            differentiate it). Where jitted JAX disagrees, JAX without jit decides; the row says so.
         rtol, atol: the tolerance, `atol + rtol * scale`. By default it follows the coarsest dtype of the
             program, the order, and the conditioning measured at `args`; the report says what it was.
         seed: of the random cotangents and directions.
@@ -73,7 +74,8 @@ def check_grads(
 
     Raises:
         GradientMismatch: a derivative disagrees with a judge, or none could be judged; the message holds the table.
-        UserInputError: nothing to differentiate, an unknown mode or judge, or JAX is the only judge and not installed.
+        UserInputError: nothing to differentiate, an unknown mode or judge, JAX is the only judge and not installed, or
+            it fails otherwise than by refusing a derivative.
 
     >>> import numpy as np
     >>> import ctrlgrad as cg
@@ -89,19 +91,6 @@ def check_grads(
     if not report.ok:
         raise GradientMismatch(f"check_grads: {report.summary}\n{report}", hint="\n".join(advice(report)))
     return report
-
-
-def advice(report: GradientReport) -> tuple[str, str]:
-    """What to do about a report that is not `ok`."""
-    if report.failures:
-        return (
-            "a jump near the arguments misleads finite differences: try other arguments, or JAX alone;",
-            "if JAX disagrees too, the derivative is wrong, and the wrong line with the lowest order is where to begin",
-        )
-    return (
-        "at these arguments the judges have nothing to say, so nothing is known about the derivatives:",
-        "try arguments away from where a trip count, a branch or the domain ends, or the other judge",
-    )
 
 
 def compare(
@@ -129,8 +118,7 @@ def compare(
         note = 'JAX is not installed: pip install -e ".[jax]"'
         check.rows.append(Row("value", 0, "", "jax", float("nan"), 0.0, 0.0, note, is_judged=False))
     elif "jax" in against:
-        original = getattr(fn, "of_jax", None)
-        check.use_jax(graph, None if original is None else subject.scalar_of(original))
+        check.use_jax(graph)
     for k in range(1, order + 1):
         for chain in product(modes, repeat=k):
             check.derivative(chain, differences="finite_differences" in against)
@@ -153,10 +141,11 @@ def _tracer(fn: Function) -> Callable[..., Graph]:
     declared = getattr(fn, "signature", None)
     signature = None if declared is None else tree.leaves(tuple(declared))
 
-    def trace(function: Function, leaves: Sequence[Any], also: Sequence[int] = ()) -> Graph:
+    def trace(function: Function, leaves: Sequence[Any], also: Sequence[int] = (), calls: bool = False) -> Graph:
         specs = None if signature is None else [*signature, *(signature[position] for position in also)]
         arguments = [*leaves, *(np.asarray(leaves[position]) for position in also)]
-        graph: Graph = cg.function(function, signature=specs).graph(*arguments)
+        traced = cg.function(function, signature=specs)
+        graph: Graph = traced.graph_with_calls(*arguments) if calls else traced.graph(*arguments)
         return graph
 
     return trace
@@ -185,22 +174,21 @@ class _Check:
     rng: np.random.Generator
     rows: list[Row] = field(default_factory=list)
     judge: Any = None
-    # JAX's own derivatives of each order from the first on, shared by all modes.
-    judged: list[Any] = field(default_factory=list)
+    confirmed: Any = None
     # Graphs of s_0, s_1, ... by the modes that give them.
     scalars: dict[tuple[str, ...], Graph] = field(default_factory=dict)
 
-    def use_jax(self, graph: Graph, original: Function | None) -> None:
-        """Translate the scalar function, unless it was read from JAX, and compare its value."""
-        self.judge = _jax_judge().JaxJudge(graph, self.subject.leaves, self.subject.wrt, original=original)
-        judged = self.jax(1)
+    def use_jax(self, graph: Graph) -> None:
+        """Translate the scalar function, but for what was read from JAX, and compare its value."""
+        judge = _jax_judge()
+        with judge.originals_kept():
+            with_calls = self.subject.graph_with_calls(self.subject.scalar)
+        self.judge, self.confirmed = judge.JaxJudge(with_calls, self.subject.leaves, self.subject.wrt), judge.confirmed
         (value,), (moved,) = self.evaluated(graph)
-        self.elementwise("value", 0, "", value, judged.value, moved)
+        self.elementwise("value", 0, "", value, lambda judged: judged.value, moved)
 
     def jax(self, order: int) -> Any:
-        if not self.judged:
-            self.judged = self.judge.derivatives(self.directions[:-1])
-        return self.judged[order - 1]
+        return self.judge.derivatives(self.directions[:-1])[order - 1]
 
     def derivative(self, chain: tuple[str, ...], differences: bool) -> None:
         """Check one derivative: `chain` names the modes from the innermost to the outermost."""
@@ -234,8 +222,8 @@ class _Check:
         graph = self.subject.graph(self.gradient(function, self.subject.wrt))
         gradient, moved = self.evaluated(graph)
         if self.judge is not None:
-            for path, g, m, expected in zip(self.subject.paths, gradient, moved, self.jax(order).gradient, strict=True):
-                self.elementwise(path, order, label, g, expected, m)
+            for leaf, (path, g, m) in enumerate(zip(self.subject.paths, gradient, moved, strict=True)):
+                self.elementwise(path, order, label, g, _gradient_of(leaf), m)
         if scalar is not None:
             magnitude = max(map(_largest, gradient))
             for leaf, g in enumerate(gradient):
@@ -249,47 +237,63 @@ class _Check:
         assert self.jvp is not None
         graph = self.subject.graph_with_tangents(by_forward_along_inputs(self.jvp, function, self.subject.wrt))
         for leaf in range(len(self.subject.wrt)):
-            found, exact, moved, pairs = [], [], 0.0, []
-            for d in self.unit_directions(leaf):
+            found, moved, pairs, directions = [], 0.0, [], list(self.unit_directions(leaf))
+            for d in directions:
                 tangent = [d if other == leaf else np.zeros_like(x) for other, x in enumerate(self.subject.point())]
                 (output,), (distance,) = self.evaluated(graph, tangent)
                 value, moved = float(output), max(moved, distance)
                 found.append(value)
-                if self.judge is not None:
-                    exact.append(_inner_product(self.jax(order).gradient[leaf], d))
                 if scalar is not None:
                     pairs.append((value, self.difference(scalar, leaf, d)))
             if self.judge is not None:
-                path = self.subject.paths[leaf]
-                self.elementwise(path, order, label, np.array(found), np.array(exact), moved)
+
+                def along(judged: Any, leaf: int = leaf, directions: list[np.ndarray] = directions) -> np.ndarray:
+                    return np.array([_inner_product(judged.gradient[leaf], d) for d in directions])
+
+                self.elementwise(self.subject.paths[leaf], order, label, np.array(found), along, moved)
             if scalar is not None:
                 size = _largest(np.array([s.value for _, s in pairs]))
                 self.along_directions(leaf, order, label, pairs, size, size)
 
     def elementwise(
-        self, path: str, order: int, label: str, found: np.ndarray, expected: np.ndarray, moved: float
+        self, path: str, order: int, label: str, found: np.ndarray, pick: Callable[[Any], np.ndarray], moved: float
     ) -> None:
+        """A row for an array against what `pick` finds in JAX's derivative; JAX is asked again without jit where that
+        differs."""
+
+        def ask() -> Row:
+            judged = self.jax(max(order, 1))
+            magnitude = max(map(_largest, (judged.value, *judged.gradient)))
+            return self.against_jax(path, order, label, found, pick(judged), moved, magnitude)
+
+        row, note = self.confirmed(ask, lambda row: row.ok or not row.is_judged)
+        self.rows.append(replace(row, note=note) if note else row)
+
+    def against_jax(
+        self,
+        path: str,
+        order: int,
+        label: str,
+        found: np.ndarray,
+        expected: np.ndarray,
+        moved: float,
+        magnitude: float,
+    ) -> Row:
         """A row for an array against JAX's; elements of which JAX's own derivative is NaN are not judged."""
         judge = self.judge.name
         scale = _largest(expected)
         if found.shape != expected.shape or found.dtype != expected.dtype:
             note = f"{found.dtype.name}{list(found.shape)}, not {expected.dtype.name}{list(expected.shape)}"
-            self.rows.append(Row(path, order, label, judge, float("nan"), scale, 0.0, note))
-            return
-        tolerance = self.tolerances.jax(order, scale, self.magnitude(order), moved)
+            return Row(path, order, label, judge, float("nan"), scale, 0.0, note)
+        tolerance = self.tolerances.jax(order, scale, magnitude, moved)
         unknown = np.isnan(expected)
         with np.errstate(invalid="ignore"):
             errors = np.where(found == expected, 0.0, np.abs(found - expected))  # the same infinity has no difference
         if unknown.all():
             note = "JAX's own result is NaN"
-            self.rows.append(Row(path, order, label, judge, float("nan"), scale, tolerance, note, is_judged=False))
-            return
+            return Row(path, order, label, judge, float("nan"), scale, tolerance, note, is_judged=False)
         note = f"JAX's own result is NaN in {unknown.sum()} of {unknown.size} elements" if unknown.any() else ""
-        self.rows.append(Row(path, order, label, judge, float(np.max(errors[~unknown])), scale, tolerance, note))
-
-    def magnitude(self, order: int) -> float:
-        judged = self.jax(max(order, 1))
-        return max(map(_largest, (judged.value, *judged.gradient)))
+        return Row(path, order, label, judge, float(np.max(errors[~unknown])), scale, tolerance, note)
 
     def along_directions(
         self, leaf: int, order: int, label: str, pairs: list[tuple[float, Slope]], size: float, magnitude: float
@@ -362,6 +366,10 @@ class _Check:
         return self.subject.moved(
             [np.asarray(s * np.spacing(np.abs(x)), x.dtype) for s, x in zip(signs, self.subject.point(), strict=True)]
         )
+
+
+def _gradient_of(leaf: int) -> Callable[[Any], np.ndarray]:
+    return lambda judged: np.asarray(judged.gradient[leaf])
 
 
 def _largest(x: np.ndarray) -> float:

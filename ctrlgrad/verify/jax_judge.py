@@ -10,6 +10,7 @@ and the judge gives the gradient of each s_k with respect to every floating-poin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
-from ctrlgrad.verify.jax_translation import Form, translate, x64
+from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.verify.jax_translation import Form, translate
+from ctrlgrad.verify.originals import originals, without_other_calls
+from ctrlgrad.verify.originals import originals_kept as originals_kept
 
 Leaves = tuple[np.ndarray, ...]
+
+# What a note says of an answer that JAX gives without jit alone.
+JIT_DIFFERS = "jitted JAX differs from JAX without jit"
+
+# JAX's words, and those of packages, for a derivative that is refused.
+_REFUSAL = re.compile(r"differentia|\bJVP\b|transpose rule", re.IGNORECASE)
+# A rule of the user's that breaks JAX's demands is a mistake.
+_BROKEN_RULE = re.compile(r"Custom (JVP|VJP)")
+
+
+def confirmed(ask: Callable[[], Any], agrees: Callable[[Any], bool]) -> tuple[Any, str]:
+    """JAX's answer and, where jit alone makes it disagree, the answer without jit and `JIT_DIFFERS`.
+
+    `ask` calls JAX, by `jax.jit` or not; `agrees` compares its answer. Jitted JAX 0.10.2 has wrong numbers on a
+    processor where a slice or an update meets `cumsum` or `sort` in a loop.
+    """
+    found = ask()
+    if agrees(found):
+        return found, ""
+    with jax.disable_jit():
+        plain = ask()
+    return (plain, JIT_DIFFERS) if agrees(plain) else (found, "")
 
 
 @dataclass(frozen=True)
@@ -36,8 +63,8 @@ class JaxDerivative:
 class JaxJudge:
     """Judges one scalar graph at one point.
 
-    `wrt` names the inputs to differentiate; the others stay as they are. `original` is the JAX function that the graph
-    was read from: it is judged by in place of a translation of the graph, unless JAX refuses to differentiate it.
+    `wrt` names the inputs to differentiate; the others stay as they are. A JAX function that the graph keeps
+    (`originals`) is called in place of a translation of what was read of it, unless JAX refuses to differentiate it.
     """
 
     def __init__(
@@ -46,16 +73,19 @@ class JaxJudge:
         arguments: Sequence[Any],
         wrt: Sequence[int],
         form: Form | None = None,
-        original: Callable[..., Any] | None = None,
     ) -> None:
         self.arguments = [np.asarray(x) for x in arguments]
         self.wrt = tuple(wrt)
-        self.translation = translate(graph, self.arguments, form)
-        self.original = original
+        self.form = form
+        graph = without_other_calls(graph)
+        self.is_original = bool(originals(graph))
+        self.translation = self._asked(lambda: translate(graph, self.arguments, form))
+        # The derivatives so far: of which directions, with jit or without.
+        self._found: dict[Any, list[JaxDerivative]] = {}
 
     @property
     def name(self) -> str:
-        return f"jax ({self.translation.form})" if self.original is None else "jax (original)"
+        return "jax (original)" if self.is_original else f"jax ({self.translation.form})"
 
     def derivative(self, directions: Sequence[Leaves] = ()) -> JaxDerivative:
         """The value and gradient of s_k for k directions, each with one array per differentiated input."""
@@ -63,36 +93,58 @@ class JaxJudge:
 
     def derivatives(self, directions: Sequence[Leaves] = ()) -> list[JaxDerivative]:
         """The same of s_0, ..., s_k: the last one computes those before it on its way, in one compiled program."""
-        if self.original is not None:
-            try:
-                # By the setting of the caller, by which the graph was read.
-                found = jax.jit(self._pairs(directions))(self._point())
-                return [self._cast(value, gradient) for value, gradient in found]
-            except Exception:
-                # JAX has no reverse mode of `lax.while_loop`, and packages refuse derivatives by errors of their own.
-                self.original = None
-        with x64():
+        config: Any = jax.config
+        key = (*map(id, directions), config.jax_disable_jit)
+        if key not in self._found:
+            found = self._asked(lambda: self._derivatives(directions))
+            if found is None:
+                # JAX has no reverse mode of `lax.while_loop`, and packages refuse derivatives.
+                self.is_original = False
+                self.translation = translate(inline_calls(self.translation.graph), self.arguments, self.form)
+                found = self._derivatives(directions)
+            self._found[key] = found
+        return self._found[key]
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        """JAX's answer; None where it refuses to differentiate the JAX function."""
+        try:
+            return ask()
+        except Exception as error:
+            if not self.is_original:
+                raise
+            text = str(error)
+            if isinstance(error, NotImplementedError) or (_REFUSAL.search(text) and not _BROKEN_RULE.search(text)):
+                return None
+            raise UserInputError(
+                "check_grads: JAX fails on the function that from_jax was given",
+                expected="a function that JAX computes, and differentiates or refuses to differentiate",
+                got=f"{type(error).__name__}: {text}",
+                hint='mend the function; against=("finite_differences",) checks without JAX',
+            ) from error
+
+    def _derivatives(self, directions: Sequence[Leaves]) -> list[JaxDerivative]:
+        with self.translation.settings():
             found = self.translation.run(self._pairs(directions), self._point())
+            (result,) = self.translation.graph.outputs
+            dtypes = [self.arguments[position].dtype for position in self.wrt]
             return [
-                JaxDerivative(np.asarray(value), tuple(np.asarray(g) for g in gradient), self.translation.form)
+                JaxDerivative(
+                    np.asarray(value, result.tensor.dtype),
+                    tuple(np.asarray(g, dtype) for g, dtype in zip(gradient, dtypes, strict=True)),
+                    self.translation.form,
+                )
                 for value, gradient in found
             ]
 
     def directional(self, direction: Leaves, directions: Sequence[Leaves] = ()) -> tuple[np.ndarray, np.ndarray]:
         """The value of s_k and its derivative along one more direction, by JAX's forward mode alone."""
-        with x64():
+        with self.translation.settings():
             function: Callable[..., Any] = self._scalar
             for d in directions:
                 function = _tangent(function, d)
             both = lambda point: (function(point), _tangent(function, direction)(point))
             value, slope = self.translation.run(both, self._point())
             return np.asarray(value), np.asarray(slope)
-
-    def _cast(self, value: Any, gradient: Sequence[Any]) -> JaxDerivative:
-        """A derivative of the original, in the dtypes of the arguments."""
-        dtypes = [self.arguments[position].dtype for position in self.wrt]
-        gradient = tuple(np.asarray(g, dtype) for g, dtype in zip(gradient, dtypes, strict=True))
-        return JaxDerivative(np.asarray(value), gradient, self.translation.form)
 
     def _point(self) -> tuple[Any, ...]:
         # `jnp.asarray` would compile a copy for each shape.
@@ -102,8 +154,6 @@ class JaxJudge:
         arguments: list[Any] = list(self.arguments)
         for position, x in zip(self.wrt, point, strict=True):
             arguments[position] = x
-        if self.original is not None:
-            return self.original(*arguments)
         (result,) = self.translation.function(*arguments)
         return result
 

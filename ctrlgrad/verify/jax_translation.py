@@ -29,11 +29,12 @@ import numpy as np
 from jax import lax
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Graph, Loop, Node, StackType, Value, is_branch, is_loop
+from ctrlgrad.ir import Call, Graph, Loop, Node, StackType, Value, is_branch, is_call, is_loop
 from ctrlgrad.ir.flow import begins
 from ctrlgrad.verify import jax_more_ops  # noqa: F401  (fills the table)
 from ctrlgrad.verify.jax_ops import TENSOR_OPS
 from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS, NotStaticError
+from ctrlgrad.verify.originals import original_of, originals
 from ctrlgrad.verify.recording import Recording, Sizes, choice, record, sizes_of
 
 # In `jax` itself since JAX 0.8.
@@ -57,9 +58,9 @@ Form = Literal["scan", "unrolled"]
 Arrays = tuple[Any, ...]
 
 
-def x64() -> AbstractContextManager[Any]:
-    """64-bit types in JAX for a block; the user's own setting stays as it is."""
-    return _enable_x64(True)  # type: ignore[no-any-return]
+def x64(on: bool = True) -> AbstractContextManager[Any]:
+    """64-bit types in JAX for a block, or none; the user's own setting stays as it is."""
+    return _enable_x64(on)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,20 @@ class Translation:
     recording: Recording
     function: Callable[..., Arrays]
 
+    def settings(self) -> AbstractContextManager[Any]:
+        """JAX's setting for its calls: 64-bit types, unless a JAX function that it calls was traced without them."""
+        return x64(all(original.x64 for original in originals(self.graph)))
+
     def __call__(self, *arguments: Any) -> tuple[np.ndarray, ...]:
         """The outputs as NumPy arrays."""
-        with x64():
+        with self.settings():
             given = [jax.device_put(np.asarray(x)) for x in arguments]
             return tuple(np.asarray(x) for x in self.run(self.function, *given))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call `function`, which is this translation's or a derivative of it: compiled, or op by op if unrolled."""
-        if self.form == "unrolled":
+        config: Any = jax.config
+        if self.form == "unrolled" or config.jax_disable_jit:
             return function(*arguments)
         lowered = jax.jit(function).lower(*arguments)
         try:
@@ -109,8 +115,9 @@ def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) 
         return Translation(graph, "unrolled", recording, _Unrolled().function(graph))
     # Compiled as a whole: JAX then walks the graph once, and not again for each derivative.
     function = jax.jit(_Scan(recording).function(graph))
+    found = Translation(graph, "scan", recording, function)
     try:
-        with x64():
+        with found.settings():
             jax.eval_shape(function, *arguments)
     except NotStaticError as error:
         if form == "scan":
@@ -118,7 +125,7 @@ def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) 
                 "check against JAX: the program has no form with fixed sizes", got=str(error), hint='form="unrolled"'
             ) from error
         return Translation(graph, "unrolled", recording, _Unrolled().function(graph))
-    return Translation(graph, "scan", recording, function)
+    return found
 
 
 class Translator(ABC):
@@ -141,6 +148,11 @@ class Translator(ABC):
             return self.loop(node, operands)
         if is_branch(node):
             return self.branch(node, operands)
+        if is_call(node):
+            # Of the calls, those alone are left that keep a JAX function.
+            original = original_of(Call.of(node))
+            assert original is not None
+            return tuple(original.function(*operands))
         entry = TENSOR_OPS.get(node.op.name) or self.stacks[node.op.name]
         results = entry(node, self.sizes(node, operands), *operands)
         return results if len(node.results) != 1 else (results,)

@@ -41,11 +41,11 @@ class Subject:
     wrt: tuple[int, ...]
     paths: tuple[str, ...]
     scalar: Function
-    # The same of another function of the arguments.
-    scalar_of: Callable[[Function], Function]
     # Trace a function of the leaves, and one of the leaves and a tangent for each that is differentiated.
     graph: Tracer
     graph_with_tangents: Tracer
+    # Trace a function of the leaves for a judge: calls are not dissolved.
+    graph_with_calls: Tracer
 
     def point(self) -> Arrays:
         """The differentiated leaves."""
@@ -65,8 +65,8 @@ class Subject:
 
 
 def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], rng: np.random.Generator) -> Subject:
-    """The subject of a check of `fn` at `args`; `trace(function, leaves, also)` gives a graph,
-    whose inputs are the leaves and once more those at the positions `also`.
+    """The subject of a check of `fn` at `args`; `trace(function, leaves, also, calls)` gives a graph,
+    whose inputs are the leaves and once more those at the positions `also`, with its calls or without.
 
     Leaves that are no arrays or numbers stay what they are. Raises `UserInputError` where there is nothing to
     differentiate and `TypeMismatchError` for complex numbers and TensorArrays among arguments or results.
@@ -104,7 +104,7 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
             hint="pass floats: x.astype(float), or 1.0 in place of 1",
         )
 
-    def flat(*inputs: Any, fn: Function = fn) -> Any:
+    def flat(*inputs: Any) -> Any:
         merged = list(everything)
         for position, x in zip(kept, inputs, strict=True):
             merged[position] = x
@@ -117,13 +117,13 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     def graph_with_tangents(function: Function) -> Graph:
         return trace(function, raw, wrt)
 
+    def graph_with_calls(function: Function) -> Graph:
+        return trace(function, raw, calls=True)
+
     cotangents = _cotangents(graph(flat), leaves, rng)
-
-    def scalar_of(fn: Function) -> Function:
-        return lambda *inputs: _weighted(flat(*inputs, fn=fn), cotangents)
-
+    scalar = lambda *inputs: _weighted(flat(*inputs), cotangents)
     names = tuple(paths[position] for position in wrt)
-    return Subject(leaves, wrt, names, scalar_of(fn), scalar_of, graph, graph_with_tangents)
+    return Subject(leaves, wrt, names, scalar, graph, graph_with_tangents, graph_with_calls)
 
 
 def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[np.ndarray | None]:

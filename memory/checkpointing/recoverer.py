@@ -64,8 +64,7 @@ class Recoverer:
                 with self._lock:
                     used = self._order.mark(self._device.compute)
                     self._arena.vacate(used)
-                    for kept in loop.states.kept.values():
-                        kept.last_use = used
+                    loop.states.last_run = used
                     self._account.subtract(spare, RUNNING)
 
     def _plan(self, loop: LoopRecord, base: int, chunk: ChunkRecord) -> Recovery:

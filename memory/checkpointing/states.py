@@ -7,10 +7,12 @@ such a group, so both grow with the square root of the length, and every chunk i
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import field
 from typing import Any
 
 from ctrlgrad.memory.arena.order import Mark
+from ctrlgrad.memory.arena.ordered import OrderedNumbers
 from ctrlgrad.memory.checkpointing.binomial import OnlineStates
 from ctrlgrad.records import record
 
@@ -35,26 +37,47 @@ def most_state_bytes(limit: int, is_mixed: bool) -> int:
 
 @record(eq=False, frozen=False)
 class States:
-    """States by the index of the chunk that starts from them."""
+    """States by the index of the chunk that starts from them, which `indexes` has in order."""
 
     limit: int | None = None
     kept: dict[int, Kept] = field(default_factory=dict)
+    indexes: OrderedNumbers = field(default_factory=OrderedNumbers)
+    nbytes: int = 0
     # Without a limit: one state every so many chunks.
     distance: int = 1
+    # A mark after the last run from one of the states.
+    last_run: Mark | None = None
+    # How many states have each number of bytes.
+    _sizes: Counter[int] = field(default_factory=Counter)
     _online: OnlineStates | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None:
             self._online = OnlineStates(self.limit)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(kept.nbytes for kept in self.kept.values())
+    def put(self, index: int, kept: Kept) -> None:
+        """Keep the state at a chunk's start."""
+        self.kept[index] = kept
+        self.indexes.put(index, True)
+        self.nbytes += kept.nbytes
+        self._sizes[kept.nbytes] += 1
+
+    def pop(self, index: int) -> Kept:
+        """Let a state go. Its `last_use` is after the runs that began from it."""
+        kept = self.kept.pop(index)
+        self.indexes.put(index, False)
+        self.nbytes -= kept.nbytes
+        self._sizes[kept.nbytes] -= 1
+        if not self._sizes[kept.nbytes]:
+            del self._sizes[kept.nbytes]
+        if self.last_run is not None and self.last_run.number > kept.last_use.number:
+            kept.last_use = self.last_run
+        return kept
 
     @property
     def largest(self) -> int:
         """Bytes of the largest state; 0 where there is none."""
-        return max((kept.nbytes for kept in self.kept.values()), default=0)
+        return max(self._sizes, default=0)
 
     def wants(self, index: int) -> bool:
         """Whether the state at a chunk's start is one to keep."""
@@ -78,12 +101,9 @@ class States:
         gone: list[int] = []
         while not gone:
             self.distance *= 2
-            gone = [i for i in self.kept if i % self.distance]
+            gone = [i for i in self.indexes if i % self.distance]
         return gone
 
     def nearest(self, index: int) -> int | None:
         """The last chunk up to `index` whose entry state is kept."""
-        return max((i for i in self.kept if i <= index), default=None)
-
-
-__all__ = ["Kept", "States", "most_state_bytes"]
+        return self.indexes.last_before(index + 1)

@@ -43,12 +43,12 @@ class StateStore:
         self._account.add(nbytes, STATES)
         self._recorder.log(KeepState(loop.number, index, nbytes))
         self._loops[loop.number] = loop
-        loop.states.kept[index] = Kept(state, nbytes, self._mover.order.mark(self._mover.device.compute))
+        loop.states.put(index, Kept(state, nbytes, self._mover.order.mark(self._mover.device.compute)))
         self._statistics.most_states = max(self._statistics.most_states, len(loop.states.kept))
 
     def discard(self, loop: LoopRecord, index: int) -> None:
         """Forget a kept state."""
-        kept = loop.states.kept.pop(index)
+        kept = loop.states.pop(index)
         self._mover.arena.vacate(kept.last_use)
         self._account.subtract(kept.nbytes, STATES)
         self._recorder.log(LetStateGo(loop.number, index))
@@ -82,7 +82,7 @@ class StateStore:
         for loop in self._loops.values():
             if loop.states.limit is not None:
                 continue
-            kept = sorted(loop.states.kept)
+            kept = list(loop.states.indexes)
             for before, index, after in zip(kept, kept[1:], [*kept[2:], len(loop.chunks)], strict=False):
                 cost = (index - before) * max(after - index, 1)
                 if index != loop.recovers_from and (found is None or cost < found[0]):
@@ -94,20 +94,22 @@ class StateStore:
 
     def _discard_copied(self, loop: LoopRecord) -> None:
         """Forget the states of chunks that are being copied, and from which no other chunk would be run again."""
-        for index in sorted(loop.states.kept)[1:-1]:
-            end = min(i for i in loop.states.kept if i > index)
+        for index in list(loop.states.indexes)[1:-1]:
+            end = loop.states.indexes.first_from(index + 1)
             if all(chunk.is_leaving and chunk.policy == "copy" for chunk in loop.chunks[index:end]):
                 self.discard(loop, index)
 
-    def discard_unneeded(self, loop: LoopRecord) -> None:
-        """Forget the states that no living chunk would be run again from."""
-        kept = sorted(loop.states.kept)
-        for number, index in enumerate(kept):
-            end = kept[number + 1] if number + 1 < len(kept) else len(loop.chunks)
-            needed = any(chunk.is_alive or not chunk.is_sealed for chunk in loop.chunks[index:end])
-            # While the loop runs its last state may serve a chunk that is still to come.
-            if not needed and index < len(loop.chunks):
-                self.discard(loop, index)
+    def discard_unneeded(self, loop: LoopRecord, index: int) -> None:
+        """Forget the state that a chunk would be run again from, if no living chunk would be."""
+        base = loop.states.nearest(index)
+        if base is None:
+            return
+        end = loop.states.indexes.first_from(base + 1)
+        if end is None and not loop.is_finished:
+            return  # it may serve a chunk that is still to come
+        alive = loop.alive.first_from(base)
+        if alive is None or (end is not None and alive >= end):
+            self.discard(loop, base)
 
     def close(self) -> None:
         """No loop goes on, not even one that has a state and no chunk, as between a chunk that failed and the next."""

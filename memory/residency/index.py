@@ -6,43 +6,11 @@ something to copy, evict or fetch must not go through all of them.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from ctrlgrad.memory.arena.arena import Slot
+from ctrlgrad.memory.arena.ordered import OrderedNumbers
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
-
-
-class _Numbers:
-    """A set of numbers in order. It may change while one goes through it."""
-
-    def __init__(self) -> None:
-        self._sorted: list[int] = []
-        self._known: set[int] = set()
-
-    def put(self, number: int, is_in: bool) -> None:
-        if is_in == (number in self._known):
-            return
-        if is_in:
-            self._known.add(number)
-            insort(self._sorted, number)
-        else:
-            self._known.remove(number)
-            del self._sorted[bisect_left(self._sorted, number)]
-
-    def rising(self) -> Iterator[int]:
-        place = 0
-        while place < len(self._sorted):
-            number = self._sorted[place]
-            yield number
-            place = bisect_right(self._sorted, number)
-
-    def falling_from(self, number: int) -> Iterator[int]:
-        place = bisect_right(self._sorted, number)
-        while place:
-            number = self._sorted[place - 1]
-            yield number
-            place = bisect_left(self._sorted, number)
 
 
 class ResidencyIndex:
@@ -50,8 +18,8 @@ class ResidencyIndex:
 
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
-        self._in_level = [_Numbers() for _ in range(levels)]
-        self._away = _Numbers()
+        self._in_level = [OrderedNumbers() for _ in range(levels)]
+        self._away = OrderedNumbers()
 
     def add(self, chunk: ChunkRecord) -> None:
         self._chunks[chunk.number] = chunk

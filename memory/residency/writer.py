@@ -48,6 +48,7 @@ class Writer:
         kind = BLOCKS if chunk.loop.may_leave else STAYING
         slot = self._evictor.take(0, block.nbytes, kind, label, chunk)
         chunk.blocks.append(block)
+        chunk.held += 1
         self._mover.place(block, slot)
         return block, self._device.array(slot.piece, shape, dtype)
 

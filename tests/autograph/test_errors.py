@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import subprocess
 import sys
 import traceback
@@ -338,6 +339,13 @@ def test_what_cannot_be_converted_says_so_at_once(fn: Callable[..., Any], reason
     with pytest.raises(UserInputError) as caught:
         cg.function(fn, autograph=True)
     assert reason in str(caught.value) and "autograph cannot convert" in str(caught.value)
+
+
+def test_text_of_python_c_is_not_taken_for_the_source_of_an_eval(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "other = lambda x: -x"
+    monkeypatch.setitem(linecache.cache, "<string>", (len(line), None, [line + "\n"], "<string>"))
+    with pytest.raises(UserInputError, match="source code cannot be read"):
+        cg.function(eval("lambda x: x + 1"), autograph=True)
 
 
 def test_called_function_that_cannot_be_converted_runs_as_it_is() -> None:

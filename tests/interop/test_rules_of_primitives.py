@@ -17,7 +17,8 @@ from jax.experimental import sparse
 from jax.sharding import Mesh, PartitionSpec
 
 import ctrlgrad as cg
-from ctrlgrad.errors import DifferentiationError, GradientMismatch, UnsupportedPrimitiveError
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import DifferentiationError, GradientMismatch, UnsupportedPrimitiveError, UserInputError
 from ctrlgrad.interop.primitives import TABLE
 
 X = np.array([0.5, 0.9, 1.4])
@@ -234,14 +235,67 @@ def test_a_primitive_of_compiled_code_is_refused_by_name() -> None:
         cg.from_jax(solve)(X.astype(np.float32))
 
 
-def test_a_function_read_from_jax_is_judged_by_jaxs_original(monkeypatch: pytest.MonkeyPatch) -> None:
+WAVE = lambda x: jnp.sin(x) + x * x
+KEY = jax.random.key_data(jax.random.key(0))
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "itself": cg.from_jax(WAVE),
+    "lambda": lambda x: cnp.sum(cg.from_jax(WAVE)(x)),
+    "function": cg.function(lambda x: cg.from_jax(WAVE)(x) * x),
+    "known operand": lambda x: cg.from_jax(lambda x, n: WAVE(x) * n)(x, np.arange(3.0)),
+    "key": lambda x: cg.from_jax(lambda x, k: WAVE(x) * jax.random.normal(k, (3,)))(x, jax.random.key(0)),
+    "words of a key": lambda x: cg.from_jax(
+        lambda x, k: WAVE(x) * jax.random.normal(jax.random.wrap_key_data(k), (3,))
+    )(x, KEY),
+    "fori_loop": lambda x: cg.fori_loop(0, 3, lambda i, c: cg.from_jax(WAVE)(c), x),
+    "while_loop": lambda x: cg.while_loop(lambda c: cnp.sum(c) < 10, lambda c: cg.from_jax(WAVE)(c), x),
+    "cond": lambda x: cg.cond(x[0] > 0, lambda: cg.from_jax(WAVE)(x), lambda: x),
+    "loop of JAX in a loop": lambda x: cg.while_loop(
+        lambda c: cnp.sum(c) < 10,
+        cg.from_jax(lambda c: lax.scan(lambda c, _: (WAVE(c), c), c, None, length=2)[0]),
+        x,
+    ),
+    "vmap of vmap": lambda x: cg.vmap(
+        cg.vmap(cg.from_jax(lambda a, b: WAVE(a) * b), (0, None)), (None, 0), axis_size=3
+    )(x, x),
+    "grad": lambda x: cg.grad(lambda y: cnp.sum(cg.from_jax(WAVE)(y)))(x),
+    "jvp": lambda x: cg.jvp(cg.from_jax(WAVE), (x,), (x,))[1],
+    "vmap of grad": lambda x: cg.vmap(cg.grad(cg.from_jax(WAVE)))(x),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_a_function_read_from_jax_is_judged_by_jaxs_original(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that drops a derivative is found: a translation of what it has read would agree with the zero."""
-    sine = TABLE["sin"]
-    monkeypatch.setitem(TABLE, "sin", lambda equation, x: cg.stop_gradient(sine(equation, x)))
+    fn = AROUND[name]
     with jax.enable_x64(True):
-        read = cg.from_jax(lambda x: jnp.sum(jnp.sin(x) + x))
+        report = cg.check_grads(fn, (X,), order=2, modes=("rev", "fwd"), against=("jax",))
+        assert {row.judge for row in report.rows} == {"jax (original)"}
+        sine = TABLE["sin"]
+        monkeypatch.setitem(TABLE, "sin", lambda equation, x: cg.stop_gradient(sine(equation, x)))
+        if name in ("itself", "function"):  # those have been read already
+            fn = cg.from_jax(lambda x: WAVE(x) * x)
         with pytest.raises(GradientMismatch, match=r"jax \(original\)"):
-            cg.check_grads(read, (X,), against=("jax",))
+            cg.check_grads(fn, (X,), against=("jax",))
+
+
+def test_without_64_bits_the_original_is_called_without_them() -> None:
+    read = cg.from_jax(WAVE, x64=False)
+    report = cg.check_grads(lambda x: read(x) * x, (X,), order=2, against=("jax",))
+    assert {row.judge for row in report.rows} == {"jax (original)"}
+
+
+def test_a_failure_of_jax_that_refuses_no_derivative_is_reported() -> None:
+    """A rule that breaks JAX's demands is a mistake: the translation does not judge in JAX's place."""
+
+    @jax.custom_jvp
+    def broken(x: Any) -> Any:
+        return x * x
+
+    broken.defjvp(lambda primals, tangents: (primals[0] ** 2, tangents[0][:1]))
+    with pytest.raises(
+        UserInputError, match=r"JAX fails on the function that from_jax(.|\n)*got: TypeError: Custom JVP"
+    ):
+        cg.check_grads(cg.from_jax(broken, x64=False), (np.float32(X),), against=("jax",))
 
 
 def test_where_jax_refuses_a_derivative_the_translation_is_the_judge() -> None:

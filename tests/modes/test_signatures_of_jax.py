@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.errors import CtrlgradError, TypeMismatchError
 
 X = np.array([0.7, -0.4, 1.3])
 NOTHING = np.zeros((), cg.float0)
@@ -52,6 +53,85 @@ AUX = {
 @pytest.mark.parametrize("name", AUX)
 def test_what_a_function_returns_beside_is_handed_on(name):
     same(AUX[name](cg, cnp), AUX[name](jax, jnp))
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+
+
+OBJECT = object()
+# Each leaf but "x" is no array.
+KEPT = {"n": None, "o": OBJECT, "f": len, "m": Mode.FAST, "d": np.dtype("int8"), "t": int}
+KEPT |= {"o": OBJECT, "f": len, "m": Mode.FAST, "d": np.dtype("int8"), "t": int, "s": "text", "i": 3, "b": True}
+
+
+def _beside(x: Any) -> dict[str, Any]:
+    return {**KEPT, "x": x * 2, "nested": [("text", {"deep": Mode.FAST}), x]}
+
+
+def _square(x: Any) -> Any:
+    return x * x, _beside(x)
+
+
+# The aux of each transform at 3.0, beside a derivative that is 6.0, or 2.0 for the second.
+OF_AUX = {
+    "grad": lambda lib, f: lib.grad(f, has_aux=True)(3.0),
+    "value_and_grad": lambda lib, f: (lambda r: (r[1], r[0][1]))(lib.value_and_grad(f, has_aux=True)(3.0)),
+    "vjp": lambda lib, f: (lambda r: (r[1](1.0)[0], r[2]))(lib.vjp(f, 3.0, has_aux=True)),
+    "jvp": lambda lib, f: lib.jvp(f, (3.0,), (1.0,), has_aux=True)[1:],
+    "linearize": lambda lib, f: (lambda r: (r[1](1.0), r[2]))(lib.linearize(f, 3.0, has_aux=True)),
+    "jacrev": lambda lib, f: lib.jacrev(f, has_aux=True)(3.0),
+    "grad of grad": lambda lib, f: lib.grad(lambda x: lib.grad(f, has_aux=True)(x), has_aux=True)(3.0),
+    "control flow on values": lambda lib, f: lib.grad(lambda x: f(x) if x > 0 else (x, None), has_aux=True)(3.0),
+}
+# JAX refuses them here: its `vmap` returns arrays alone.
+ALSO_OF_AUX = {
+    "jacfwd": lambda lib, f: lib.jacfwd(f, has_aux=True)(3.0),
+    "hessian": lambda lib, f: lib.hessian(f, has_aux=True)(3.0),
+}
+
+
+def _same_aux(found: Any, expected: Any) -> None:
+    assert set(found) == set(expected)
+    assert all(found[name] is expected[name] for name in KEPT)
+    assert float(found["x"]) == 6.0 == float(expected["x"])
+    (text, inner), x = found["nested"]
+    assert (text, inner, float(x)) == ("text", {"deep": Mode.FAST}, 3.0)
+
+
+@pytest.mark.parametrize("name", [*OF_AUX, *ALSO_OF_AUX])
+def test_leaves_of_aux_that_are_no_arrays_are_handed_on(name):
+    call = {**OF_AUX, **ALSO_OF_AUX}[name]
+    for _ in range(2):
+        derivative, aux = call(cg, _square)
+        _same_aux(aux, call(jax, _square)[1] if name in OF_AUX else _beside(3.0))
+        assert float(derivative) == (2.0 if name in ("grad of grad", "hessian") else 6.0)
+
+
+@pytest.mark.parametrize("name", [*OF_AUX, *ALSO_OF_AUX])
+def test_aux_of_each_call_is_its_own(name):
+    """A trace that an earlier call made is found again; its aux is not."""
+    call = {**OF_AUX, **ALSO_OF_AUX}[name]
+    found = [call(cg, lambda x, label=label: (x * x, label))[1] for label in ("one", "other")]
+    assert found == ["one", "other"]
+
+
+def test_aux_that_is_no_array_inside_compiled_and_mapped_functions():
+    """Inside they are Python values, that `if` may ask; as results they are refused, by JAX too."""
+
+    def inside(x: Any, lib: Any) -> Any:
+        slope, aux = lib.grad(_square, has_aux=True)(x)
+        assert type(aux["b"]) is bool and type(aux["i"]) is int and aux["o"] is OBJECT
+        return slope + aux["x"] if aux["b"] else x
+
+    same(cg.function(lambda x: inside(x, cg))(3.0), np.asarray(jax.jit(lambda x: inside(x, jax))(3.0)))
+    same(cg.vmap(lambda x: inside(x, cg))(X), np.asarray(jax.vmap(lambda x: inside(x, jax))(X)))
+    for of in (cg.function, lambda f: lambda x: cg.vmap(f)(x + X)):
+        with pytest.raises(TypeMismatchError, match="a leaf is not an array or a number"):
+            of(cg.grad(_square, has_aux=True))(3.0)
+    for of in (jax.jit, lambda f: lambda x: jax.vmap(f)(x + X)):
+        with pytest.raises(TypeError, match="not a valid JAX type"):
+            of(jax.grad(_square, has_aux=True))(3.0)
 
 
 INTEGERS = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import site
 import sys
 import threading
 import types
@@ -18,6 +20,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.ir import interning
+from ctrlgrad.source import is_users
 
 rate: Any = 2.0
 flag = False
@@ -212,8 +215,20 @@ def test_an_array_that_gets_another_shape_in_place() -> None:
     held = np.arange(1600.0)
     f = cg.function(lambda x: (x * held.reshape(-1)[:2]).sum() + (x * held).sum())
     first = f(2.0)
-    held.shape = (40, 40)
+    held.resize((40, 40), refcheck=False)
     assert f(2.0) == first
+
+
+def test_the_constant_of_masked_arrays() -> None:
+    masked = np.ma.masked
+    f = cg.function(lambda x: x if x is masked else 2 * x)
+    assert f(3.0) == f(3.0) == 6.0
+
+
+@pytest.mark.parametrize("folder", [*site.getsitepackages(), site.getusersitepackages()])
+def test_packages_of_every_site_are_not_the_users(folder: str) -> None:
+    assert not is_users(os.path.join(folder, "jax", "core.py"))
+    assert is_users(__file__)
 
 
 def test_sizes_that_differ_notice_it_too() -> None:

@@ -35,12 +35,23 @@ def test_a_program_follows_from_its_seed_and_its_number() -> None:
     assert len({p.name.rstrip("0123456789") for p in programs}) == len({n.rstrip("0123456789") for n in FORMS})
 
 
+def test_a_program_of_unknown_sizes_is_judged_at_further_ones() -> None:
+    programs = [program(3, k, (128,)) for k in range(200)]
+    further = {p.number: list(p.at_further_sizes()) for p in programs}
+    assert all(p.unknown or not further[p.number] for p in programs)
+    assert sum(map(len, further.values())) > 100
+    for p in programs:
+        assert {sized.form.source for sized in further[p.number]} <= {p.form.source}
+        assert len({str(sized) for sized in (p, *further[p.number])}) == 1 + len(further[p.number])
+
+
 WRONG = """
 import os, signal
 import numpy as np
 from size_sweep import judge, sweep
 
-def judged(drawn):
+def judged(drawn, begin):
+    begin(drawn)
     if drawn.number == 1:
         os.kill(os.getpid(), signal.SIGFPE)
     if drawn.number == 3:

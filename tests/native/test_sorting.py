@@ -7,6 +7,7 @@ import pytest
 from instruments.tables import in_turn
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType
@@ -60,6 +61,14 @@ def test_many_elements_are_sorted_by_numpy() -> None:
     agree("argsort", x, axis=1, descending=False, is_outside=True)
     agree("argsort", x, axis=1, descending=True, is_known=False)
     agree("argsort", x[:, 1:], axis=1, descending=False)
+
+
+def test_a_long_row_of_unknown_size_takes_no_memory_for_comparisons_of_each_with_each() -> None:
+    """A row of 524,288 once asked for 288 GiB, for a branch that does not run."""
+    fn = cg.function(lambda x: cnp.sort(x, axis=1), signature=[cg.TensorSpec((None, None), np.float32)])
+    for n in (FEW - 1, FEW, FEW + 1, 1 << 19):
+        x = RNG.normal(size=(2, n)).astype(np.float32)
+        np.testing.assert_array_equal(fn(x), np.sort(x, axis=1))
 
 
 @in_turn("dtype, sizes", [*DTYPES, "i4"], list(SIZES))

@@ -13,7 +13,7 @@ from plan.small_programs import SMALL
 
 from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, slots, stack_handles
 from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
-from ctrlgrad.plan.effects import reads, walk
+from ctrlgrad.plan.effects import reads
 from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import Branch, Factorise, Kernel, Loop, Move, Stack
 from ctrlgrad.plan.placement import _Placement, _Wanted
@@ -34,12 +34,20 @@ def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
     return add
 
 
-class _Forgetful(liveness.Liveness):
+class _Nothing(liveness.After):
     """Nothing is needed after a step."""
 
+    def __contains__(self, value: object) -> bool:
+        return False
+
+    def last_read(self, value: object) -> int | None:
+        return -1
+
+
+class _Forgetful(liveness.Liveness):
     def __init__(self, plan: Any) -> None:
         super().__init__(plan)
-        self.after = dict.fromkeys(self.after, frozenset())
+        self.after = {step: _Nothing(after.ends, after.position) for step, after in self.after.items()}
 
 
 @mutant("carry_gathered_after_its_successor", "update_of_what_is_needed")
@@ -56,8 +64,8 @@ def stacks_needed_later_are_changed_in_place(patch: pytest.MonkeyPatch) -> None:
 def what_a_loop_captures_is_not_kept_for_the_next_iteration(patch: pytest.MonkeyPatch) -> None:
     def loop(self: Any, step: Any, after: Any) -> None:
         last, inside = (liveness.kept(getattr(c, name) for c in step.carries) for name in ("next", "inside"))
-        self._block(step.body, after | last)
-        self._block(step.condition, after | inside)
+        self._block(step.body, last, after)
+        self._block(step.condition, inside, after)
 
     patch.setattr(liveness.Liveness, "_loop", loop)
 
@@ -122,9 +130,9 @@ def factors_are_written_over_what_they_are_made_of(patch: pytest.MonkeyPatch) ->
     class Careless(liveness.Liveness):
         def __init__(self, plan: Any) -> None:
             super().__init__(plan)
-            for step in self.after:
+            for step, after in self.after.items():
                 if isinstance(step, Factorise):
-                    self.after[step] -= self.reads[step]
+                    self.after[step] = _Nothing(after.ends, after.position)
 
     patch.setattr(placement, "Liveness", Careless)
     patch.setattr(placement, "operands_of", lambda step: list(reads(step)) if isinstance(step, Factorise) else [])
@@ -147,47 +155,39 @@ def moves_come_in_any_order(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("branch_whose_results_are_wanted_nowhere", "value_needed_after_a_branch")
 def two_results_of_a_kernel_share_a_buffer(patch: pytest.MonkeyPatch) -> None:
-    right = _Placement.is_free
+    right = _Placement.choose
 
-    def is_free(self: Any, buffer: int, array: Any, step: Any) -> bool:
-        places, holds = self.places, self.holds
-        self.places = {}
-        self.holds = {buffer: holds[buffer] - set(placement.results_of(step))}
-        try:
-            return right(self, buffer, array, step)
-        finally:
-            self.places, self.holds = places, holds
+    def choose(self: Any, array: Any, step: Any) -> None:
+        right(self, array, step)
+        for other in placement.results_of(step):
+            place = self.places.get(other)
+            if other is not array and place is not None and place.kind == "buffer" and self.fits(array, place.number):
+                self.places[array] = place
 
-    patch.setattr(_Placement, "is_free", is_free)
+    patch.setattr(_Placement, "choose", choose)
 
 
 @mutant("value_needed_after_a_branch")
 def a_branch_forgets_what_is_needed_after_it(patch: pytest.MonkeyPatch) -> None:
     right = liveness.Liveness._block
 
-    def block(self: Any, block: Any, at_end: Any) -> None:
-        right(self, block, self.ends.get(block, at_end))
+    def block(self: Any, block: Any, at_end: Any, around: Any) -> None:
+        is_branch = around is not None and isinstance(self.steps[around.position], Branch)
+        self.steps, outside = block.steps, getattr(self, "steps", ())
+        right(self, block, at_end, None if is_branch else around)
+        self.steps = outside
 
-    def init(self: Any, plan: Any) -> None:
-        self.ends = {}
-        for step in walk(plan.body):
-            if isinstance(step, Branch):
-                self.ends.update((b, liveness.kept(v)) for b, v in zip(step.blocks, step.outputs, strict=True))
-        start(self, plan)
-
-    start = liveness.Liveness.__init__
     patch.setattr(liveness.Liveness, "_block", block)
-    patch.setattr(liveness.Liveness, "__init__", init)
 
 
 @mutant("buffers_of_two_sizes", "value_needed_after_a_branch")
 def buffers_have_any_size(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Placement, "fits", lambda self, array, buffer: self.buffers[buffer].dtype == array.dtype)
+    patch.setattr(_Placement, "sizes_that_fit", lambda self, array: array.dtype)
 
 
 @mutant("array_of_a_late_size_passed_on_and_needed_after")
 def what_is_needed_elsewhere_is_handed_over(patch: pytest.MonkeyPatch) -> None:
-    def handed_over(self: Any, block: Any, move: Move, moves: Any) -> bool:
+    def handed_over(self: Any, block: Any, move: Move, *_: Any) -> bool:
         return all(p.kind == "buffer" and self.buffers[p.number].is_free_to_move for p in (move.source, move.target))
 
     patch.setattr(_Placement, "is_handed_over", handed_over)
@@ -200,14 +200,14 @@ def memory_of_others_is_exchanged(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("array_pushed_and_updated", "row_needed_after_further_pushes")
 def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Slots, "_touches", lambda self, step, handle: False)
+    patch.setattr(Slots, "_is_touched", lambda *_: False)
 
 
 @mutant("row_that_updates_what_is_needed")
 def what_is_needed_is_updated_in_a_slot(patch: pytest.MonkeyPatch) -> None:
     right = overwriting.origins_of
     nothing = defaultdict(frozenset)
-    patch.setattr(slots, "origins_of", lambda block, array, after: right(block, array, nothing))
+    patch.setattr(slots, "origins_of", lambda array, producers, after: right(array, producers, nothing))
 
 
 @mutant("popped_row_kept_over_another_pop", "row_needed_after_further_pushes")
@@ -265,12 +265,13 @@ def a_side_that_moves_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> No
 @mutant("row_read_in_a_loop_that_carries_its_stack")
 def a_row_stays_where_it_is_when_a_chunk_ends(patch: pytest.MonkeyPatch) -> None:
     """Loops are taken to touch only the stacks that they push to, and not those whose blocks they close."""
-    right = Slots._touches
+    right = Slots._is_touched
 
-    def touches(self: Any, step: Any, handle: int) -> bool:
-        return not isinstance(step, Loop) and right(self, step, handle)
+    def is_touched(self: Any, block: Any, start: int, end: int, handle: int) -> bool:
+        others = [k for k in range(start, end) if not isinstance(block.steps[k], Loop)]
+        return any(right(self, block, k, k + 1, handle) for k in others)
 
-    patch.setattr(Slots, "_touches", touches)
+    patch.setattr(Slots, "_is_touched", is_touched)
 
 
 @mutant("arrays_that_change_places", "array_given_by_a_branch_and_needed_after_it")

@@ -29,28 +29,41 @@ class MismatchError(Exception):
     """The program's numbers are not those of its judge."""
 
 
-def judge(program: Program) -> Counter[str]:
-    """Who compared how many results. MismatchError where they differ."""
+def judge(program: Program, begin: Callable[[Program], None] = lambda program: None) -> Counter[str]:
+    """Comparisons by judge, at the program's sizes and the further ones. MismatchError where results differ.
+
+    `begin` hears of each program before it runs.
+    """
     compared: Counter[str] = Counter()
+    compiled: dict[tuple[str, str], Callable[..., Any]] = {}
+    for sized in (program, *program.at_further_sizes()):
+        begin(sized)
+        _judge(sized, compiled, compared)
+        compared["further sizes" if sized.further else "programs"] += 1
+    return compared
+
+
+def _judge(program: Program, compiled: dict[tuple[str, str], Callable[..., Any]], compared: Counter[str]) -> None:
     given = program.values()
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in given]
     plain = _evaluated(program, np, _PLAIN)
     with np.errstate(all="ignore"):
         expected = np.asarray(plain(*wide))
     traced = _evaluated(program, cnp, _TRACED)
-    found = np.asarray(_function(program, traced, given, "native")(*given))
+    found = np.asarray(_function(program, compiled, "value", traced, given, "native")(*given))
     _same("value, by NumPy", found, expected, program, given)
     compared["NumPy"] += 1
     if program.form.exact or program.dtype not in ("float64", "float32"):
-        return compared
-    rng = np.random.default_rng(program.number)
+        return
+    rng = np.random.default_rng([program.number, program.further])
     weights = rng.standard_normal(expected.shape)
     active = [k for k, x in enumerate(given) if x.dtype.kind == "f"]
     gradient = cg.grad(lambda *args: cnp.sum(traced(*args[:-1]) * args[-1]), argnums=tuple(active))
     args = [*given, weights.astype(program.dtype)]
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in args]
-    results = _function(program, gradient, args, "native")(*args)
-    references = [np.asarray(x) for x in _function(program, gradient, wide, "reference")(*wide)]
+    results = _function(program, compiled, "gradient", gradient, args, "native")(*args)
+    reference = _function(program, compiled, "gradient", gradient, wide, "reference")
+    references = [np.asarray(x) for x in reference(*wide)]
     for k, result, reference in zip(active, results, references, strict=True):
         _same(f"gradient of {'xyz'[k]}, by the reference engine", np.asarray(result), reference, program, args)
     compared["the reference engine"] += 1
@@ -58,17 +71,24 @@ def judge(program: Program) -> Counter[str]:
         _differences(program, plain, wide, active, references, rng)
         compared["finite differences"] += 1
     # JAX does not reverse such a loop.
-    if program.machine.by_jax and "m.while_" not in program.form.source:
+    if program.machine.by_jax and not program.further and "m.while_" not in program.form.source:
         _by_jax(program, wide, active, results)
         compared["JAX"] += 1
-    return compared
 
 
-def _function(program: Program, fn: Callable[..., Any], given: list[Any], engine: str) -> Callable[..., Any]:
-    if not program.unknown:
-        return cg.function(fn, engine=engine)
-    signature = [cg.TensorSpec((None,) * x.ndim, x.dtype) for x in given]
-    return cg.function(fn, engine=engine, signature=signature)
+def _function(
+    program: Program,
+    compiled: dict[tuple[str, str], Callable[..., Any]],
+    name: str,
+    fn: Callable[..., Any],
+    given: list[Any],
+    engine: str,
+) -> Callable[..., Any]:
+    """`fn` compiled, once for all sizes where they are unknown."""
+    if (name, engine) not in compiled:
+        signature = [cg.TensorSpec((None,) * x.ndim, x.dtype) for x in given] if program.unknown else None
+        compiled[name, engine] = cg.function(fn, engine=engine, signature=signature)
+    return compiled[name, engine]
 
 
 def _same(what: str, found: np.ndarray, expected: np.ndarray, program: Program, given: list[Any]) -> None:
@@ -77,13 +97,20 @@ def _same(what: str, found: np.ndarray, expected: np.ndarray, program: Program, 
     if not found.size:
         return
     if found.dtype.kind in "iub" or expected.dtype.kind in "iub":
+        if (found == expected).all():
+            return
         wrong = found != expected
         allowed = 0.0
     else:
         longest = max([1, *(x.size for x in given)])
         rounding = 1e-8 if program.dtype == "float64" else 3e-4 + 1e-7 * longest
-        finite = np.abs(expected[np.isfinite(expected)])
-        allowed = rounding * max(1.0, float(finite.max(initial=0)))
+        largest = max(float(expected.max()), -float(expected.min()))
+        if not np.isfinite(largest):
+            largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
+        allowed = rounding * max(1.0, largest)
+        with np.errstate(all="ignore"):
+            if np.abs(found - expected).max() <= allowed:
+                return
         with np.errstate(all="ignore"):
             wrong = ~(
                 (np.abs(found - expected) <= allowed) | (found == expected) | (np.isnan(found) & np.isnan(expected))
@@ -118,15 +145,26 @@ def _differences(
 def _by_jax(program: Program, args: list[Any], active: list[int], results: Any) -> None:
     import jax
 
+    from ctrlgrad.verify.jax_judge import confirmed
+
     jax.config.update("jax_enable_x64", True)
     fn = _evaluated(program, jax.numpy, _of_jax())
 
     def loss(*given: Any) -> Any:
         return jax.numpy.sum(fn(*given[:-1]) * given[-1])
 
-    expected = jax.jit(jax.grad(loss, argnums=tuple(active)))(*args)
-    for k, result, other in zip(active, results, expected, strict=True):
-        _same(f"gradient of {'xyz'[k]}, by JAX", np.asarray(result), np.asarray(other), program, args)
+    def mismatch(expected: Any) -> MismatchError | None:
+        try:
+            for k, result, other in zip(active, results, expected, strict=True):
+                _same(f"gradient of {'xyz'[k]}, by JAX", np.asarray(result), np.asarray(other), program, args)
+        except MismatchError as error:
+            return error
+        return None
+
+    gradient = jax.jit(jax.grad(loss, argnums=tuple(active)))
+    expected, _ = confirmed(lambda: gradient(*args), lambda expected: mismatch(expected) is None)
+    if error := mismatch(expected):
+        raise error
 
 
 # The source's `np` and `m`.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from size_sweep.forms import FORMS, Argument, Form
 
 THREADS = (1, 2, 3, 7, 16, 64)
+# A program of unknown sizes is judged at further ones, found among so many draws of its form.
+FURTHER, DRAWS = 7, 60
 # Programs are judged in batches, a child each, for which the machine is drawn.
 BATCH, JAX_EVERY = 40, 12
 _LAYOUTS = ("dense", "dense", "dense", "columns", "gaps", "backwards", "shifted", "repeated")
@@ -40,13 +43,16 @@ class Program:
     layouts: tuple[str, ...]
     unknown: bool
     machine: Machine
+    further: int = 0
+    """Place among the sizes at which the code of a program of unknown sizes runs."""
 
     def __str__(self) -> str:
         given = zip("xyz", self.form.arguments, self.layouts, strict=False)
         settings = " ".join(f"{name}={value}" for name, value in self.machine.environment.items())
+        place = f", further sizes {self.further}" if self.further else ""
         return "\n".join(
             [
-                f"program {self.number} of seed {self.seed} ({self.name}), {settings}",
+                f"program {self.number} of seed {self.seed} ({self.name}){place}, {settings}",
                 f"    lambda {', '.join('xyz'[: len(self.form.arguments)])}: {self.form.source}",
                 *(f"    {name}: {self.dtype} {list(a.shape)}, {a.kind}, {layout}" for name, a, layout in given),
                 f"    sizes {'unknown' if self.unknown else 'known'} when traced; again:",
@@ -55,11 +61,23 @@ class Program:
         )
 
     def values(self) -> list[np.ndarray]:
-        rng = np.random.default_rng([self.seed, self.number])
+        rng = np.random.default_rng([self.seed, self.number, self.further])
         return [
             _lying(layout, _filled(argument, self.dtype, rng))
             for argument, layout in zip(self.form.arguments, self.layouts, strict=True)
         ]
+
+    def at_further_sizes(self) -> Iterator[Program]:
+        """The same source and layouts at other sizes, for which the same code runs."""
+        found = 0
+        for k in range(DRAWS if self.unknown else 0):
+            form = FORMS[self.name](random.Random(f"{self.seed} {self.number} {k}"))
+            ranks = [len(a.shape) for a in form.arguments]
+            if form.source == self.form.source and ranks == [len(a.shape) for a in self.form.arguments]:
+                found += 1
+                yield replace(self, form=form, further=found)
+            if found == FURTHER:
+                return
 
 
 def machine_of(seed: int, number: int, widths: tuple[int, ...]) -> Machine:
@@ -75,7 +93,9 @@ def program(seed: int, number: int, widths: tuple[int, ...], names: tuple[str, .
     draw = random.Random(f"{seed} {number}")
     name = draw.choice(names)
     form = FORMS[name](draw)
-    layouts = tuple("dense" if 0 in a.shape else draw.choice(_LAYOUTS) for a in form.arguments)
+    # Equal rows make a matrix singular.
+    possible = [x for x in _LAYOUTS if x != "repeated" or "linalg" not in form.source]
+    layouts = tuple(draw.choice(possible) for _ in form.arguments)
     is_unknown = not form.known and draw.random() < 0.25
     dtype = draw.choice(form.dtypes)
     return Program(seed, number, name, form, dtype, layouts, is_unknown, machine_of(seed, number, widths))
@@ -105,7 +125,7 @@ def _filled(argument: Argument, dtype: str, rng: np.random.Generator) -> np.ndar
 
 def _lying(layout: str, x: np.ndarray) -> np.ndarray:
     """The same values elsewhere in memory; "repeated" has those of the first place along the first axis everywhere."""
-    if x.ndim == 0:
+    if x.ndim == 0 or not x.size:
         return x
     if layout == "columns":
         return np.asfortranarray(x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import signal
 import sys
@@ -16,15 +17,15 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from ctrlgrad.engines.native import kept_plans
 from ctrlgrad.errors import CtrlgradError
 from size_sweep.judge import MismatchError, judge
-from size_sweep.program import BATCH, machine_of, program
+from size_sweep.program import BATCH, Program, machine_of, program
 
-# Seconds that a program may take on a busy machine.
-LIMIT = 120.0
+# Seconds of the processor that a program may take, and seconds until one that waits for ever is ended.
+LIMIT, WAITING = 120, 1800.0
 
 
 @dataclass
@@ -38,13 +39,14 @@ class Outcome:
 
 @dataclass
 class _Child:
-    """`first` is the first program of the child, `end` the end of its range; `begun` the one that it is at."""
+    """Process that judges the programs up to `end`; `begun` and `program` are the number and text of the latest."""
 
     pid: int
     output: int
     end: int
     begun: int
     since: float
+    program: str = ""
     text: bytes = b""
 
 
@@ -72,13 +74,12 @@ def sweep(
                 status = os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
                 if status != 0:
                     how = signal.Signals(-status).name if status < 0 else f"exit {status}"
-                    ended = program(seed, child.begun, widths, names)
-                    outcome.failures.append(f"{ended}\n    the process ended: {how}")
+                    outcome.failures.append(f"{child.program}\n    the process ended: {how}")
                     if child.begun + 1 < child.end:
                         waiting.append((child.begun + 1, child.end))
                 yield outcome
             for child in running.values():
-                if time.monotonic() - child.since > LIMIT:
+                if time.monotonic() - child.since > WAITING:
                     os.kill(child.pid, signal.SIGKILL)
                     child.since = time.monotonic()
 
@@ -94,6 +95,7 @@ def _read(child: _Child, piece: bytes, outcome: Outcome) -> None:
     for line in lines:
         told: dict[str, Any] = json.loads(line)
         child.begun, child.since = told["number"], time.monotonic()
+        child.program = told.get("program", child.program)
         if "failure" in told:
             outcome.failures.append(told["failure"])
         if "compared" in told:
@@ -121,23 +123,26 @@ def _started(seed: int, first: int, end: int, widths: tuple[int, ...], names: tu
         kept_plans.key_of = lambda graph, told: None
         with os.fdopen(into, "w", buffering=1) as out:
             for number in range(first, end):
-                print(json.dumps({"number": number}), file=out)
-                print(json.dumps(_judged(seed, number, widths, names)), file=out)
+                print(json.dumps(_judged(program(seed, number, widths, names), out)), file=out)
         status = 0
     finally:
         os._exit(status)
 
 
-def _judged(seed: int, number: int, widths: tuple[int, ...], names: tuple[str, ...]) -> dict[str, Any]:
-    drawn = program(seed, number, widths, names)
+def _judged(drawn: Program, out: TextIO) -> dict[str, Any]:
     machine = f"{drawn.machine.threads} threads, {drawn.machine.bits} bits"
-    told: dict[str, Any] = {"number": number, "form": drawn.name.rstrip("0123456789"), "machine": machine}
+    told: dict[str, Any] = {"number": drawn.number, "form": drawn.name.rstrip("0123456789"), "machine": machine}
+    begun = [drawn]
+
+    def begin(sized: Program) -> None:
+        begun.append(sized)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + LIMIT, resource.RLIM_INFINITY))
+        print(json.dumps({"number": sized.number, "program": str(sized)}), file=out)
+
     try:
-        told["compared"] = judge(drawn)
-    except MismatchError as error:
-        told["failure"] = f"{drawn}\n    {error}"
-    except CtrlgradError as error:
-        told["failure"] = f"{drawn}\n    {type(error).__name__}: {error}"
+        told["compared"] = judge(drawn, begin)
+    except (MismatchError, CtrlgradError) as error:
+        told["failure"] = f"{begun[-1]}\n    {type(error).__name__}: {error}"
     except Exception:
-        told["failure"] = f"{drawn}\n    {traceback.format_exc()}"
+        told["failure"] = f"{begun[-1]}\n    {traceback.format_exc()}"
     return told

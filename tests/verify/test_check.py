@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -19,6 +20,8 @@ from ctrlgrad.errors import GradientMismatch
 from ctrlgrad.gradients import table
 from ctrlgrad.verify import GradientReport, check_grads
 from ctrlgrad.verify.check import compare
+from ctrlgrad.verify.jax_judge import JIT_DIFFERS
+from ctrlgrad.verify.jax_translation import Translation
 from ctrlgrad.verify.report import Row
 
 X = np.array([0.3, 0.5, -0.3])
@@ -314,6 +317,21 @@ def test_own_tolerances_finer_than_the_differences_are_not_judged_by_them() -> N
     assert {row.path for row in compare(program, ARGS, gradient=injected(scaled), **options).failures} == {*paths()}
 
 
+def test_where_jit_changes_the_numbers_of_jax_jax_without_jit_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jitted JAX that computes wrong numbers is no failure; a gradient that both disagree with is one."""
+    compiled = Translation.run
+
+    def wrong(self: Translation, function: Callable[..., Any], *arguments: Any) -> Any:
+        shift = 0.0 if jax.config.jax_disable_jit else 0.1  # type: ignore[attr-defined]
+        return jax.tree.map(lambda x: x + shift, compiled(self, function, *arguments))
+
+    monkeypatch.setattr(Translation, "run", wrong)
+    report = check_grads(program, ARGS, order=2, modes=("rev", "fwd"), against=["jax"])
+    assert {row.note for row in report.rows} == {JIT_DIFFERS} and JIT_DIFFERS in str(report)
+    halved = injected(lambda found: tuple(0.5 * g for g in found))
+    assert compare(program, ARGS, gradient=halved, against=["jax"]).failures
+
+
 def test_own_tolerances_are_used_as_they_are() -> None:
     wrong = injected(scaled)
     assert compare(program, ARGS, gradient=wrong, against=["jax"], rtol=1e-4).ok
@@ -333,8 +351,12 @@ def test_importing_the_judges_does_not_import_jax() -> None:
 
 
 def test_the_judges_know_nothing_of_the_derivative_rules() -> None:
-    """Only `check` may reach the library's derivatives, by the public names that are being judged."""
-    judges = [p for p in Path(ctrlgrad.verify.__file__).parent.glob("*.py") if p.name != "op_table.py"]
+    """Only `check` may reach the library's derivatives, by the public names that are being judged.
+
+    `originals` recognises the calls that a derivative makes of a call, and none of its numbers.
+    """
+    known = ("op_table.py", "originals.py")
+    judges = [p for p in Path(ctrlgrad.verify.__file__).parent.glob("*.py") if p.name not in known]
     for path in judges:
         for node in ast.walk(ast.parse(path.read_text())):
             names = []

@@ -78,9 +78,10 @@ def _argsort(node: Node) -> Graph:
     else:
         precedes, follows = _less(other, mine), _less(mine, other)
     n = x.dim(rank - 1)
-    numbers = emit("iota", n, shape=(None,)) if isinstance(n, Term) else constant(builder, np.arange(n))
-    rows, columns = emit("expand_dims", numbers, axes=(1,)), emit("expand_dims", numbers, axes=(0,))
-    is_tied = emit("logical_and", emit("logical_not", follows), emit("less", columns, rows))
+    rows, columns = _rows_and_columns(builder, n)
+    # The plan has memory for this array whether or not its branch runs: it has at most FEW x FEW elements.
+    earlier, later = (rows, columns) if not isinstance(n, Term) else _rows_and_columns(builder, emit("minimum", n, FEW))
+    is_tied = emit("logical_and", emit("logical_not", follows), emit("less", later, earlier))
     before = emit("cast", emit("logical_or", precedes, is_tied), dtype=np.dtype(np.int64))
     place = emit("sum", before, axes=(rank,), keepdims=False)
     # [..., i, k]: whether element i has place k.
@@ -88,6 +89,12 @@ def _argsort(node: Node) -> Graph:
     order = emit("sum", where(is_there, rows, constant(builder, np.int64(0))), axes=(rank - 1,), keepdims=False)
     back = tuple(last.index(a) for a in range(rank))
     return builder.finish([emit("transpose", order, axes=back).value])
+
+
+def _rows_and_columns(builder: Builder, n: int | Term) -> tuple[Term, Term]:
+    """The numbers below n as a column and as a row."""
+    numbers = emit("iota", n, shape=(None,)) if isinstance(n, Term) else constant(builder, np.arange(n))
+    return emit("expand_dims", numbers, axes=(1,)), emit("expand_dims", numbers, axes=(0,))
 
 
 def _searchsorted(node: Node) -> Graph:

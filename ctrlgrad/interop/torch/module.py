@@ -1,0 +1,275 @@
+"""A function or module of PyTorch as a function of this library."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+from ctrlgrad import forks, tree
+from ctrlgrad.autograph import convert
+from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import type_of
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.function import Function, function
+from ctrlgrad.interop.torch.control import install
+from ctrlgrad.interop.torch.reader import decompositions, inputs_of, read
+from ctrlgrad.interop.torch.tensors import to_array
+from ctrlgrad.interop.torch.tracing import Trace, TracedTensor, value_of
+from ctrlgrad.ir import TensorType
+from ctrlgrad.signature import Static
+from ctrlgrad.source import here, is_own
+
+_SWAPPING = forks.recursive_lock()
+_TORCH = torch.__name__ + "."
+install()
+
+
+def converted(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with its control flow rewritten, where that can be done."""
+    try:
+        return convert(fn)
+    except UserInputError:
+        return fn
+
+
+class FromTorch:
+    """A function or module of PyTorch as a function of this library; made by `ctrlgrad.from_torch`.
+
+    Attributes:
+        params: the parameters of the module by their names in its `state_dict`, over the same memory; empty for a
+            function.
+        buffers: its buffers likewise.
+        module: the module, or None.
+    """
+
+    def __init__(self, fn: Callable[..., Any], example_args: tuple[Any, ...], dynamic_shapes: Any) -> None:
+        self.fn = fn
+        self.module = fn if isinstance(fn, torch.nn.Module) else None
+        self.name = str(getattr(fn, "__name__", type(fn).__name__))
+        if self.module is None:
+            functools.update_wrapper(self, fn)
+        module = self.module
+        self.params = {} if module is None else {name: to_array(x) for name, x in module.named_parameters()}
+        self.buffers = {} if module is None else {name: to_array(x) for name, x in module.named_buffers()}
+        # The program that `torch.export` has captured, and the sizes of its arguments, None for a dynamic one.
+        self.program: Any = None
+        self._sizes: tuple[Any, ...] = ()
+        if example_args or dynamic_shapes is not None:
+            self._capture(example_args, dynamic_shapes)
+        self._function: Function = function(self._on_signature, name=self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} from PyTorch>"
+
+    @property
+    def traces(self) -> int:
+        """How often the function has been traced."""
+        return self._function.traces
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree.map(_array, (args, kwargs))
+        if self.module is not None and (not args or not isinstance(args[0], Mapping)):
+            raise UserInputError(
+                f"from_torch: {self.name} is called without its parameters",
+                source=here(),
+                expected="a dict of arrays by name, and the arguments of forward",
+                got=", ".join(type(x).__name__ for x in args) or "no arguments",
+                hint="f = ctrlgrad.from_torch(module); f(f.params, x)",
+            )
+        if self.module is not None:
+            args = ({**self.buffers, **args[0]}, *args[1:])
+        if trace.current() is not None:
+            return self._run(args, kwargs)
+        modes = () if self.module is None else tuple(m.training for m in self.module.modules())
+        sizes = tuple(map(_size, tree.leaves((args, kwargs))))
+        if self._fits((args[1:] if self.module is not None else args, kwargs)):
+            sizes = (*sizes[: len(sizes) - len(self._sizes)], *self._sizes)
+        return self._function(Static((modes, sizes, torch.is_grad_enabled()), tuple), *args, **kwargs)
+
+    def _on_signature(self, _: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        params, args = (args[0], args[1:]) if self.module is not None else ({}, args)
+        result, buffers = self.results(params, args, kwargs)
+        return (result, buffers) if buffers else result
+
+    def results(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The result and the buffers that have changed, recorded in the trace that goes on."""
+        if self._fits((args, kwargs)):
+            return self._read(params, args, kwargs)
+        running = Trace()
+        with running.entered():
+            given, named = tree.map(lambda x: running.wrap(x) if _is_tensor(x) else x, (args, kwargs))
+            if self.module is None:
+                return tree.map(_result, converted(self.fn)(*given, **named)), {}
+            wrapped = {name: running.wrap(x) for name, x in params.items()}
+            with _swapped(self.module, wrapped) as changed:
+                found = self.module(*given, **named)
+                return tree.map(_result, found), tree.map(_result, changed())
+
+    # What `torch.export` has captured.
+
+    def _capture(self, args: tuple[Any, ...], dynamic_shapes: Any) -> None:
+        """Capture the function for these arguments; one whose control flow depends on data is traced at each call."""
+        module = self.module if self.module is not None else _Wrapped(self.fn)
+        given = _pytree.tree_map(lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x, args)
+        try:
+            program = torch.export.export(module, given, dynamic_shapes=dynamic_shapes, strict=False)
+        except Exception as error:
+            if dynamic_shapes is None:
+                return
+            raise TracingError(
+                f"from_torch: torch.export cannot capture {self.name} with dynamic sizes",
+                source=here(),
+                expected="control flow that does not depend on data",
+                got=str(error).strip().splitlines()[0],
+                hint="leave dynamic_shapes out: Python's loops and branches become loops and branches of the graph",
+            ) from error
+        self.program = program.run_decompositions(decompositions())
+        self.graph_module = self.program.graph_module
+        holders = [n for n in self.graph_module.graph.nodes if n.op == "placeholder"]
+        specs = self.program.graph_signature.input_specs
+        own = [n.meta.get("val") for n, s in zip(holders, specs, strict=True) if s.kind.name == "USER_INPUT"]
+        self._sizes = tuple(_stated(x) for x in own)
+
+    def _fits(self, given: Any) -> bool:
+        """Whether arguments have the sizes that the captured program was made for."""
+        if self.program is None:
+            return False
+        leaves = tree.leaves(given)
+        return len(leaves) == len(self._sizes) and all(map(_agrees, map(_size, leaves), self._sizes))
+
+    def _read(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        found = read(self.graph_module, *inputs_of(self.program, params, (args, kwargs)))
+        results, buffers = [], {}
+        for spec, x in zip(self.program.graph_signature.output_specs, found, strict=True):
+            if spec.kind.name == "BUFFER_MUTATION":
+                buffers[spec.target] = x
+            elif spec.kind.name == "USER_OUTPUT":
+                results.append(x)
+            else:
+                raise TracingError(f"from_torch: {self.name} changes its argument in place", source=here())
+        result = _pytree.tree_unflatten(results, self.program.call_spec.out_spec)
+        return result, buffers
+
+
+class _Wrapped(torch.nn.Module):
+    """A function as a module, which `torch.export` asks for."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+def _array(x: Any) -> Any:
+    return to_array(x) if isinstance(x, torch.Tensor) and not isinstance(x, TracedTensor) else x
+
+
+def _is_tensor(x: Any) -> bool:
+    """Whether an argument is a tensor to PyTorch: an array, and no Python number."""
+    return isinstance(x, np.ndarray | np.generic) or (isinstance(x, Tensor) and not x.weak)
+
+
+def _size(x: Any) -> Any:
+    if not isinstance(x, np.ndarray | np.generic | Tensor):
+        return None
+    t = type_of(x)
+    return t.shape if isinstance(t, TensorType) else None
+
+
+def _stated(x: Any) -> Any:
+    """The sizes of an argument in a captured program; None in the place of a dynamic one."""
+    return tuple(n if isinstance(n, int) else None for n in x.shape) if isinstance(x, torch.Tensor) else None
+
+
+def _agrees(own: Any, stated: Any) -> bool:
+    if own is None or stated is None:
+        return own is stated
+    return len(own) == len(stated) and all(m is None or m == n for n, m in zip(own, stated, strict=True))
+
+
+def _result(x: Any) -> Any:
+    return value_of(x) if isinstance(x, torch.Tensor) else x
+
+
+@contextlib.contextmanager
+def _swapped(module: torch.nn.Module, values: Mapping[str, Any]) -> Iterator[Callable[[], dict[str, Any]]]:
+    """The module with these values for its parameters and buffers; what is given says which buffers have changed.
+
+    Within it `forward` of the user's classes has its control flow rewritten.
+    """
+    owners: dict[int, str] = {}
+    for name, x in [*module.named_parameters(), *module.named_buffers()]:
+        owners[id(x)] = name
+    unknown = sorted(values.keys() - set(owners.values()))
+    missing = sorted(set(owners.values()) - values.keys())
+    if unknown or missing:
+        raise UserInputError(
+            f"from_torch: the parameters are not those of {type(module).__name__}",
+            source=here(),
+            expected="an array for each name of .params",
+            got=", ".join([*(f"no {n}" for n in missing[:4]), *(f"{n}, which it has not" for n in unknown[:4])]),
+            hint="pass {**f.params, name: value}",
+        )
+    with _SWAPPING:
+        modules = list(module.modules())
+        before = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in modules]
+        try:
+            for m in modules:
+                for held in (m._parameters, m._buffers):
+                    held.update({key: values[owners[id(x)]] for key, x in held.items() if x is not None})
+                if isinstance(m, torch.nn.RNNBase):
+                    m._flat_weights = [getattr(m, n, None) for n in m._flat_weights_names]
+                forward = type(m).forward
+                if isinstance(forward, FunctionType) and not type(m).__module__.startswith(_TORCH):
+                    m.__dict__["forward"] = MethodType(converted(forward), m)
+
+            def changed() -> dict[str, Any]:
+                found = {}
+                for (m, attributes, _, buffers), (path, _) in zip(before, module.named_modules(), strict=True):
+                    for key, x in m._buffers.items():
+                        name = f"{path}.{key}" if path else key
+                        first = buffers.get(key)
+                        held = values.get(owners.get(id(first), ""))
+                        if x is not held or (isinstance(x, TracedTensor) and x.storage.version):
+                            found[name] = x
+                    _check_attributes(m, attributes)
+                return found
+
+            yield changed
+        finally:
+            for m, attributes, parameters, buffers in before:
+                m.__dict__.clear()
+                m.__dict__.update(attributes)
+                m._parameters.clear()
+                m._parameters.update(parameters)
+                m._buffers.clear()
+                m._buffers.update(buffers)
+
+
+def _check_attributes(module: torch.nn.Module, before: Mapping[str, Any]) -> None:
+    """Refuse tensors that were left in attributes of a module: they have no numbers there."""
+    for key, x in module.__dict__.items():
+        if key != "_flat_weights" and x is not before.get(key) and isinstance(x, TracedTensor):
+            raise TracingError(
+                f"from_torch: {type(module).__name__} leaves a tensor in its attribute {key!r}",
+                source=here(),
+                expected="results that are returned, and buffers",
+                got=repr(x),
+                hint=f"self.register_buffer({key!r}, ...) in __init__, or return it",
+            )
+
+
+__all__ = ["FromTorch", "converted"]

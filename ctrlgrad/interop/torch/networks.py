@@ -1,0 +1,404 @@
+"""Operators of networks: convolutions, pooling, normalisation, attention and losses, over x[batch, channel, *sizes]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import lax
+from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.loops import scan
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.interop.torch.operators import REFUSED, TABLE, entry, unsupported
+from ctrlgrad.source import here
+
+
+def _all(values: Any, rank: int) -> tuple[int, ...]:
+    """One number for each axis of a window."""
+    values = [values] if isinstance(values, int) else list(values)
+    return tuple(values * rank if len(values) == 1 else values)
+
+
+def _per_channel(v: Any, x: Any) -> Any:
+    return cnp.reshape(v, (1, -1, *[1] * (x.ndim - 2)))
+
+
+def refuse_dropout(name: str, p: float) -> None:
+    if p:
+        raise unsupported(name, reason=f"dropout of {p}: " + REFUSED["dropout"])
+
+
+@entry("convolution", "_convolution")
+def convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+) -> Any:
+    """A convolution, or the transpose of one; weight[out, in / groups, *window], transposed [in, out / groups, *]."""
+    rank = weight.ndim - 2
+    if x.ndim == rank + 1:
+        return convolution(
+            x[None], weight, bias, stride, padding, dilation, transposed, output_padding, groups
+        )[0]
+    stride, padding, dilation = (_all(v, rank) for v in (stride, padding, dilation))
+    spread: Any = None
+    pads = [(p, p) for p in padding]
+    if transposed:
+        more = _all(output_padding, rank)
+        parts = cnp.reshape(weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
+        shape = (groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:])
+        weight = cnp.flip(cnp.reshape(cnp.swapaxes(parts, 1, 2), shape), tuple(range(2, weight.ndim)))
+        spans = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
+        pads = [(s - p, s - p + m) for s, p, m in zip(spans, padding, more, strict=True)]
+        spread, stride = stride, (1,) * rank
+    found = lax.conv_general_dilated(
+        x, weight, stride, pads, lhs_dilation=spread, rhs_dilation=dilation, feature_group_count=groups
+    )
+    return found if bias is None else found + _per_channel(bias, found)
+
+
+class _Window:
+    """A window over the last axes: sizes, strides and dilations, and the padding before and after each axis."""
+
+    def __init__(
+        self, x: Any, sizes: Any, strides: Any, padding: Any, dilation: Any = 1, ceil: bool = False, rank: int = 2
+    ) -> None:
+        self.sizes, self.dilation = _all(sizes, rank), _all(dilation, rank)
+        self.strides = _all(strides, rank) if strides not in (None, [], ()) else self.sizes
+        self.stated = [(p, p) for p in _all(padding, rank)]
+        self.spans = [d * (k - 1) + 1 for k, d in zip(self.sizes, self.dilation, strict=True)]
+        self.own = x.shape[-rank:]
+        self.pads = list(self.stated)
+        if ceil:
+            self.pads = [
+                self._rounded_up(n, s, k, p)
+                for n, s, k, p in zip(self.own, self.strides, self.spans, self.pads, strict=True)
+            ]
+
+    @staticmethod
+    def _rounded_up(n: int, stride: int, span: int, pad: tuple[int, int]) -> tuple[int, int]:
+        """Padding with which the last window ends; a window that would begin in the padding behind is left out."""
+        total = n + sum(pad)
+        count = -(-(total - span) // stride) + 1
+        if (count - 1) * stride >= n + pad[0]:
+            count -= 1
+        return pad[0], pad[1] + max(0, (count - 1) * stride + span - total)
+
+    def reduce(self, x: Any, neutral: Any, fn: Callable[..., Any], pads: Any = None) -> Any:
+        ones = (1,) * (x.ndim - len(self.sizes))
+        return lax.reduce_window(
+            x,
+            np.asarray(neutral, x.dtype),
+            fn,
+            (*ones, *self.sizes),
+            (*ones, *self.strides),
+            [(0, 0)] * len(ones) + list(self.pads if pads is None else pads),
+            window_dilation=(*ones, *self.dilation),
+        )
+
+    def places(self) -> tuple[np.ndarray, list[int]]:
+        """Where the numbers of each window stand in the image, [windows, numbers], one past its end for padding."""
+        flat, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+        counts = []
+        for n, (a, b), span, stride, k, d in zip(
+            self.own, self.pads, self.spans, self.strides, self.sizes, self.dilation, strict=True
+        ):
+            starts = np.arange(0, n + a + b - span + 1, stride) - a
+            along = starts[:, None] + np.arange(k) * d
+            new = (flat.shape[0] * along.shape[0], flat.shape[1] * along.shape[1])
+            flat = (flat[:, None, :, None] * n + along[:, None, :]).reshape(new)
+            inside = (inside[:, None, :, None] & ((along >= 0) & (along < n))[:, None, :]).reshape(new)
+            counts.append(len(starts))
+        return np.where(inside, flat, math.prod(self.own)), counts
+
+
+def _max_pool(rank: int) -> Callable[..., Any]:
+    """The maximum of each window and its place in the image; the slope belongs to the first of equals."""
+
+    def fn(x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+        window = _Window(x, size, stride, padding, dilation, ceil_mode, rank)
+        places, counts = window.places()
+        lead = x.shape[: x.ndim - rank]
+        rows = cnp.reshape(x, (*lead, -1))
+        least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
+        padded = cnp.concatenate([rows, cnp.full((*lead, 1), least, x.dtype)], -1)
+        numbers = cnp.take(padded, places, axis=-1)
+        chosen = cnp.argmax(numbers, axis=-1, keepdims=True)
+        found = cnp.take_along_axis(numbers, chosen, axis=-1)[..., 0]
+        where = cnp.take_along_axis(cnp.broadcast_to(places, numbers.shape), chosen, axis=-1)[..., 0]
+        return cnp.reshape(found, (*lead, *counts)), cnp.reshape(where, (*lead, *counts))
+
+    return fn
+
+
+def _average_pool(rank: int) -> Callable[..., Any]:
+    def fn(
+        x: Any,
+        size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        window = _Window(x, size, stride, padding, 1, ceil_mode, rank)
+        total = window.reduce(x, 0, lax.add)
+        if divisor_override:
+            return total / np.asarray(divisor_override, x.dtype)
+        ones, pads = np.ones((1, 1, *window.own), x.dtype), window.pads
+        if count_include_pad:
+            ones = np.pad(ones, [(0, 0), (0, 0), *window.stated], constant_values=1)
+            pads = [(0, p[1] - s[1]) for p, s in zip(window.pads, window.stated, strict=True)]
+        counts = window.reduce(ones, 0, lax.add, pads)
+        return total / counts[0, 0]
+
+    return fn
+
+
+def _adaptive_average_pool(rank: int) -> Callable[..., Any]:
+    """Means over parts as equal as possible: a product with a matrix along each axis."""
+
+    def fn(x: Any, size: Any) -> Any:
+        for axis, count in enumerate(_all(size, rank), x.ndim - rank):
+            n = x.shape[axis]
+            matrix = np.zeros((n, count))
+            for i in range(count):
+                a, b = i * n // count, -(-(i + 1) * n // count)
+                matrix[a:b, i] = 1 / (b - a)
+            x = cnp.moveaxis(cnp.matmul(cnp.moveaxis(x, axis, -1), matrix.astype(x.dtype)), -1, axis)
+        return x
+
+    return fn
+
+
+# Normalisation.
+
+
+def _normalised(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any, Any]:
+    """x with mean 0 and variance 1, its mean, its variance, and 1 / sqrt(variance + eps)."""
+    mean = cnp.mean(x, axes, keepdims=True)
+    off = x - mean
+    var = cnp.mean(off * off, axes, keepdims=True)
+    scale = 1 / cnp.sqrt(var + np.asarray(eps, x.dtype))
+    return off * scale, mean, var, scale
+
+
+def _affine(x: Any, weight: Any, bias: Any) -> Any:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+@entry("native_layer_norm")
+def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+    found, mean, _, scale = _normalised(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
+    return _affine(found, weight, bias), mean, scale
+
+
+@entry("native_group_norm")
+def _group_norm(x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups: int, eps: float) -> Any:
+    parts = cnp.reshape(x, (n, groups, -1))
+    found, mean, _, scale = _normalised(parts, (2,), eps)
+    found = cnp.reshape(found, x.shape)
+    weight, bias = (None if v is None else _per_channel(v, x) for v in (weight, bias))
+    return _affine(found, weight, bias), mean[..., 0], scale[..., 0]
+
+
+@entry("_native_batch_norm_legit_functional", "native_batch_norm", "_native_batch_norm_legit")
+def batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """The result, the mean and 1 / sqrt(variance) of the batch, and the new running mean and variance."""
+    weight, bias = (None if v is None else _per_channel(v, x) for v in (weight, bias))
+    if not training:
+        scale = 1 / cnp.sqrt(var + np.asarray(eps, var.dtype))
+        found = (x - _per_channel(mean, x)) * _per_channel(scale, x)
+        none = cnp.zeros((0,), x.dtype)
+        return _affine(found, weight, bias), none, none, mean, var
+    axes = (0, *range(2, x.ndim))
+    found, own, spread, scale = _normalised(x, axes, eps)
+    count = 1
+    for axis in axes:
+        count = count * x.shape[axis]
+    if mean is not None:
+        unbiased = cnp.ravel(spread) * (count / (count - 1))
+        mean = (1 - momentum) * mean + momentum * cast(cnp.ravel(own), mean.dtype)
+        var = (1 - momentum) * var + momentum * cast(unbiased, var.dtype)
+    return _affine(found, weight, bias), cnp.ravel(own), cnp.ravel(scale), mean, var
+
+
+TABLE |= {
+    "_native_batch_norm_legit.no_stats": lambda x, w, b, training, momentum, eps: batch_norm(
+        x, w, b, None, None, True, momentum, eps
+    )[:3],
+    "_native_batch_norm_legit_no_training": lambda x, w, b, mean, var, momentum, eps: batch_norm(
+        x, w, b, mean, var, False, momentum, eps
+    )[:3],
+    "max_pool2d_with_indices": _max_pool(2),
+    "max_pool3d_with_indices": _max_pool(3),
+    "avg_pool1d": _average_pool(1),
+    "avg_pool2d": _average_pool(2),
+    "avg_pool3d": _average_pool(3),
+    "adaptive_avg_pool1d": _adaptive_average_pool(1),
+    "_adaptive_avg_pool2d": _adaptive_average_pool(2),
+    "_adaptive_avg_pool3d": _adaptive_average_pool(3),
+}
+
+
+@entry("scaled_dot_product_attention")
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(q k^T scale + mask) v, for q[..., heads, queries, features]."""
+    refuse_dropout("scaled_dot_product_attention", dropout_p)
+    if enable_gqa and q.shape[-3] != k.shape[-3]:
+        k, v = (cnp.repeat(y, q.shape[-3] // y.shape[-3], axis=-3) for y in (k, v))
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    logits = cnp.matmul(q * factor, cnp.matrix_transpose(k))
+    if is_causal:
+        mask = np.tril(np.ones((q.shape[-2], k.shape[-2]), bool))
+    if mask is not None and mask.dtype == bool:
+        logits = cnp.where(mask, logits, np.asarray(-np.inf, logits.dtype))
+    elif mask is not None:
+        logits = logits + mask
+    return cnp.matmul(cnp.softmax(logits, axis=-1), v)
+
+
+# As PyTorch calls it on a processor: nothing reads the second result outside of its own reverse mode.
+@entry("_scaled_dot_product_flash_attention_for_cpu")
+def _attention_as_run(
+    q: Any, k: Any, v: Any, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None, scale: Any = None
+) -> Any:
+    return attention(q, k, v, attn_mask, dropout_p, is_causal, scale=scale), cnp.zeros(q.shape[:-1], q.dtype)
+
+
+@entry("_scaled_dot_product_attention_math")
+def _attention_math(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: Any = None,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    found = attention(q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    return found, cnp.zeros(q.shape[:-1], q.dtype)
+
+
+@entry("native_dropout")
+def _dropout(x: Any, p: float, train: bool | None = None) -> Any:
+    refuse_dropout("native_dropout", p if train else 0)
+    return x, cnp.ones(x.shape, bool)
+
+
+# The loss of connectionist temporal classification.
+
+# The logarithm of a probability of zero, which has a slope, unlike minus infinity.
+_NEVER = -1e30
+
+
+def _whole(operation: str, x: Any) -> np.ndarray:
+    if isinstance(x, Tensor):
+        raise TracingError(
+            f"from_torch: {operation} of targets in one row needs their lengths when it is read",
+            source=here(),
+            expected="lengths that are Python integers, or targets[batch, length]",
+            got=repr(x),
+            hint="pass the targets padded to one length",
+        )
+    return np.asarray(x)
+
+
+@entry("_ctc_loss")
+def ctc(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
+) -> Any:
+    """The loss of each sequence. Source: Graves et al. 2006, "Connectionist temporal classification", section 4.1.
+
+    Along the labels with blanks between them, `alpha` is the logarithm of the probability of all paths to a place.
+    """
+    if targets.ndim == 1:
+        ends = np.cumsum(_whole("ctc_loss", target_lengths))
+        most = int(max(np.diff(ends, prepend=0), default=0))
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        places = np.minimum(starts[:, None] + np.arange(most), max(int(ends[-1]) - 1, 0))
+        targets = cnp.take(targets, places, axis=0)
+    batch, most = targets.shape[0], targets.shape[1]
+    lengths, ends = (cnp.asarray(np.asarray(x) if isinstance(x, list | tuple) else x) for x in
+                     (input_lengths, target_lengths))
+    states = 2 * most + 1
+    labels = cnp.full((batch, states), blank, targets.dtype)
+    labels = cnp.at(labels)[:, 1::2].set(targets)
+    never = np.asarray(_NEVER, log_probs.dtype)
+    before = cnp.concatenate([cnp.full((batch, 2), blank, labels.dtype), labels[:, :-2]], 1) if most else labels
+    # A label may follow its last one but one where that is another one.
+    may_skip = (labels != blank) & (labels != before)
+    shifted = lambda a, k: cnp.concatenate([cnp.full((batch, k), never), a[:, :-k]], 1) if k < states else a + never
+    scores = lambda row: cnp.take_along_axis(row, labels, axis=1)
+    begin = cnp.where(np.arange(states) < 2, scores(log_probs[0]), never)
+
+    def step(alpha: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
+        row, t = given
+        ways = cnp.stack([alpha, shifted(alpha, 1), cnp.where(may_skip, shifted(alpha, 2), never)])
+        best = cnp.max(ways, 0)
+        new = best + cnp.log(cnp.sum(cnp.exp(ways - best), 0)) + scores(row)
+        return cnp.where((t < lengths)[:, None], cnp.maximum(new, never), alpha), None
+
+    times = cnp.arange(1, log_probs.shape[0])
+    alpha, _ = scan(step, begin, (log_probs[1:], times))
+    last = (2 * ends)[:, None]
+    at_blank = cnp.take_along_axis(alpha, last, axis=1)[:, 0]
+    at_label = cnp.take_along_axis(alpha, cnp.maximum(last - 1, 0), axis=1)[:, 0]
+    loss = -cnp.logaddexp(at_blank, cnp.where(ends > 0, at_label, never))
+    never_reached = loss > -_NEVER / 2
+    loss = cnp.where(never_reached, np.asarray(0 if zero_infinity else np.inf, loss.dtype), loss)
+    return loss, alpha
+
+
+@entry("ctc_loss")
+def _ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:
+    if log_probs.ndim == 2:
+        one = lambda x: x[None] if hasattr(x, "ndim") and not x.ndim else x
+        log_probs, targets = log_probs[:, None], targets[None] if targets.ndim == 1 else targets
+        found = _ctc_loss(
+            log_probs, targets, one(input_lengths), one(target_lengths), blank, reduction, zero_infinity
+        )
+        return found if reduction else found[0]
+    loss, _ = ctc(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity)
+    if reduction == 0:
+        return loss
+    if reduction == 2:
+        return cnp.sum(loss)
+    count = cnp.asarray(np.asarray(target_lengths) if isinstance(target_lengths, list | tuple) else target_lengths)
+    return cnp.mean(loss / cast(cnp.maximum(count, 1), loss.dtype))

@@ -1,0 +1,514 @@
+"""PyTorch's own code run on traced tensors: each operator that it reaches is looked up in the table.
+
+A `TracedTensor` is a tensor to PyTorch, with sizes and a dtype, and holds a value of the trace that goes on, or an array
+that is known. While a `Trace` is entered all functions of `torch` come to it twice. `__torch_function__` sees functions
+as the user calls them: there, recurrent networks are still one operator, and numbers of the trace become what PyTorch
+takes. `__torch_dispatch__` sees ATen's operators; one without an entry in the table is read through PyTorch's
+decomposition of it. PyTorch states dtypes and sizes of results by running the operator on fake tensors.
+
+Python's control flow is autograph's, to which a `Trace` says which value a tensor holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from ctrlgrad.autograph.truth import REPRESENTATION
+from ctrlgrad.errors import LeakedValueError, TracingError
+from ctrlgrad.frontend import trace as tracing
+from ctrlgrad.frontend.apply import cast, type_of
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.interop.torch.entries import TABLE, arguments, find, name_of, promoted, unsupported
+from ctrlgrad.interop.torch.networks import batch_norm
+from ctrlgrad.interop.torch.operators import is_array
+from ctrlgrad.interop.torch.tensors import DTYPES, to_array, to_tensor
+from ctrlgrad.interop.torch.writing import View, written
+from ctrlgrad.source import here
+from ctrlgrad.transforms.grad import stop_gradient
+
+_TORCH_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Storage:
+    """The value that a tensor and its views share, and the trace that it was made in."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.version, self.builder = value, 0, tracing.current()
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor of PyTorch that holds a value of a trace, or a known array; or a view of one that does."""
+
+    storage: Storage
+    views: tuple[View, ...]
+    # The first number of it, where it is known though the others are not.
+    first: int | None
+    _seen: tuple[int, Any]
+
+    @staticmethod
+    def __new__(cls, fake: Any, storage: Storage, views: tuple[View, ...] = ()) -> TracedTensor:
+        made: TracedTensor = torch.Tensor._make_wrapper_subclass(
+            cls, fake.size(), strides=fake.stride(), storage_offset=fake.storage_offset(), dtype=fake.dtype, device="cpu"
+        )
+        made.fake, made.storage, made.views, made.first = fake, storage, views, None
+        made._seen = (-1, None)
+        return made
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise LeakedValueError(
+            "a traced tensor is used after its function has ended",
+            source=here(),
+            expected="a value that the function returned",
+            got=str(func),
+            hint="return the value",
+        )
+
+    def __ctrlgrad_value__(self) -> Any:
+        """What it holds: a traced tensor, or an array."""
+        if not self.views:
+            return self.storage.value
+        if self._seen[0] != self.storage.version or isinstance(self._seen[1], Tensor):
+            value = self.storage.value
+            for view in self.views:
+                value = view.of(value)
+            self._seen = (self.storage.version, value)
+        return self._seen[1]
+
+    def __deepcopy__(self, memo: Any) -> TracedTensor:
+        return self.clone()  # type: ignore[return-value]
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"TracedTensor({type_of(value_of(self))})"
+
+    __str__ = __repr__
+
+
+@contextlib.contextmanager
+def _outside() -> Iterator[None]:
+    """PyTorch as it is without a trace."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def value_of(x: Any) -> Any:
+    """The value of a tensor: of the trace, or an array."""
+    if isinstance(x, TracedTensor):
+        return x.__ctrlgrad_value__()
+    with _outside():
+        return to_array(x)
+
+
+class Trace(TorchDispatchMode):
+    """The span in which PyTorch's code is traced."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without this PyTorch would load its compiler at the first operator."""
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape_env = ShapeEnv()
+        self.fake = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        # The sizes that are known only when the program runs, by PyTorch's symbols.
+        self.symbols: dict[Any, Any] = {}
+        self.functions = _Functions(self)
+        # Tensors by the values that control flow has taken from them.
+        self._given: dict[Any, TracedTensor] = {}
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        token = REPRESENTATION.set(self)
+        try:
+            with self, self.functions:
+                yield
+        finally:
+            REPRESENTATION.reset(token)
+
+    # Values as tensors, and back.
+
+    def plain(self, x: Any) -> Any:
+        """The value of a tensor, or of one of PyTorch's symbols."""
+        if isinstance(x, TracedTensor):
+            value = value_of(x)
+            if isinstance(value, Tensor):
+                self._given[value.value] = x
+            return value
+        return self.value(x) if isinstance(x, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool) else x
+
+    def represented(self, x: Tensor) -> Any:
+        """The tensor that a value was taken from, in the region where that was made; elsewhere a new one."""
+        found = self._given.get(x.value)
+        if found is not None and found.storage.builder is tracing.current() and value_of(found) is not None:
+            value = value_of(found)
+            if isinstance(value, Tensor) and value.value is x.value:
+                return found
+        return self.wrap(x)
+
+    def wrap(self, value: Any) -> TracedTensor:
+        """A value as a tensor."""
+        t = type_of(value)
+        shape = tuple(
+            self.size(value.shape[axis]) if d is None else d
+            for axis, d in enumerate(t.shape)  # type: ignore[union-attr]
+        )
+        with _outside(), self.fake:
+            fake = torch.empty(shape, dtype=_TORCH_DTYPES[t.dtype])  # type: ignore[union-attr]
+        return TracedTensor(fake, Storage(value if isinstance(value, Tensor) else np.asarray(value)))
+
+    def size(self, value: Any) -> Any:
+        """A traced whole number as one of PyTorch's symbols."""
+        if not isinstance(value, Tensor):
+            return int(value)
+        if (number := value.builder.number(value.value)) is not None:
+            return int(number)
+        for symbol, known in self.symbols.items():
+            if isinstance(known, Tensor) and known.value is value.value:
+                return self._symint(symbol)
+        made: Any = self.shape_env.create_unbacked_symint()
+        torch._check_is_size(made)
+        self.symbols[made.node.expr] = value
+        return made
+
+    def _symint(self, symbol: Any) -> Any:
+        return self.shape_env.create_symintnode(symbol, hint=None)
+
+    def number(self, x: Any) -> Any:
+        """One of PyTorch's symbolic numbers as a value."""
+        expression = x.node.expr
+        if expression.is_number:
+            return int(expression) if isinstance(x, torch.SymInt) else float(expression)
+        return self._evaluated(expression)
+
+    def _evaluated(self, e: Any) -> Any:
+        if e in self.symbols:
+            return self.symbols[e]
+        if e.is_number:
+            return int(e) if e.is_integer else float(e)
+        parts = [self._evaluated(part) for part in e.args]
+        fn = _ARITHMETIC.get(type(e).__name__)
+        if fn is None:
+            raise unsupported(f"arithmetic of sizes: {type(e).__name__}")
+        found = parts[0]
+        for part in parts[1:]:
+            found = fn(found, part)
+        return found
+
+    def value(self, x: Any) -> Any:
+        """An argument of an operator as the table takes it."""
+        if isinstance(x, torch.Tensor):
+            return value_of(x)
+        if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.number(x)
+        return x
+
+    def _fake(self, x: Any) -> Any:
+        if isinstance(x, TracedTensor):
+            return x.fake
+        return self.fake.from_tensor(x) if isinstance(x, torch.Tensor) else x
+
+    # Operators.
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = name_of(func)
+        if func in _PRIMS:
+            return func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags and find(func) is None:
+            raise unsupported(name)
+        leaves = _pytree.arg_tree_leaves(*args, **kwargs)
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        symbolic = any(isinstance(x, torch.SymInt | torch.SymFloat) for x in leaves)
+        known = not symbolic and not any(isinstance(value_of(x), Tensor) for x in tensors)
+        if func._schema.is_mutable:
+            return self._write(func, name, args, kwargs)
+        if name == "native_batch_norm" and args[5]:
+            return self._batch_norm(args)
+        if known:
+            return self._computed(func, args, kwargs)
+        if name == "select.int" and args[0].first is not None and args[1:] == (0, 0):
+            return self.wrap(np.asarray(args[0].first))
+        return self._applied(func, name, args, kwargs)
+
+    def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The results of an operator whose operands are all known, by PyTorch."""
+        if func.is_view and isinstance(args[0], TracedTensor):
+            return self._applied(func, name_of(func), args, kwargs)
+        plain = lambda x: to_tensor(value_of(x)) if isinstance(x, TracedTensor) else x
+        with _outside():
+            found = func(*_pytree.tree_map(plain, args), **_pytree.tree_map(plain, kwargs))
+            own = lambda x: self.wrap(to_array(x).copy()) if isinstance(x, torch.Tensor) else x
+            return _pytree.tree_map(own, found)
+
+    def _applied(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        entry = find(func)
+        if entry is None:
+            decomposition = decomposition_table.get(func)
+            if decomposition is None:
+                raise unsupported(name)
+            with self:
+                return decomposition(*args, **kwargs)
+        with self.fake:
+            stated = func(*_pytree.tree_map(self._fake, args), **_pytree.tree_map(self._fake, kwargs))
+        given, named = arguments(_pytree.tree_map(self.value, list(args)), _pytree.tree_map(self.value, kwargs))
+        first = stated[0] if isinstance(stated, tuple | list) and stated else stated
+        dtype = DTYPES.get(first.dtype) if isinstance(first, torch.Tensor) else None
+        results = entry(*promoted(func, given, dtype), **named)
+        if isinstance(stated, tuple | list):
+            many = [self._result(x, y) for x, y in zip(stated, results, strict=False)]
+            if func.is_view:
+                many = [self._view(x, args, View(name, i, given, named)) for i, x in enumerate(many)]
+            return many if isinstance(stated, list) else tuple(many)
+        found = self._result(stated, results)
+        return self._view(found, args, View(name, None, given, named)) if func.is_view else found
+
+    def _result(self, fake: Any, value: Any) -> Any:
+        """A result with the dtype that PyTorch states; sizes that it does not know are those of the value."""
+        if not isinstance(fake, torch.Tensor):
+            return fake
+        value = cast(value, DTYPES[fake.dtype])
+        for axis, n in enumerate(fake.shape):
+            if isinstance(n, torch.SymInt) and n.node.expr.is_Symbol and n.node.expr not in self.symbols:
+                self.symbols[n.node.expr] = value.shape[axis]
+        if not torch.is_grad_enabled() and isinstance(value, Tensor) and value.dtype.kind in "fcV":
+            value = stop_gradient(value)
+        return TracedTensor(fake, Storage(value))
+
+    @staticmethod
+    def _view(found: Any, args: Any, view: View) -> Any:
+        """A result that shares the memory of an operand: a change of one is a change of the other."""
+        base = args[0]
+        if isinstance(base, TracedTensor) and isinstance(found, TracedTensor) and view.name != "detach":
+            value, found.views = found.storage.value, (*base.views, view)
+            found.storage = base.storage
+            found._seen = (base.storage.version, value)
+        return found
+
+    def _write(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """An operator that changes a tensor: its result by the operator that changes none."""
+        plain, overload = name.split(".")[0], func._overloadname
+        if plain == "_native_batch_norm_legit":
+            return self._batch_norm(args)
+        if plain in ("resize_", "set_", "squeeze_", "unsqueeze_", "transpose_", "t_", "as_strided_", "swapaxes_"):
+            raise unsupported(name, reason="it changes the sizes of a tensor in place")
+        out = kwargs.get("out")
+        if out is not None:
+            kwargs = {k: x for k, x in kwargs.items() if k != "out"}
+            overload = "default" if overload == "out" else overload.removesuffix("_out")
+        target = args[0] if out is None else out
+        with self:
+            if plain == "copy_":
+                found = torch.ops.aten.expand.default(torch.as_tensor(args[1]), list(target.shape))
+            elif plain == "zero_":
+                found = torch.ops.aten.zeros_like.default(target)
+            else:
+                packet = getattr(torch.ops.aten, plain.removesuffix("_") if out is None else plain)
+                found = getattr(packet, overload)(*args, **kwargs)
+        self._store(target, found, name)
+        return target
+
+    def _store(self, target: Any, found: Any, name: str) -> None:
+        """Make what was computed the numbers of a tensor, and of all that share its memory."""
+        if not isinstance(target, TracedTensor):
+            raise TracingError(
+                f"from_torch: {name} changes a tensor that was made outside of the traced function",
+                source=here(),
+                expected="in-place operators on tensors that the function makes, and on buffers of the module",
+                got=f"{target.dtype}{list(target.shape)}",
+                hint="make it a buffer (register_buffer), or an argument and a result of the function",
+            )
+        storage, value = target.storage, cast(value_of(found), DTYPES[target.dtype])
+        if storage.builder is not tracing.current():
+            raise TracingError(
+                f"from_torch: {name} changes, inside of a traced loop or branch, a tensor that was made outside of it",
+                source=here(),
+                expected="variables that the loop or branch assigns anew",
+                got=f"{target!r}, changed in place",
+                hint="write x = x + y in place of x.add_(y), and out = out.index_copy(0, i, row) for out[i] = row",
+            )
+        if tuple(target.shape) != tuple(getattr(found, "shape", ())):
+            with self:
+                value = value_of(torch.ops.aten.expand.default(found, list(target.shape)))
+                value = cast(value, DTYPES[target.dtype])
+        storage.value = written(storage.value, target.views, value, name)
+        storage.version += 1
+
+    def _batch_norm(self, args: Any) -> Any:
+        """Batch normalisation, whose running mean and variance change."""
+        found, own, scale, mean, var = batch_norm(*(self.value(x) for x in args[:8]))
+        if args[3] is not None and args[5]:
+            self._store(args[3], self.wrap(mean), "batch_norm")
+            self._store(args[4], self.wrap(var), "batch_norm")
+        return tuple(self.wrap(x) for x in (found, own, scale))
+
+
+_PRIMS = {torch.ops.prim.device.default} | {
+    getattr(torch.ops.aten, name).default for name in ("sym_size", "sym_stride") if hasattr(torch.ops.aten, name)
+} if hasattr(torch.ops.prim, "device") else set()
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+}
+
+
+class _Functions(TorchFunctionMode):
+    """PyTorch's functions as the user calls them."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        special = _SPECIAL.get(func)
+        if special is not None:
+            found = special(self.trace, *args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        whole = _WHOLE.get(func)
+        if whole is not None and any(map(_is_traced, _pytree.arg_tree_leaves(*args, **kwargs))):
+            given, named = (_pytree.tree_map(self.trace.value, x) for x in (list(args), kwargs))
+            found = TABLE[whole](*given, **named)
+            return tuple(map(self.trace.wrap, found)) if isinstance(found, tuple) else self.trace.wrap(found)
+        if any(isinstance(x, Tensor) for x in _pytree.arg_tree_leaves(*args, **kwargs)):
+            args, kwargs = (_pytree.tree_map(self._number, x) for x in (args, kwargs))
+        if func in _FACTORIES:
+            args, kwargs = (_pytree.tree_map(self._as_size, x) for x in (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _number(self, x: Any) -> Any:
+        """A number of the trace as PyTorch takes it: a whole one may be a size."""
+        if not isinstance(x, Tensor):
+            return x
+        return self.trace.size(x) if x.dtype.kind in "iu" and not x.ndim else self.trace.wrap(x)
+
+    def _as_size(self, x: Any) -> Any:
+        if isinstance(x, TracedTensor) and x.dtype in (torch.int64, torch.int32) and not x.dim():
+            return self.trace.size(value_of(x))
+        return x
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, TracedTensor) and isinstance(value_of(x), Tensor)
+
+
+def _item(trace: Trace, x: Any) -> Any:
+    """The number of a tensor: a traced one stands for a Python number."""
+    value = value_of(x)
+    if not isinstance(value, Tensor):
+        return value.item()
+    from ctrlgrad.frontend.functions import FUNCTIONS
+
+    scalar = FUNCTIONS["reshape"](value, ())
+    return Tensor(scalar.builder, scalar.value, weak=True)
+
+
+def _refused(what: str) -> Callable[..., Any]:
+    def refuse(trace: Trace, x: Any, *more: Any, **named: Any) -> Any:
+        value = value_of(x)
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        return getattr(value, what)(*more)
+
+    return refuse
+
+
+def _has_traced_key(key: Any) -> bool:
+    parts = key if isinstance(key, tuple) else (key,)
+    return any(
+        isinstance(k, Tensor) or (isinstance(k, TracedTensor) and not k.dim() and k.dtype != torch.bool and _is_traced(k))
+        or (isinstance(k, slice) and any(isinstance(b, Tensor | TracedTensor) for b in (k.start, k.stop, k.step)))
+        for k in parts
+    )
+
+
+def _plain_key(trace: Trace, key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(_plain_key(trace, k) for k in key)
+    if isinstance(key, slice):
+        return slice(*(_plain_key(trace, b) for b in (key.start, key.stop, key.step)))
+    return trace.value(key)
+
+
+def _getitem(trace: Trace, x: Any, key: Any) -> Any:
+    """An element at a place that is traced."""
+    if not _has_traced_key(key):
+        return NotImplemented
+    value = value_of(x)
+    if not isinstance(value, Tensor):
+        value = TABLE["alias"](value)
+    import ctrlgrad.numpy as cnp
+
+    return trace.wrap(cnp.asarray(value)[_plain_key(trace, key)] if isinstance(value, Tensor) else _rows(value, trace, key))
+
+
+def _rows(value: np.ndarray, trace: Trace, key: Any) -> Any:
+    from ctrlgrad.frontend.functions import FUNCTIONS
+
+    return FUNCTIONS["getitem"](value, _plain_key(trace, key))
+
+
+def _setitem(trace: Trace, x: Any, key: Any, new: Any) -> Any:
+    if not _has_traced_key(key):
+        return NotImplemented
+    import ctrlgrad.numpy as cnp
+
+    found = cnp.at(value_of(x))[_plain_key(trace, key)].set(trace.value(new))
+    trace._store(x, trace.wrap(found), "item assignment")
+    return None
+
+
+def _pack(trace: Trace, x: Any, lengths: Any, batch_first: bool) -> Any:
+    if not _is_traced(x) and not _is_traced(lengths):
+        return NotImplemented
+    data, counts = TABLE["_pack_padded_sequence"](value_of(x), value_of(lengths), batch_first)
+    data, counts = trace.wrap(data), trace.wrap(counts)
+    counts.first = x.shape[0 if batch_first else 1]
+    return data, counts
+
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.item: _item,
+    torch.Tensor.__bool__: _refused("__bool__"),
+    torch.Tensor.__int__: _refused("__int__"),
+    torch.Tensor.__float__: _refused("__float__"),
+    torch.Tensor.__index__: _refused("__index__"),
+    torch.Tensor.tolist: _refused("tolist"),
+    torch.Tensor.numpy: _refused("__array__"),
+    torch.Tensor.__array__: _refused("__array__"),
+    torch.Tensor.__getitem__: _getitem,
+    torch.Tensor.__setitem__: _setitem,
+    torch._C._VariableFunctions._pack_padded_sequence: _pack,
+}
+_VF = torch._C._VariableFunctions
+# Functions that PyTorch would take apart before the table sees them.
+_WHOLE: dict[Any, str] = {
+    **{getattr(_VF, name): name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")},
+    **{getattr(_VF, name): name for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "ctc_loss")},
+    torch._C._nn.linear: "linear",
+    torch._C._nn.scaled_dot_product_attention: "scaled_dot_product_attention",
+}
+_FACTORIES = {torch.zeros, torch.ones, torch.full, torch.empty, torch.arange, torch.eye}
