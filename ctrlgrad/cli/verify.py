@@ -24,8 +24,8 @@ from ctrlgrad.cli.errors import BAD_INPUT, FAILED, print_error
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.files import open_file
-from ctrlgrad.verify.check import JUDGES, MODES, advice, compare
-from ctrlgrad.verify.report import GradientReport, Row
+from ctrlgrad.verify.check import JUDGES, MODES, compare
+from ctrlgrad.verify.report import GradientReport, Row, advice
 
 # Nothing is cut where no terminal limits the width.
 _UNLIMITED = 400

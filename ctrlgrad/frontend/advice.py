@@ -165,12 +165,14 @@ def no_such_name(module: str, name: str, names: Mapping[str, Any]) -> AttributeE
     return MissingAttributeError(missing, source=here(), hint=hint)
 
 
-def instead_of_bool() -> str:
-    """Advice in place of Python's decision on a traced tensor."""
+def instead_of_bool(argument: str = "") -> str:
+    """Advice in place of Python's decision on a traced tensor; `argument` may be meant as a flag of Python's."""
     decisions = (
         "use ctrlgrad.cond for `if`, ctrlgrad.while_loop for `while`, numpy.where to choose elementwise,\n"
         "numpy.logical_and / logical_or / logical_not for `and` / `or` / `not`; "
     )
+    if argument.isidentifier():
+        decisions += f"for a flag that Python decides on,\nctrlgrad.function(static_argnames={argument!r}); "
     if in_converted_code():
         return (
             f"{decisions}autograph leaves\n"

@@ -141,14 +141,8 @@ class Tensor:
             return bool(number)
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
-            instead_of_bool() + self._as_flag(),
+            instead_of_bool(self.value.hint if self.value in self.builder.inputs and self.dtype.kind in "bi" else ""),
         )
-
-    def _as_flag(self) -> str:
-        """Advice of an argument that may be meant as a flag of Python's."""
-        if self.value not in self.builder.inputs or self.dtype.kind not in "bi" or not (self.value.hint or "").isidentifier():
-            return ""
-        return f";\nof a flag that Python decides on, ctrlgrad.function(static_argnames={self.value.hint!r})"
 
     def __hash__(self) -> int:
         raise self._concrete(

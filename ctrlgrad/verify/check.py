@@ -17,7 +17,7 @@ from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
 from ctrlgrad.gradients.forward import NoForwardRuleError
 from ctrlgrad.ir import Graph
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
-from ctrlgrad.verify.report import GradientReport, Row
+from ctrlgrad.verify.report import GradientReport, Row, advice
 from ctrlgrad.verify.subject import (
     Arrays,
     Function,
@@ -91,19 +91,6 @@ def check_grads(
     if not report.ok:
         raise GradientMismatch(f"check_grads: {report.summary}\n{report}", hint="\n".join(advice(report)))
     return report
-
-
-def advice(report: GradientReport) -> tuple[str, str]:
-    """What to do about a report that is not `ok`."""
-    if report.failures:
-        return (
-            "a jump near the arguments misleads finite differences: try other arguments, or JAX alone;",
-            "if JAX disagrees too, the derivative is wrong, and the wrong line with the lowest order is where to begin",
-        )
-    return (
-        "at these arguments the judges have nothing to say, so nothing is known about the derivatives:",
-        "try arguments away from where a trip count, a branch or the domain ends, or the other judge",
-    )
 
 
 def compare(

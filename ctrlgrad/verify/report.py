@@ -111,3 +111,16 @@ class GradientReport:
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         )
+
+
+def advice(report: GradientReport) -> tuple[str, str]:
+    """What to do about a report that is not `ok`."""
+    if report.failures:
+        return (
+            "a jump near the arguments misleads finite differences: try other arguments, or JAX alone;",
+            "if JAX disagrees too, the derivative is wrong, and the wrong line with the lowest order is where to begin",
+        )
+    return (
+        "at these arguments the judges have nothing to say, so nothing is known about the derivatives:",
+        "try arguments away from where a trip count, a branch or the domain ends, or the other judge",
+    )
