@@ -195,6 +195,9 @@ def _scalar(x: Any, dtype: Any = None) -> Any:
 
 
 TABLE |= {
+    "sym_size": lambda x, dim: x.shape[dim],
+    "sym_numel": lambda x: x.size,
+    "_local_scalar_dense": lambda x: x,
     "view_copy": reshape,
     "permute": lambda x, dims: cnp.transpose(x, axes_of(x, dims)) if x.ndim else x,
     "permute_copy": lambda x, dims: cnp.transpose(x, axes_of(x, dims)) if x.ndim else x,
