@@ -127,6 +127,7 @@ def _job(request: Request, ranks: Ranks, stack: ExitStack) -> tuple[Job, Setting
         out = stack.enter_context(folder.held(request.out, request.resume))
         if request.resume:
             saved = checkpoint.read(out / CHECKPOINT)
+            assert isinstance(saved.identity.settings, Settings)
             settings = saved.identity.settings.continued(_given(request))
         texts = []
         for given, kept in ((request.text, "text"), (request.validation, "validation_text")):

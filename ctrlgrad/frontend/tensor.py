@@ -139,9 +139,10 @@ class Tensor:
     def __bool__(self) -> bool:
         if (number := self.builder.number(self.value)) is not None:
             return bool(number)
+        is_flag = self.value in self.builder.inputs and self.dtype.kind in "bi"
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
-            instead_of_bool(self.value.hint if self.value in self.builder.inputs and self.dtype.kind in "bi" else ""),
+            instead_of_bool((self.value.hint or "") if is_flag else ""),
         )
 
     def __hash__(self) -> int:

@@ -102,7 +102,10 @@ def ctc_loss(logits: Any, targets: Any, frames: Any, lengths: Any, blank: int = 
             got=str(blank),
             hint="the blank is one of the classes",
         )
-    one = lambda *each: _ctc_loss(*each, blank)
+
+    def one(logits: Any, targets: Any, frames: Any, length: Any) -> Any:
+        return _ctc_loss(logits, targets, frames, length, blank)
+
     return (one if logits.ndim == 2 else vmap(one))(logits, targets, cnp.asarray(frames), cnp.asarray(lengths))
 
 

@@ -274,7 +274,9 @@ def _scaled_by_root(
         after = {"nu": tree.map(_moment(decay, 2), grads, state.nu)}
         if is_centered:
             after["mu"] = tree.map(_moment(decay, 1), grads, state.mu)
-        free = lambda x: number(factor, x) * x if bias_correction else x
+
+        def free(x: Any) -> Any:
+            return number(factor, x) * x if bias_correction else x
 
         def scaled(g: Any, v: Any, m: Any = None) -> Any:
             square = free(v) if m is None else free(v) - free(m) * free(m)

@@ -79,7 +79,7 @@ def piecewise_constant_schedule(
         )
 
     def schedule(count: Any) -> Any:
-        value = init_value
+        value: Any = init_value
         for threshold, scale in scales:
             value = np.where(count < threshold, value, scale * value)
         return _plain(value[()] if isinstance(value, np.ndarray) else value)
@@ -150,7 +150,7 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
 
     def schedule(count: Any) -> Any:
         if not isinstance(count, Tensor):
-            past = sum(count >= boundary for boundary in boundaries)
+            past = len([boundary for boundary in boundaries if count >= boundary])
             return schedules[past](count - boundaries[past - 1] if past else count)
         value = schedules[0](count)
         for boundary, following in zip(boundaries, schedules[1:], strict=True):

@@ -70,7 +70,8 @@ def count_of(state: Any) -> Any:
 
 def _next(count: Any) -> Any:
     if isinstance(count, Tensor):
-        return count + np.int32(1)
+        following: Tensor = count + np.int32(1)  # type: ignore[operator]
+        return following
     return np.asarray(min(count + 1, np.iinfo(np.int32).max), np.int32)
 
 

@@ -177,7 +177,7 @@ def read(path: Path) -> Saved:
         # The library's loader for NumPy knows no bfloat16.
         tensors = {
             name: np.frombuffer(raw["data"], _DTYPES[raw["dtype"]]).reshape(raw["shape"])
-            for name, raw in deserialize(data)
+            for name, raw in deserialize(data)  # type: ignore[no-untyped-call]
         }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, str(error)) from None

@@ -140,7 +140,7 @@ class Trainer:
         self.out = None if out is None else Path(out)
         self.callbacks = tuple(callbacks)
         self.resume = resume
-        self._options = {
+        self._options: dict[str, Any] = {
             "steps": steps,
             "log_interval": log_interval,
             "validation_interval": validation_interval,

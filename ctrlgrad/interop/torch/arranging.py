@@ -90,7 +90,8 @@ def _split_with_sizes(x: Any, sizes: Sequence[Any], dim: int = 0) -> list[Any]:
 @entry("split", "split_copy")
 def _split(x: Any, size: Any, dim: int = 0) -> list[Any]:
     if isinstance(size, Sequence):
-        return _split_with_sizes(x, size, dim)
+        parts: list[Any] = _split_with_sizes(x, size, dim)
+        return parts
     n = x.shape[axis_of(x, dim)]
     return [_slice(x, dim, i, min(i + size, n)) for i in range(0, max(n, 1), size)]
 

@@ -41,9 +41,10 @@ class DropIn(torch.nn.Module):
     def train(self, mode: bool = True) -> DropIn:
         """Set the module itself to training too."""
         self._of.module.train(mode)
-        return super().train(mode)
+        super().train(mode)
+        return self
 
-    @torch.compiler.disable  # type: ignore[misc, unused-ignore]
+    @torch.compiler.disable  # type: ignore[misc, untyped-decorator, unused-ignore]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         module = self._of.module
         buffers = dict(module.named_buffers())

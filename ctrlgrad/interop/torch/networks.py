@@ -354,8 +354,13 @@ def ctc(
     before = cnp.concatenate([cnp.full((batch, 2), blank, labels.dtype), labels[:, :-2]], 1) if most else labels
     # A label may follow its last one but one where that is another one.
     may_skip = (labels != blank) & (labels != before)
-    shifted = lambda a, k: cnp.concatenate([cnp.full((batch, k), never), a[:, :-k]], 1) if k < states else a + never
-    scores = lambda row: cnp.take_along_axis(row, labels, axis=1)
+
+    def shifted(a: Any, k: int) -> Any:
+        return cnp.concatenate([cnp.full((batch, k), never), a[:, :-k]], 1) if k < states else a + never
+
+    def scores(row: Any) -> Any:
+        return cnp.take_along_axis(row, labels, axis=1)
+
     begin = cnp.where(np.arange(states) < 2, scores(log_probs[0]), never)
 
     def step(alpha: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -387,7 +392,10 @@ def _ctc_loss(
     zero_infinity: bool = False,
 ) -> Any:
     if log_probs.ndim == 2:
-        one = lambda x: x[None] if hasattr(x, "ndim") and not x.ndim else x
+
+        def one(x: Any) -> Any:
+            return x[None] if hasattr(x, "ndim") and not x.ndim else x
+
         log_probs, targets = log_probs[:, None], targets[None] if targets.ndim == 1 else targets
         found = _ctc_loss(log_probs, targets, one(input_lengths), one(target_lengths), blank, reduction, zero_infinity)
         return found if reduction else found[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -159,7 +159,7 @@ HIGHER: dict[str, Callable[..., Any]] = {
 }
 
 
-def inputs_of(program: Any, params: dict[str, Any], args: Any) -> list[Any]:
+def inputs_of(program: Any, params: Mapping[str, Any], args: Any) -> list[Any]:
     """The inputs of a captured program's graph: its parameters, buffers and constants, and the arguments."""
     specs = program.graph_signature.input_specs
     given = iter(_pytree.tree_leaves(args))

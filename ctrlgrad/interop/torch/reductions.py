@@ -46,7 +46,7 @@ def _var(x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False)
     elif isinstance(correction, bool):
         correction = int(correction)
     axes = axes_of(x, dim)
-    count = 1
+    count: Any = 1
     for axis in axes:
         count = count * x.shape[axis] if x.ndim else 1
     off = x - cnp.mean(x, axes, keepdims=True)

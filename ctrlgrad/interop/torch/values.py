@@ -75,7 +75,8 @@ class TracedTensor(torch.Tensor):
         return self._seen[1]
 
     def __deepcopy__(self, memo: Any) -> TracedTensor:
-        return self.clone()  # type: ignore[return-value]
+        copy: Any = self.clone()
+        return copy  # type: ignore[no-any-return]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"TracedTensor({type_of(value_of(self))})"
