@@ -154,7 +154,8 @@ def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> 
             return schedules[past](count - boundaries[past - 1] if past else count)
         value = schedules[0](count)
         for boundary, following in zip(boundaries, schedules[1:], strict=True):
-            value = np.where(count < boundary, value, following(count - boundary))
+            since: Any = count - boundary  # type: ignore[operator]
+            value = np.where(since < 0, value, following(since))
         return value
 
     return schedule
