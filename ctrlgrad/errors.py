@@ -93,6 +93,10 @@ class DifferentiationError(CtrlgradError, TypeError):
     """A derivative was asked for that does not exist."""
 
 
+class NoForwardRuleError(DifferentiationError):
+    """Forward mode met a function that has a reverse rule only."""
+
+
 class ExecutionError(CtrlgradError, RuntimeError):
     """An operation failed while a graph was running."""
 

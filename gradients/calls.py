@@ -293,7 +293,8 @@ def _returned(call: Call, push: Answer) -> list[Node]:
         if made in place or not any(made in node.results for node in builder.nodes):
             made = builder.emit("barrier", [made])
         place[made] = result
-    return [replace(node, results=tuple(place.get(v, v) for v in node.results)) for node in builder.nodes]
+    known = lambda values: tuple(place.get(v, v) for v in values)
+    return [replace(node, operands=known(node.operands), results=known(node.results)) for node in builder.nodes]
 
 
 def _not_linear(call: Call) -> DifferentiationError:

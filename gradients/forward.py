@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from ctrlgrad.errors import DifferentiationError
+from ctrlgrad.errors import NoForwardRuleError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, expanded, refuse_captures, rows_call
@@ -38,10 +38,6 @@ from ctrlgrad.ir.control import Capture, Carry, emit_branch, emit_call
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 from ctrlgrad.records import record
 from ctrlgrad.stacks.lengths import known_length
-
-
-class NoForwardRuleError(DifferentiationError):
-    """Forward mode met a function that has a reverse rule only."""
 
 
 @record

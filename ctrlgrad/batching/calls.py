@@ -111,12 +111,14 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
 def _gradient(batcher: Batcher, call: Call) -> Sequence[Lane]:
     """The gradient of the batched function: rows do not depend on each other, so that of one is that of all. It has
     stacks of rows that all push at once, where batching its loops would give each row a stack of its own."""
-    builder, rows, captures = Builder(batcher.builder, call.primal.name), batcher.rows, len(call.captures)
-    operands: list[Value] = []
+    builder, rows = Builder(batcher.builder, call.primal.name), batcher.rows
+    captured: list[Value] = []
+    arguments: list[Value] = []
     lanes: dict[Value, Lane] = {}
-    for place, (v, operand) in enumerate(zip(call.primal.inputs, call.operands, strict=True)):
-        kind = ROWS if place - captures in call.rule.wrt else kind_of(batcher.lanes[operand])
-        operands += leaving(batcher, batcher.lanes[operand], kind, v.type, None)
+    for place, (v, operand) in enumerate(zip(call.primal.inputs, call.operands, strict=True), -len(call.captures)):
+        kind = ROWS if place in call.rule.wrt else kind_of(batcher.lanes[operand])
+        given = captured if place < 0 else arguments
+        given += leaving(batcher, batcher.lanes[operand], kind, v.type, None)
         lanes[v] = entering(builder, rows, kind, v.type, v.hint, None)
     inner = Batcher(builder, rows, lanes)
     produced = inner.run(call.primal)
@@ -124,9 +126,9 @@ def _gradient(batcher: Batcher, call: Call) -> Sequence[Lane]:
         [builder.finish(inner.seen(x, v.tensor).value for x, v in zip(produced, call.primal.outputs, strict=True))]
     )
     (primal,) = closed.regions
-    count = captures + len(closed.captures)
-    regions = Closed((*closed.captures, *operands[:captures]), (call.rule.graph(primal, count), primal))
-    results = emit_call(batcher.builder, call.kind, regions, operands[captures:], rule=call.rule, source=call.source)
+    captured = [*closed.captures, *captured]
+    regions = Closed(tuple(captured), (call.rule.graph(primal, len(captured)), primal))
+    results = emit_call(batcher.builder, call.kind, regions, arguments, rule=call.rule, source=call.source)
     return [Batched(batcher.builder, v) for v in results]
 
 

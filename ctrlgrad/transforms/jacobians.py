@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.errors import NoForwardRuleError
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tracer import set_aside
 from ctrlgrad.function import Function
-from ctrlgrad.gradients.forward import NoForwardRuleError
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp

@@ -13,8 +13,7 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
-from ctrlgrad.gradients.forward import NoForwardRuleError
+from ctrlgrad.errors import ExecutionError, GradientMismatch, NoForwardRuleError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.report import GradientReport, Row, advice

@@ -63,7 +63,8 @@ class ResidencyIndex:
         return list(self._chunks.values())
 
     def put_uncopied(self, chunk: ChunkRecord, nbytes: int) -> None:
-        """A chunk waits for copies of so many bytes; 0: it waits for none."""
+        """A chunk waits for copies of so many bytes; 0: it waits for none. One that holds nothing does not wait."""
+        nbytes = nbytes if chunk.number in self._chunks else 0
         self.uncopied_bytes += nbytes - self._uncopied_by_chunk.pop(chunk.number, 0)
         self._uncopied.put(chunk.number, nbytes > 0)
         if nbytes:

@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "while_loop of a generator": (
         lambda: cg.while_loop(lambda c: c < 3, _yields, 0),
-        ("while_loop: the body's result", "got: generator", "`yield`"),
+        ("while_loop: the body's result", ", generator", "`yield`"),
     ),
     "scan with a function of one parameter": (
         lambda: cg.scan(lambda c: (c, c), 0.0, X),
@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         ("foldl: the body's result differs", "f64[2]"),
     ),
     "foldr with a list": (lambda: cg.foldr([1.0], X, 0.0), ("foldr: f is not a function", "got: list")),
-    "cond of an object": (lambda: cg.cond(True, object, object), ("cond: the result of false_fun", "got: object")),
+    "cond of an object": (lambda: cg.cond(True, object, object), ("cond: the result of false_fun", ", object")),
     "a TensorArray written at a float": (lambda: _array().write(0.5, 1.0), ("TensorArray.write: the index", "f64[]")),
     "a TensorArray read at an array": (lambda: _array().read(X.astype(int)), ("TensorArray.read: the index", "i64[3]")),
     "a dataclass in a carry": (

@@ -107,7 +107,7 @@ def test_words_of_stacks_are_near_only_where_loops_use_them() -> None:
     for name, fn in (("branch", branch), ("loop", loop)):
         plan = plan_of(cg.grad(fn), np.linspace(0.0, 1.0, 16))
         assert () in plan.rows.values()
-        kept[name] = len(PlanWriter(plan, 32).words_of_numbers())
+        kept[name] = len(PlanWriter(plan, 32).words_of_numbers(plan.body.steps))
     assert kept["branch"] == 0 < kept["loop"]
 
 

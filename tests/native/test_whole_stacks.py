@@ -28,7 +28,8 @@ def stack(length: int, *missing: int, parts: int = 1) -> tuple[BlockStack, list]
         return from_rows(F64, (2,), rows), rows
     made = BlockStack(F64, (2,))
     for part in np.array_split(np.arange(length), parts):
-        made.blocks += from_rows(F64, (2,), [rows[k] for k in part]).blocks
+        for block in from_rows(F64, (2,), [rows[k] for k in part]).blocks:
+            made.add(block)
     return made, rows
 
 

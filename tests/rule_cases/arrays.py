@@ -37,7 +37,7 @@ CASES: dict[str, Case] = {
     "unique": Case(lambda x: cnp.unique_values(cnp.concat([x, x])) ** 2, (V,), DIFFERENCES),
     "mask": Case(lambda x: x[x > 0] ** 2, (A,), DIFFERENCES),
     "mask replaced": Case(lambda x: x.at[x > 0].set(x[x > 0] ** 2), (A,), DIFFERENCES),
-    "mask set": Case(lambda x: x.at[x > 0].set(x[0, 0] ** 2), (A,)),
+    "mask set": Case(lambda x: x.at[x > 0].set(x[0, 0] ** 2), (A,), DIFFERENCES),
     "where positions": Case(lambda x: x[cnp.nonzero(x > 0)] ** 2, (A,), DIFFERENCES),
     "repeat by counts": Case(lambda x: cnp.repeat(x**2, (x > 0) + 1, axis=0), (V,)),
     "reshape": Case(lambda x: (x * x).reshape(2, -1), (A,)),
