@@ -73,6 +73,7 @@ _LAZY = {
     "interop": ("ctrlgrad.interop", None),
     "lax": ("ctrlgrad.lax", None),
     "nn": ("ctrlgrad.nn", None),
+    "train": ("ctrlgrad.train", None),
     "optim": ("ctrlgrad.optim", None),
     "random": ("ctrlgrad.random", None),
     "scipy": ("ctrlgrad.scipy", None),

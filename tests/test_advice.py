@@ -21,8 +21,9 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"(?<![\w.])(?:cg|ctrlgrad)(?:\.\w+)+\(")
 # What stands for `...` on a page, by the call.
 LEFT_OUT = {"cg.jvp": "(x,), (x,)"}
-# Run by other tests, with what they take: a file of a model, a module of PyTorch, a terminal.
+# Run by other tests, with what they take: a file of a model, a run, a module of PyTorch, a terminal.
 ELSEWHERE = {"cg.from_onnx", "cg.from_torch", "cg.to_torch", "cg.debug.breakpoint"}
+ELSEWHERE |= {"ctrlgrad.train.load", "ctrlgrad.train.to_torch"}
 # What holds for a block.
 BLOCKS = {"cg.options", "cg.device", "cg.memory.profile", "ctrlgrad.memory.budget"}
 
@@ -51,6 +52,11 @@ def names() -> dict[str, Any]:
         "x": np.linspace(0.1, 1.0, 3),
         "xs": np.ones((2, 3)),
         "values": np.ones(3),
+        "inputs": 3,
+        "hidden": 4,
+        "lengths": np.array(2),
+        "params": cg.nn.LSTM(3, 4).init(cg.random.key(0)),
+        "updates": cg.nn.LSTM(3, 4).init(cg.random.key(0)),
         "rate": 0.1,
         "key": cg.random.key(1),
         "carry": (0, 1.0),
@@ -70,7 +76,7 @@ def test_advice_on_a_page_is_run(page: str, code: str) -> None:
     assert called is not None
     code = code.replace("...", LEFT_OUT.get(called[0][:-1], "..."))
     if called[0][:-1] not in BLOCKS:
-        eval(code, given)
+        exec(code, given)
         return
     # Around the gradient of a loop, on the processor.
     exec(f"with {code.removeprefix('with ').rstrip(':')}:\n    result = cg.grad(f)(x)", given)

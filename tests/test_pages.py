@@ -54,8 +54,9 @@ def examples(path: Path) -> doctest.DocTest:
 
 @pytest.mark.parametrize("path", [p for p in PAGES if ">>> " in p.read_text()], ids=identified)
 def test_a_page_prints_what_it_says(path: Path, update_golden: bool) -> None:
-    if "import torch" in path.read_text():
-        pytest.importorskip("torch")
+    for needed in ("torch", "optax"):
+        if re.search(rf"import .*\b{needed}\b|from {needed} import", path.read_text()):
+            pytest.importorskip(needed)
     runner = Runner()
     # Whatever a test before this one has said to JAX.
     with jax.enable_x64(False):

@@ -70,7 +70,7 @@ def _push(node: Node, sizes: Sizes | None, s: BoundedStack, value: Any) -> Bound
 
 def _pop(node: Node, sizes: Sizes | None, s: BoundedStack, *dims: Any) -> tuple[BoundedStack, Any]:
     last = s.length - 1
-    return BoundedStack(s.buffer.at[last].set(0), last), s.buffer[last]
+    return BoundedStack(s.buffer.at[last].set(jnp.zeros((), s.buffer.dtype)), last), s.buffer[last]
 
 
 def _write(node: Node, sizes: Sizes | None, s: BoundedStack, index: Any, value: Any) -> BoundedStack:

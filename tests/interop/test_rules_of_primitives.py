@@ -369,11 +369,11 @@ def test_a_compiled_pallas_kernel_is_refused_by_name() -> None:
         cg.from_jax(kernel, x64=False)(X.astype(np.float32))
 
 
-SPARSE = sparse.BCOO.fromdense(DENSE.astype(np.float32))
+SCALED = sparse.BCOO.fromdense(DENSE.astype(np.float32))
 
 
 def _product_of_sparse(x: Any) -> Any:
-    return (sparse.BCOO((x[0] * SPARSE.data, SPARSE.indices), shape=SPARSE.shape) @ SPARSE).data.sum()
+    return (sparse.BCOO((x[0] * SCALED.data, SCALED.indices), shape=SCALED.shape) @ SCALED).data.sum()
 
 
 @jax.custom_jvp

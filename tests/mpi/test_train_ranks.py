@@ -105,7 +105,7 @@ def test_three_ranks_train_as_one_process_does(mpirun, options, alone, tmp_path)
     assert ended.code == 0, ended.stderr
     assert ended.stderr == ""
     assert ended.stdout.count("over 3 ranks") == 1 and ended.stdout.count("Lines that the model writes") == 1
-    names = ["checkpoint.safetensors", "loss.png", "metrics.jsonl", "summary.json"]
+    names = ["best.safetensors", "checkpoint.safetensors", "loss.png", "metrics.jsonl", "summary.json"]
     assert sorted(p.name for p in (tmp_path / "three").iterdir()) == names
     assert_same_within_rounding(alone("one"), tmp_path / "three")
 
