@@ -288,13 +288,19 @@ def _returned(call: Call, push: Answer) -> list[Node]:
         copy_node(builder, node, copies)
     # The values that the rest of the graph reads.
     place = dict[Value, Value]()
+
+    def renamed(value: Value) -> Value:
+        return place.get(value, value)
+
     for result, output in zip(call.results, outputs, strict=True):
         made = copies[output]
         if made in place or not any(made in node.results for node in builder.nodes):
             made = builder.emit("barrier", [made])
         place[made] = result
-    known = lambda values: tuple(place.get(v, v) for v in values)
-    return [replace(node, operands=known(node.operands), results=known(node.results)) for node in builder.nodes]
+    return [
+        replace(node, operands=tuple(map(renamed, node.operands)), results=tuple(map(renamed, node.results)))
+        for node in builder.nodes
+    ]
 
 
 def _not_linear(call: Call) -> DifferentiationError:
