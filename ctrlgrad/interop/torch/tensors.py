@@ -65,8 +65,9 @@ def to_array(x: torch.Tensor) -> np.ndarray:
 
 
 def to_tensor(x: np.ndarray) -> torch.Tensor:
-    """The array's own memory as a tensor."""
+    """The array's own memory as a tensor; a copy of one that may not be written to, since a tensor may."""
     x = np.asarray(x)
+    x = x if x.flags.writeable else x.copy()
     return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == BFLOAT16 else torch.from_numpy(x)
 
 
