@@ -178,7 +178,7 @@ def index() -> Iterator[str]:
     )
     yield "\n".join(f"- [{name}]({name}.md): {len(members(module))} names" for name, module in modules())
     inside = [name for name, _ in modules()]
-    further = ["../operations", "../jax_names", "../jax_primitives", "../onnx_operators"]
+    further = ["../operations", "../jax_names", "../jax_primitives", "../onnx_operators", "../torch_operators"]
     yield "\n".join(["```{toctree}", ":hidden:", "", *inside, *further, "```"])
 
 
