@@ -144,7 +144,7 @@ def read_from(source: Source | None) -> Iterator[None]:
 
 
 def is_users_frame(frame: FrameType) -> bool:
-    """Whether a frame runs neither the library's code nor that of what stands between it and the user's."""
+    """Return true if a frame runs the user's code: neither the library's, nor that of libraries between the two."""
     file = frame.f_code.co_filename
     # A method that `dataclasses` writes for a class of the library has no file.
     is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")

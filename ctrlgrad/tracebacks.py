@@ -33,7 +33,7 @@ def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _is_raised_by_user(error: BaseException) -> bool:
-    """Whether the innermost frame is the user's."""
+    """Return true if the innermost frame runs the user's code."""
     *_, last = _parts(error.__traceback__) if error.__traceback__ is not None else (None,)
     return last is None or is_users_frame(last.tb_frame)
 

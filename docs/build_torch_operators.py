@@ -30,7 +30,7 @@ def core() -> dict[str, Any]:
 
 
 def state(name: str, op: Any) -> str:
-    """What becomes of an operator."""
+    """State of an operator: read, decomposed or refused."""
     plain = name.split(".")[0]
     reason = REFUSED.get(name) or REFUSED.get(plain)
     if reason is not None:

@@ -267,7 +267,7 @@ def _custom_jvp(adjoint: Adjoint, node: Node, call: Call, seeded: list[int]) -> 
 
 
 def _returned(call: Call, push: Answer) -> list[Node]:
-    """What makes the results of a call as its forward rule returns them, and none of their tangents.
+    """Nodes that compute the results of a call as its forward rule returns them, without the tangents.
 
     JAX differentiates these results: the second derivative of a rule that is not exact depends on them.
     """

@@ -1,4 +1,4 @@
-"""What a traced tensor means as a condition, and how it stands in a program of another library."""
+"""Traced tensors as conditions, and their representation in a program of another library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Representation(Protocol):
         """An object that stands for a value in the region that is being traced."""
 
     def stands(self, x: Any, value: Any) -> bool:
-        """Whether an object still stands for a value, in the region that is being traced."""
+        """Return true if an object still represents a value in the region that is being traced."""
 
 
 # Set while a program of another library is traced.

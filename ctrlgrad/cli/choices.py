@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values print as plain text everywhere
-    """What layers there are; a test holds it true to `ctrlgrad.train.layers`."""
+    """Kinds of layers; a test compares them with `ctrlgrad.train.layers`."""
 
     lstm = "lstm"
     gru = "gru"
@@ -50,7 +50,7 @@ class PrecisionName(str, Enum):  # noqa: UP042  as above
 
 
 class EngineName(str, Enum):  # noqa: UP042  as above
-    """What runs the training step; a test holds it true to `ctrlgrad.train.settings`."""
+    """Engines of the training step; a test compares them with `ctrlgrad.train.settings`."""
 
     auto = "auto"
     dataflow = "dataflow"

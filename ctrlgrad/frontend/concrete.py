@@ -78,7 +78,7 @@ class Array(np.ndarray):
 
 
 def _is_users() -> bool:
-    """Whether the user's code does what this is asked in, and not a function of NumPy's on an array of its own."""
+    """Return true if the user's code called the method that asks, and no function of NumPy on an array of its own."""
     return user_frame() is sys._getframe(2)
 
 

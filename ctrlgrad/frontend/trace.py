@@ -47,7 +47,7 @@ class Mapped(Builder):
 
 
 def is_mapped(builder: Builder | None) -> bool:
-    """Whether what is recorded there will be mapped."""
+    """Return true if the nodes of a builder will be batched by `vmap`."""
     return builder is not None and (isinstance(builder, Mapped) or is_mapped(builder.parent))
 
 

@@ -106,12 +106,12 @@ def _updates(item: object, names: tuple[tuple[str, Any], ...]) -> Iterator[tuple
 
 
 def binds(step: Step) -> list[Value]:
-    """What a step defines for the blocks inside it."""
+    """Values that a step defines for the blocks inside it."""
     return _collect(step, "Binds") if ROLES[step.__class__]["Runs"] else []
 
 
 def yields(step: Step) -> list[Value]:
-    """What the blocks inside a step end with."""
+    """Values that the blocks inside a step end with."""
     return _collect(step, "Yields") if ROLES[step.__class__]["Runs"] else []
 
 

@@ -297,7 +297,7 @@ class _Fusion:
         return Block(tuple(steps))
 
     def is_needed(self, array: Array, block: Block, ahead: Step | None) -> bool:
-        """Whether a step of a block or a later one needs an array; without a step, whether one after the block does."""
+        """Return true if this step or a later one reads an array; without a step, if one after the block does."""
         if ahead is None:
             return array in self.live.after[block.steps[-1]]
         return array in self.live.after[ahead] or array in self.live.reads[ahead]

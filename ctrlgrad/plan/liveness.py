@@ -1,4 +1,4 @@
-"""Which arrays and stacks are still needed after each step of a plan.
+"""Live ranges: arrays and stacks that are still read after each step of a plan.
 
 A block has the last reader of each value that it reads or gives. Sets of all live values, one for each step, would take
 memory and time with the square of a long program.
@@ -20,7 +20,7 @@ def kept(values: Iterable[object]) -> Live:
 
 
 class _Ends:
-    """Where the values of a block are live: first and last position; `at_end` are live after the block as well."""
+    """Live ranges of the values of a block: first and last position; `at_end` are live after the block as well."""
 
     def __init__(self, at_end: Live, around: After | None) -> None:
         self.at_end, self.around = at_end, around

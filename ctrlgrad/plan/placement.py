@@ -288,7 +288,7 @@ class _Placement:
         return found
 
     def reserve(self, buffers: Iterable[int]) -> set[int]:
-        """Those of some buffers that were not reserved."""
+        """Reserve buffers; return the ones that were not reserved before."""
         added = set(buffers) - self.reserved
         self.reserved |= added
         return added

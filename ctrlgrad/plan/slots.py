@@ -95,7 +95,7 @@ class Slots:
         return self.is_still(block, position, step.result, self.plan.handles[step.stack])
 
     def _is_touched(self, block: Block, start: int, end: int, handle: int) -> bool:
-        """Whether steps of a block use the stack of a handle, put another one there, or make a row in its slot."""
+        """Return true if a block uses the stack of a handle, puts another one there, or makes a row in its slot."""
         used = self.used.get(block)
         if used is None:
             used = self.used[block] = {}

@@ -82,7 +82,7 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
 
 
 def _has_long_kernels(steps: Sequence[Step], start: int) -> bool:
-    """Whether enough of the next kernels may be long: this is asked at each step of a plan."""
+    """Return true if enough of the next kernels may be long; called at each step of a plan."""
     kernels = longs = 0
     for number in range(start, len(steps)):
         step = steps[number]

@@ -62,7 +62,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which run a checkpoint belongs to. `text` is the path of its text, None for the default text.
+    """Identity of the run that a checkpoint belongs to. `text` is the path of its text, None for the default text.
 
     `settings` are those of a run on a text, or the plain numbers of a user's own.
     """

@@ -112,7 +112,7 @@ def _bits(counts: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a text becomes symbols."""
+    """Rules by which a text becomes symbols."""
 
     tokens: str = "character"
     # The most tokens of a line, END not counted; 0 for no limit.

@@ -60,7 +60,7 @@ class _OwnTask:
 
 @dataclass(frozen=True)
 class Result:
-    """What a `Trainer` ends with: the parameters, the optimiser's state, and the figures of `summary.json`."""
+    """Result of a `Trainer`: the parameters, the optimiser's state, and the figures of `summary.json`."""
 
     params: Any
     optimiser_state: Any

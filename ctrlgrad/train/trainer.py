@@ -104,7 +104,7 @@ class Job:
 
     @property
     def advice(self) -> str:
-        """How to go on with the run: its folder has the other options."""
+        """Advice on how to resume the run, whose folder has the other options."""
         if isinstance(self.identity.settings, dict):
             return "the same Trainer with resume=True"
         processes = f"mpirun -n {self.ranks.size} " if self.ranks.size > 1 else ""
@@ -114,7 +114,7 @@ class Job:
         return dataclasses.replace(self, identity=dataclasses.replace(self.identity, verified=verified))
 
     def is_validated_at(self, step: int) -> bool:
-        """Whether a step is validated: the last of an interval, or the first line of metrics in a part of the run."""
+        """Return true if a step is validated: the last of an interval, or the first metrics of a part of the run."""
         if self.validation_interval is not None:
             return step % self.validation_interval == 0 or step == self.steps
         if step % self.log_interval and step != self.steps:

@@ -114,7 +114,7 @@ class GradientReport:
 
 
 def advice(report: GradientReport) -> tuple[str, str]:
-    """What to do about a report that is not `ok`."""
+    """Advice about a report that is not `ok`."""
     if report.failures:
         return (
             "a jump near the arguments misleads finite differences: try other arguments, or JAX alone;",

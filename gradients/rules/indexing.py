@@ -93,8 +93,9 @@ FEW_PLACES = 32
 
 
 def _is_kept(out: Term, indices: Sequence[Term], key: Key) -> Term | None:
-    """Where index arrays name a place twice, only the last value written is kept: mark those. None: no place is named
-    twice, plainly. Costs what is written, whatever the array's size."""
+    """Mark the last value written to each place that index arrays name twice; None where no place is named twice.
+
+    The cost follows the number of values written, not the array's size."""
     if _differ(out, indices, key):
         return None
     places = _Places.of(out, indices, key)

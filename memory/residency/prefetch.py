@@ -19,7 +19,7 @@ from ctrlgrad.memory.residency.eviction import Evictor
 from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.policy import uncopied_bytes
 
-# Chunks behind the one that is read that are looked at for what to fetch.
+# Chunks off the device that one call looks at for something to fetch.
 AHEAD = 16
 
 

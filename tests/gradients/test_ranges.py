@@ -179,7 +179,7 @@ def test_a_value_that_shows_in_the_result_counts_as_finite() -> None:
 
 
 def test_a_row_that_is_masked_as_a_whole_has_a_finite_gradient() -> None:
-    """Its softmax is 0 / 0: -inf is no finite number, so the sum of exponentials is not known to be 1."""
+    """A fully masked row has softmax 0 / 0: -inf is not finite, so the sum of exponentials is not known to be 1."""
 
     def loss(x: Any, mask: Any) -> Any:
         rows = cg.nn.softmax(cnp.where(mask, x, -np.inf), axis=-1)

@@ -219,7 +219,7 @@ WRITES: dict[str, tuple[tuple[int, ...], tuple[Any, ...], bool]] = {
 
 @pytest.mark.parametrize("name", WRITES)
 def test_writes_at_index_arrays(name: str) -> None:
-    """What a later write covers gets no cotangent, nor what it replaced; the cost does not grow with the array."""
+    """Values that a later write covers or replaces get no cotangent; the cost does not grow with the array."""
     shape, key, differ = WRITES[name]
     rng = np.random.default_rng(1)
     key = _array((*key, *[slice(None)] * (len(shape) - sum(k is not None for k in key))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,8 +13,11 @@ from memory_cases.driving import CHUNK, Driver, chunks
 
 import ctrlgrad.memory
 from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.residency import prefetch
+from ctrlgrad.memory.residency.index import ResidencyIndex
 
 FOLDER = str(Path(ctrlgrad.memory.__file__).parent)
 
@@ -37,6 +41,26 @@ def calls_a_chunk(count: int, limit: int, tiers: tuple[str, ...], **ways: Any) -
     runs = count + manager.stats.recomputed_chunks
     manager.close()
     return calls / runs
+
+
+@pytest.mark.parametrize("number", [3, 4, 5])
+def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of forty chunks are dropped, and none can be fetched: without a bound each reading would look at all."""
+    looked, away = [], ResidencyIndex.away
+
+    def counted(self: ResidencyIndex, newest: ChunkRecord) -> Iterator[ChunkRecord]:
+        looked.append(0)
+        for chunk in away(self, newest):
+            looked[-1] += 1
+            yield chunk
+
+    monkeypatch.setattr(prefetch, "AHEAD", number)
+    monkeypatch.setattr(ResidencyIndex, "away", counted)
+    manager = Manager(SimulatedDevice({"device": 1 << 40}, blocking=True), Budget(device=6 * CHUNK))
+    driver = Driver(manager, chunks(40))
+    driver.run()
+    manager.close()
+    assert max(looked) == number
 
 
 @pytest.mark.parametrize("room", [8, 24])

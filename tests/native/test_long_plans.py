@@ -15,6 +15,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import emit, making, plan_text
 from ctrlgrad.engines.native.engine import shapes_of
+from ctrlgrad.engines.native.outlining import weight_of
 from ctrlgrad.plan.liveness import After
 
 
@@ -75,7 +76,7 @@ def text_of(graph: Any, arguments: list[Any]) -> str:
 
 @pytest.fixture
 def membership(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How often placement asks whether a value is needed after a step."""
+    """Count of questions of placement whether a value is live after a step."""
     asked, right = [0], After.__contains__
 
     def contains(self: After, value: object) -> bool:
@@ -104,6 +105,30 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan is several functions."""
     monkeypatch.setattr(plan_text, "WHOLE", 0)
     monkeypatch.setattr(emit, "PIECE", 100)
+
+
+def test_a_plan_is_cut_where_its_weight_is_more_than_that_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, arguments = gradient_of(products, 10)
+    weight = sum(map(weight_of, making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
+    monkeypatch.setattr(emit, "PIECE", 100)
+    for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
+        monkeypatch.setattr(plan_text, "WHOLE", limit)
+        assert ("define internal i1 @piece" in text_of(graph, arguments)) == is_cut
+
+
+def test_a_function_takes_steps_up_to_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices all weigh the same, so a function of a little less takes one step less."""
+    graph, arguments = gradient_of(products, 10)
+    monkeypatch.setattr(plan_text, "WHOLE", 0)
+
+    def functions(limit: int) -> int:
+        monkeypatch.setattr(emit, "PIECE", limit)
+        return text_of(graph, arguments).count("define internal i1 @piece")
+
+    steps = making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps
+    weight = sum(map(weight_of, steps))
+    assert functions(weight - 1) == 2
+    assert functions(weight) == functions(weight + 1) == 1
 
 
 def test_no_function_grows_with_the_length_of_a_program(short_pieces: None) -> None:

@@ -132,7 +132,7 @@ def test_schedules_are_those_of_optax_and_the_same_when_traced(name, optax):
 
 
 def test_optax_trains_our_pytrees(optax):
-    """Its updates of our gradients, and its functions within a chain of ours."""
+    """Optax updates from our gradients, and Optax functions within a chain of ours."""
     loss = lambda params: cnp.sum((params["w"] - 3.0) ** 2)
     for optimiser in (optax.adam(0.5), optim.chain(optim.clip(10.0), optax.adam(0.5)), optax.chain(optim.adam(0.5))):
         params = {"w": np.zeros(3)}

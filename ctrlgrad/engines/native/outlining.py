@@ -70,7 +70,7 @@ class Piece:
 
 
 def touched(plan: Plan, block: Block) -> Counter[int]:
-    """How often a block names each buffer, with the blocks and moves inside it."""
+    """Count the uses of each buffer in a block, with the blocks and moves inside it."""
     found: Counter[int] = Counter()
 
     def note(values: Iterable[object]) -> None:

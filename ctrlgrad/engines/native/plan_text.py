@@ -149,7 +149,7 @@ class PlanText:
         return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %numbers, i64 {index}')}")
 
     def has_numbers(self, names: set[str]) -> bool:
-        """Whether registers have been computed so far."""
+        """Return true if registers have been computed so far."""
         known = self.registers.keys() | self.given.keys()
         return names <= known if self.piece is None else names <= known | self.outer["registers"].keys()
 

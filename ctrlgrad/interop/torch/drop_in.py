@@ -34,7 +34,7 @@ class DropIn(torch.nn.Module):
 
     @property
     def traces(self) -> int:
-        """How often the module has been traced."""
+        """Number of times that the module has been traced."""
         found: int = self._run.traces
         return found
 

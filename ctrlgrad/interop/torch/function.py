@@ -56,7 +56,7 @@ class TorchFunction:
 
     @property
     def traces(self) -> int:
-        """How often the function has been traced."""
+        """Number of times that the function has been traced."""
         return self._function.traces
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -83,7 +83,7 @@ class FromTorch:
 
     @property
     def traces(self) -> int:
-        """How often the function has been traced."""
+        """Number of times that the function has been traced."""
         return self._function.traces
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -157,7 +157,7 @@ class FromTorch:
         self._sizes = tuple(_stated(x) for x in own)
 
     def _fits(self, given: Any) -> bool:
-        """Whether arguments have the sizes that the captured program was made for."""
+        """Return true if arguments have the sizes of the captured program."""
         if self.program is None:
             return False
         leaves = tree.leaves(given)
@@ -193,7 +193,7 @@ def _array(x: Any) -> Any:
 
 
 def _is_tensor(x: Any) -> bool:
-    """Whether an argument is a tensor to PyTorch: an array, and no Python number."""
+    """Return true if PyTorch takes an argument as a tensor: an array, and no Python number."""
     return isinstance(x, np.ndarray | np.generic) or (isinstance(x, Tensor) and not x.weak)
 
 

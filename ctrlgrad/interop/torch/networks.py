@@ -107,7 +107,7 @@ class _Window:
         )
 
     def places(self) -> tuple[np.ndarray, list[int]]:
-        """Where the numbers of each window stand in the image, [windows, numbers], one past its end for padding."""
+        """Positions in the image of the numbers of each window, [windows, numbers]; one past its end is padding."""
         flat, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
         counts = []
         for n, (a, b), span, stride, k, d in zip(

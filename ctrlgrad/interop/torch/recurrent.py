@@ -126,12 +126,12 @@ def _network(step: Step, states: int) -> Callable[..., Any]:
 
 
 def _is_packed(second: Any, states: int) -> bool:
-    """Whether the second argument is the count of rows at each step, and not the state."""
+    """Return true if the second argument counts the rows at each step, and is not the state."""
     return not isinstance(second, list | tuple) and second.ndim == 1
 
 
 def _packed_places(counts: Any, batch: Any, steps: Any, numbers: Any) -> Any:
-    """Where the rows of a packed batch stand in [steps * batch]."""
+    """Positions of the rows of a packed batch in [steps * batch]."""
     ends = cnp.cumsum(counts)
     rows = cnp.arange(numbers)
     step = cnp.searchsorted(ends, rows, side="right")

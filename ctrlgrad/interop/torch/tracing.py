@@ -82,7 +82,7 @@ class Trace(TorchDispatchMode):
         return self.wrap(x)
 
     def stands(self, x: Any, value: Any) -> bool:
-        """Whether a tensor of the region that is being traced holds this value still."""
+        """Return true if a tensor of the region that is being traced still has this value."""
         if not isinstance(x, TracedTensor) or x.storage.builder is not tracing.current():
             return False
         held = value_of(x)

@@ -64,7 +64,7 @@ class TracedTensor(torch.Tensor):
         )
 
     def __ctrlgrad_value__(self) -> Any:
-        """What it holds: a traced tensor, or an array."""
+        """Current value: a traced tensor, or an array."""
         if not self.views:
             return self.storage.value
         if self._seen[0] != self.storage.version or isinstance(self._seen[1], Tensor):
