@@ -135,6 +135,8 @@ def _differences(
             for sign in (1, -1)
         ]
     slope = float(np.sum((ends[0] - ends[1]) / (2 * step) * weights))
+    if not np.isfinite(slope):
+        return  # a value overflows: the other judges compare the gradients
     pieces = [np.sum(g * along[k]) for k, g in zip(active, gradients, strict=True)]
     size = 1 + sum(float(np.sqrt(np.sum((g * along[k]) ** 2))) for k, g in zip(active, gradients, strict=True))
     size += float(np.sqrt(np.sum((ends[0] * weights) ** 2))) * 1e-5
