@@ -125,7 +125,7 @@ def _same(what: str, found: np.ndarray, expected: np.ndarray, program: Program, 
 def _differences(
     program: Program, plain: Callable[..., Any], args: list[Any], active: list[int], gradients: list[Any], rng: Any
 ) -> bool:
-    """Compare the gradients along a direction with central differences of NumPy's values; false where these overflow."""
+    """Compare gradients along a direction with central differences of NumPy's values; false where these overflow."""
     step, weights = 1e-6, args[-1]
     along = {k: rng.standard_normal(args[k].shape) for k in active}
     with np.errstate(all="ignore"):
