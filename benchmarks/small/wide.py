@@ -18,10 +18,10 @@ def scalar_chain(lib: Library, operations: int) -> Small:
 
     def loss(x: Any, y: Any) -> Any:
         for _ in range(operations // 3):
-            x = lib.array.sin(x) * y + 0.3
+            x = lib.array.sin(x) * y + x
         return x
 
-    return Small(loss, (np.asarray(0.3), np.asarray(0.7)), 2)
+    return Small(loss, (np.asarray(0.3), np.asarray(1e-3)), 2)
 
 
 def reduced_vectors(lib: Library, operations: int) -> Small:

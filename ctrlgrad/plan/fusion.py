@@ -75,25 +75,34 @@ class _Group:
     elements: dict[Array, tuple[View, tuple[Number, ...]]] = field(default_factory=dict)
     # How often arrays are read inside the group, in place of memory.
     absorbed: Counter[Array] = field(default_factory=Counter)
-
-    @property
-    def arrays(self) -> set[Array]:
-        return {write.view.array for write in self.writes}
-
-    @property
-    def updated(self) -> set[Array]:
-        """What its arrays are updates of."""
-        return {write.base for write in self.writes if write.base is not None}
+    # Arrays that the group writes; its operands by the array that they read, its writes by the array that they update.
+    arrays: set[Array] = field(default_factory=set)
+    reading: dict[Array, list[Operand]] = field(default_factory=dict)
+    updates: dict[Array, list[Write]] = field(default_factory=dict)
+    # Its one kernel moves elements of an array that it updates.
+    moves_inside: bool = False
 
     def reads_any(self, arrays: Collection[Array]) -> bool:
-        return any(operand.view.array in arrays for operand in self.operands)
+        return not self.reading.keys().isdisjoint(arrays)
+
+    def moves(self, kernel: Kernel) -> bool:
+        """Return true if with the kernel elements of an array would go to other places of what updates it.
+
+        The update could not be done in place then.
+        """
+        for write in kernel.writes:
+            if write.base is not None:
+                operands = (*self.reading.get(write.base, ()), *kernel.operands)
+                if any(_is_moved(operand, write) for operand in operands if operand.view.array == write.base):
+                    return True
+        return any(_is_moved(o, write) for o in kernel.operands for write in self.updates.get(o.view.array, ()))
 
     def takes(self, kernel: Kernel) -> bool:
         """Whether the kernel reads what the group writes at the same positions only."""
         mine = self.arrays
         if any(write.base in mine for write in kernel.writes):
             return False
-        if _moves_inside((*self.operands, *kernel.operands), (*self.writes, *kernel.writes)):
+        if self.moves_inside or self.moves(kernel):
             return False
         return all(
             operand.view.array not in mine
@@ -124,12 +133,15 @@ class _Group:
         return len(written) <= limits.writes
 
     def add(self, kernel: Kernel) -> None:
+        self.moves_inside = self.moves_inside or self.moves(kernel)
         places: list[int | tuple[Number, ...]] = []
         for operand in kernel.operands:
             if operand.view.array in self.elements:
                 self.absorbed[operand.view.array] += 1
                 places.append(self.elements[operand.view.array][1])
                 continue
+            if operand not in self.operands:
+                self.reading.setdefault(operand.view.array, []).append(operand)
             places.append(self.operands.setdefault(operand, len(self.operands)))
         numbers = [self.numbers.setdefault(register, len(self.numbers)) for register in kernel.numbers]
         emitted: list[Number] = []
@@ -156,6 +168,9 @@ class _Group:
                 )
             )
             array = write.view.array
+            self.arrays.add(array)
+            if write.base is not None:
+                self.updates.setdefault(write.base, []).append(write)
             if write.how == "store" and not write.scattered:
                 self.elements[array] = write.view, tuple(self.outputs[start + o] for o in write.outputs)
         self.checks += [replace(c, output=start + c.output, found=start + c.found) for c in kernel.checks]
@@ -207,15 +222,10 @@ def _reduced_axes(write: Write) -> tuple[int, ...]:
     return tuple(axis for axis, stride in enumerate(write.view.strides) if stride == ZERO)
 
 
-def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
-    """Whether elements of an array go to other places of what updates it: then it could not be done in place."""
-    for write in writes:
-        if write.base is not None:
-            mine = replace(write.view, array=write.base)
-            for operand in operands:
-                if operand.view.array == write.base and (operand.view != mine or operand.gathered or write.scattered):
-                    return True
-    return False
+def _is_moved(operand: Operand, write: Write) -> bool:
+    """Return true if an operand reads the array that a write updates at other positions than it writes."""
+    assert write.base is not None
+    return operand.view != replace(write.view, array=write.base) or bool(operand.gathered or write.scattered)
 
 
 def _is_of(push: Push, groups: Iterable[_Group]) -> bool:
@@ -245,9 +255,9 @@ class _Fusion:
             if group not in groups:
                 return
             groups.remove(group)
-            reading = [g for g in groups if g.reads_any(group.updated)]
+            reading = [g for g in groups if g.reads_any(group.updates)]
             if reading:
-                overwritten = {array for array in group.updated if not self.is_needed(array, block, ahead)}
+                overwritten = {array for array in group.updates if not self.is_needed(array, block, ahead)}
                 closing.append(group)
                 for other in reading:
                     if other.reads_any(overwritten):
