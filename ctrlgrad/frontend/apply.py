@@ -97,6 +97,14 @@ def as_array(x: Any) -> np.ndarray:
             array = array.astype(native(array.dtype))
     except (RuntimeError, TypeError) as error:
         if hasattr(x, "aval"):
+            if str(x.dtype).startswith("key<"):
+                raise TypeMismatchError(
+                    "a key of jax.random is not an array of numbers",
+                    source=here(),
+                    expected="the words of the key, an array of uint32",
+                    got=f"{x.dtype}{list(x.shape)}",
+                    hint="pass jax.random.key_data(key), which ctrlgrad.random takes as a key, and jax.random in from_jax, too",
+                ) from error
             raise TracingError(
                 "a traced array of JAX reached a function of this library",
                 source=here(),
