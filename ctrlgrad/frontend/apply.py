@@ -103,7 +103,7 @@ def as_array(x: Any) -> np.ndarray:
                     source=here(),
                     expected="the words of the key, an array of uint32",
                     got=f"{x.dtype}{list(x.shape)}",
-                    hint="pass jax.random.key_data(key), which ctrlgrad.random takes as a key, and jax.random in from_jax, too",
+                    hint="pass jax.random.key_data(key): ctrlgrad.random takes it as a key, and so does jax.random",
                 ) from error
             raise TracingError(
                 "a traced array of JAX reached a function of this library",

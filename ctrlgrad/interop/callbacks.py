@@ -29,7 +29,7 @@ REFUSED |= {
 
 
 def _for_each_lane(equation: Equation, call: Callable[[list[Any]], Any]) -> Callable[[list[Any], Any], None]:
-    """A function of JAX's arrays, of the ranks that JAX knows: under `ctrlgrad.vmap` it is called once for each lane."""
+    """A function of JAX's arrays of the ranks that JAX knows: under `ctrlgrad.vmap` it is called once for each lane."""
     ranks = [len(aval.shape) for aval in equation.inputs]
 
     def show(arrays: list[Any], iterations: Any) -> None:
@@ -39,7 +39,8 @@ def _for_each_lane(equation: Equation, call: Callable[[list[Any]], Any]) -> Call
         for place in np.ndindex(outer):
             lane = [x[place] if shape else x for x, shape in zip(given, lanes, strict=True)]
             with x64_as(True):
-                arrays = [x if is_key(v) else jax.numpy.asarray(x, v.dtype) for x, v in zip(lane, equation.inputs, strict=True)]
+                pairs = zip(lane, equation.inputs, strict=True)
+                arrays = [x if is_key(aval) else jax.numpy.asarray(x, aval.dtype) for x, aval in pairs]
             call(arrays)
 
     return show

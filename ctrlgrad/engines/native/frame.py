@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import IntEnum
 
+from ctrlgrad.engines.native.outlining import exchanged
 from ctrlgrad.plan.chunks import ChunkedLoop, loops_in_chunks
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
@@ -109,6 +110,8 @@ class Layout:
     chunked: dict[int, ChunkedLoop] = field(default_factory=dict)
     chunks: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
+    # Numbers that the functions of a long plan leave for each other.
+    numbers: int = 0
     words: int = FIRST
 
     def __post_init__(self) -> None:
@@ -140,6 +143,7 @@ class Layout:
         self.ticks = self.take(1 + max(self.loops, default=-1))
         self.counters = self.take(1 + max(self.loops, default=-1))
         self.iterations = self.take(1 + max(self.loops, default=-1))
+        self.numbers = self.take(exchanged(plan))
 
     def take(self, words: int) -> int:
         start = self.words
