@@ -87,6 +87,3 @@ def _begin_anew() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
-
-
-__all__ = ["kept_objects", "only_new_objects"]

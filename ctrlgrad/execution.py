@@ -16,8 +16,9 @@ from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors
 from ctrlgrad.engines.forward_reads import first_forward
 from ctrlgrad.engines.native import llvm
-from ctrlgrad.engines.native.engine import SizesDoNotFit, patterns_of, plan_of, run, shapes_of
+from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.kept_graphs import optimised
+from ctrlgrad.engines.native.refusals import SizesDoNotFit
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.report import Report
@@ -177,6 +178,3 @@ def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
 
     found = optimised_graph(graph)
     return format_plan(plan_of(found, shapes_of(found, arguments), current_without()))
-
-
-__all__ = ["after_failure", "expect", "explain_on", "plan_text", "program_of", "run_on"]

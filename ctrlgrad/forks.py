@@ -107,6 +107,3 @@ class once(Generic[T]):
             return self
         found = one.__dict__[self.name] = self.compute(one)
         return found
-
-
-__all__ = ["lock", "once", "recursive_lock", "undivided"]

@@ -378,5 +378,3 @@ def function(
 
 # How NumPy's functions compute on results that stayed on a card.
 _COMPUTE = OnCard(lambda fn: Function(fn, "cuda", None, None), MOST_KNOWN)
-
-__all__ = ["Function", "function"]

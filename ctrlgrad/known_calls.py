@@ -122,6 +122,3 @@ def _described(leaves: Sequence[Any], options: Options) -> Described | None:
         else:
             return None
     return tuple(key), [x for x in leaves if type(x) is not Static] if has_static else leaves
-
-
-__all__ = ["MOST_KNOWN", "KnownCalls", "described"]

@@ -14,7 +14,7 @@ from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.gradients.strong_zeros import Manner, differentiating
+from ctrlgrad.gradients.manner import Manner, differentiating
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 

@@ -69,6 +69,3 @@ class OnCard:
 
         run = self._kept.get((fn, treedef, fixed), lambda: self._function_of(call))
         return run(*(x for x, yes in zip(leaves, is_array, strict=True) if yes))
-
-
-__all__ = ["OnCard", "hand_out"]

@@ -269,19 +269,3 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
             hint=f"{name}=" + ("0, or (0, 2)" if kind is int else "'training', or ('training', 'steps')"),
         )
     return found
-
-
-__all__ = [
-    "Concrete",
-    "Key",
-    "Signature",
-    "Static",
-    "StaticArguments",
-    "TensorSpec",
-    "donated_positions",
-    "python_values_static",
-    "require_hash",
-    "require_numbers",
-    "simplified",
-    "static",
-]

@@ -261,18 +261,3 @@ class Aside:
 
 
 _register(Aside, lambda aside: ((), aside), lambda aside, _: aside.leaf, namespace=NAMESPACE)
-
-
-__all__ = [
-    "NAMESPACE",
-    "Aside",
-    "Partial",
-    "plain_key",
-    "register_dataclass",
-    "register_pytree_node",
-    "register_pytree_node_class",
-    "register_pytree_with_keys",
-    "register_pytree_with_keys_class",
-    "register_static",
-    "static",
-]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
+from ctrlgrad.gradients.manner import current_manner
+from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call
 from ctrlgrad.ir.attributes import NamedAxis

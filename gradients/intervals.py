@@ -272,20 +272,3 @@ TAME: dict[str, Callable[..., bool]] = {
 }
 # Singular ops whose value is finite only where their derivatives are.
 FINITE_WITH_ITS_SLOPE = ("exp", "exp2", "expm1", "sinh", "cosh")
-
-
-__all__ = [
-    "FINITE_WITH_ITS_SLOPE",
-    "INF",
-    "RULES",
-    "TAME",
-    "WILD",
-    "Limits",
-    "Range",
-    "finite",
-    "first",
-    "is_wild",
-    "join",
-    "limits_of",
-    "square",
-]

@@ -197,6 +197,3 @@ def _cast(limits: Limits, dtype: np.dtype, x: Range) -> Range:
     if dtype_kind(dtype) == "f":
         return x if is_wild(x) else finite(limits, x)
     return limits.all if is_wild(x) or dtype_kind(dtype) == "b" else finite(limits, (x[0] - 1.0, x[1] + 1.0))
-
-
-__all__ = ["Ranges"]

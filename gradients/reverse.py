@@ -11,7 +11,8 @@ from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
 from ctrlgrad.gradients.branches import reverse_cond
 from ctrlgrad.gradients.calls import Batch, expanded, reverse_call
 from ctrlgrad.gradients.loops import reverse_while
-from ctrlgrad.gradients.strong_zeros import Manner, StrongZeros, current_manner, differentiating
+from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
+from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.ir import Builder, Graph, StackType, Value
 from ctrlgrad.ir.rules import Positions
 from ctrlgrad.ops.term import Term, broadcast_to, constant, ensure_sizes

@@ -79,6 +79,3 @@ def _reaches_all(operand: Value, result: Value) -> bool:
     if not isinstance(operand.type, TensorType) or not isinstance(result.type, TensorType):
         return True
     return operand.type.shape == result.type.shape or all(d is not None and d > 0 for d in result.type.shape)
-
-
-__all__ = ["Showing"]

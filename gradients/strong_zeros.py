@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
 from ctrlgrad.gradients.ranges import Ranges
 from ctrlgrad.gradients.shown import Showing
 from ctrlgrad.gradients.table import LINEAR, operand_reached
@@ -394,6 +393,3 @@ def _completes(node: Node, operand: Value, parts: dict[tuple[Value, int], list[t
 def _where_finite(dead: Term, x: Term) -> Term:
     """x, and 0 where it is not finite and counts for nothing."""
     return where(emit("logical_and", dead, emit("logical_not", emit("isfinite", x))), 0, x)
-
-
-__all__ = ["Manner", "StrongZeros", "current_manner", "differentiating"]

@@ -139,6 +139,3 @@ def constant_of(producers: Mapping[Value, Node], value: Value) -> np.ndarray | N
     node = producers.get(value)
     constant = None if node is None else Constant.find(node)
     return None if constant is None else constant.value
-
-
-__all__ = ["constant_of", "is_as_long", "known_length"]

@@ -254,6 +254,3 @@ class RegionScope(Scope):
         thread = Thread(Value(type, hint), Value(type, hint), self.outer.thread(type, hint))
         self.threads.append(thread)
         return thread
-
-
-__all__ = ["RegionScope", "Shift"]

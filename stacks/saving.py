@@ -172,6 +172,3 @@ class FunctionScope(Scope):
         thread = Thread(start, self.backward.input(type, hint), None)
         self.threads.append(thread)
         return thread
-
-
-__all__ = ["FunctionScope", "Scope", "Thread"]

@@ -135,6 +135,3 @@ class Cut:
         if found is None or found[1].step not in (None, 1):
             return None
         return Cut(found[0], found[1].start, found[1].stop)
-
-
-__all__ = ["Cut", "Size", "origin", "told"]

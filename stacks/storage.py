@@ -137,5 +137,3 @@ class Unlimited:
 
 
 UNLIMITED: Supply = Unlimited()
-
-__all__ = ["UNLIMITED", "Blocks", "ClaimedRows", "Resident", "Storage", "Supply", "Tail", "Tails", "Unlimited"]

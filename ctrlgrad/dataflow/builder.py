@@ -188,6 +188,3 @@ class FlatBuilder:
 
 
 # The rules.
-
-
-__all__ = ["FlatBuilder"]

@@ -224,6 +224,3 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
         orders=tuple(orders),
         device=first.device,
     )
-
-
-__all__ = ["CUTS", "cluster"]

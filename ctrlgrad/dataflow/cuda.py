@@ -231,6 +231,3 @@ class CudaRun:
     def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
         self._read = (None, None)
         return dict(zip(outputs, self.context.finish(list(outputs.values())), strict=True))
-
-
-__all__ = ["CudaRun", "cuda_piece"]

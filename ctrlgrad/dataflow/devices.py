@@ -355,22 +355,3 @@ _QUICK_TURNS = ProcessSetting(_shorten_turns)
 def quick_turns() -> AbstractContextManager[None]:
     """Let threads take turns every `TURN` seconds, for a block of code."""
     return _QUICK_TURNS.held()
-
-
-__all__ = [
-    "DEFAULT",
-    "DeviceName",
-    "DeviceRun",
-    "HostRun",
-    "Leaving",
-    "Piece",
-    "PieceOf",
-    "check_devices",
-    "device",
-    "interpreted",
-    "is_here",
-    "local_devices",
-    "parse_device",
-    "quick_turns",
-    "single_threaded_products",
-]

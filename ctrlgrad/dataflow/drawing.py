@@ -334,6 +334,3 @@ def join_traces(paths: Iterable[str | Path], path: str | Path) -> None:
         events += [{**event, "ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]]
     joined = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"began": first}}
     Path(path).write_text(json.dumps(joined), encoding="utf-8")
-
-
-__all__ = ["Firing", "Passage", "Recorder", "format_flat_dot", "format_partition_dot", "join_traces"]

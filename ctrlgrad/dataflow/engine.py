@@ -398,6 +398,3 @@ def _check_edges(partition: Partition, world: World) -> None:
             got=str(len(partition.edges)),
             hint="put larger parts of the graph on each device",
         )
-
-
-__all__ = ["Outcome", "run_dataflow", "run_flat", "run_prepared"]

@@ -407,6 +407,3 @@ def _explained(error: BaseException, step: Step, iteration: Iteration, is_late: 
     for text in notes:
         found.add_note(text)
     return found
-
-
-__all__ = ["Counts", "Executor", "OldestFirst"]

@@ -268,33 +268,3 @@ def label_of(node: FlatNode) -> str:
         return ""
     shown = format_attrs(node)
     return shown if node.is_constant or not shown else f"[{shown}]"
-
-
-__all__ = [
-    "CLUSTER",
-    "ENTER",
-    "EXIT",
-    "LOOP_COND",
-    "MERGE",
-    "NEXT_ITERATION",
-    "PARALLEL_ITERATIONS",
-    "PRIMITIVES",
-    "RECV",
-    "SEND",
-    "SWITCH",
-    "Cluster",
-    "Enter",
-    "FlatGraph",
-    "FlatNode",
-    "FlatPrinter",
-    "LoopCond",
-    "Message",
-    "Recv",
-    "Send",
-    "carry_switches",
-    "consumers",
-    "in_order",
-    "is_loop_merge",
-    "label_of",
-    "producers",
-]

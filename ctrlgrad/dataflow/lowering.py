@@ -328,6 +328,3 @@ class _Updates:
                 pairs = (zip(branch.operands, region.inputs, strict=True) for region in branch.branches)
                 return frozenset(outer for entered in pairs for outer, inner in entered if inner in inside)
         return frozenset()
-
-
-__all__ = ["lower"]

@@ -331,18 +331,3 @@ def _mismatch(header: Header, expected: str, got: str) -> ExecutionError:
         got=got,
         hint="start the same program with the same versions of ctrlgrad and NumPy on every rank",
     )
-
-
-__all__ = [
-    "Departure",
-    "Exchange",
-    "Mailbox",
-    "Message",
-    "Outbox",
-    "StoppedError",
-    "StuckError",
-    "Transport",
-    "check",
-    "stuck_error",
-    "waiting_in",
-]

@@ -383,6 +383,3 @@ class _Backoff:
 
 def _rank(device: str) -> int:
     return parse_device(device).rank or 0
-
-
-__all__ = ["Box", "Run"]

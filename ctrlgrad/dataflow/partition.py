@@ -354,6 +354,3 @@ class _Partitioner:
         self.halves[device].add(flat.RECV, (), (brought,), got, start, source, device)
         self.halves[device].here[value] = brought
         return brought
-
-
-__all__ = ["Edge", "Part", "Partition", "partition"]

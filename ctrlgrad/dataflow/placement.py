@@ -294,6 +294,3 @@ def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
 
 def _home(node: Node, choose: Choice) -> str:
     return choose(FlatNode(node.op, node.operands, node.results, node.attrs, node.regions, node.source)) or DEFAULT
-
-
-__all__ = ["Choice", "as_written", "names_ranks", "on_ranks", "place", "whole_loops"]

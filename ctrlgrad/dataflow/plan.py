@@ -403,6 +403,3 @@ def _joined(found: Sequence[Targets]) -> Targets:
         tuple(switch for targets in found for switch in targets.switches),
         _joined(following) if following else None,
     )
-
-
-__all__ = ["ClusterStep", "plan_part"]

@@ -335,6 +335,3 @@ def refuse_gpus(partition: Partition) -> None:
                 got=name,
                 hint="call outside of ctrlgrad.memory.budget and ctrlgrad.memory.profile, without swap_memory",
             )
-
-
-__all__ = ["Prepared", "Settings", "current_settings", "partitioned", "placed", "prepare", "refuse_gpus", "settings"]

@@ -218,6 +218,3 @@ def _gated(graph: FlatGraph, frames: Frames, conditions: Mapping[str, FlatNode])
                     f"what follows from the true side of a Switch on {describe(condition)}",
                     "a value that is alive whether another iteration follows or not",
                 )
-
-
-__all__ = ["verify_flat"]

@@ -120,17 +120,3 @@ def forget_values(error: BaseException) -> None:
                 # The frames that are still running stay as they are.
                 with suppress(RuntimeError):
                     frame.clear()
-
-
-__all__ = [
-    "CPU",
-    "MAKE_ROOM",
-    "Counted",
-    "CountedSupply",
-    "copied",
-    "empty",
-    "forget_values",
-    "giving_back",
-    "supply",
-    "with_room",
-]

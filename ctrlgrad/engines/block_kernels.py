@@ -231,5 +231,3 @@ class NotedLoop(InterpretedLoop):
 
 # What engines without machine code run by in a session: the reference engine's kernels, to the bit.
 IN_BLOCKS = with_blocks("reference in blocks", NotedLoop)
-
-__all__ = ["IN_BLOCKS", "NotedLoop", "as_lists", "with_blocks"]

@@ -151,6 +151,3 @@ class ChunkDriver(Generic[R]):
         with self.runs.lock:
             chunk.seal(closed.ran, closed.seconds)
             self.loop.sealed()
-
-
-__all__ = ["UNBOUNDED", "ChunkDriver", "Closed", "Lengths", "LoopRun"]

@@ -304,18 +304,3 @@ def managed(
         return Measured(node, manager, phase, is_part)
     # What the loop over one chunk collects for itself is used at once, by the products after it.
     return ManagedLoop(node, manager, replay, phase, False if given.chunk is not None else given.swap_memory, is_part)
-
-
-__all__ = [
-    "Chunk",
-    "EntryState",
-    "ManagedChunk",
-    "ManagedLoop",
-    "Measured",
-    "Replay",
-    "Replaying",
-    "Rerun",
-    "bytes_of",
-    "chunk_bytes",
-    "managed",
-]

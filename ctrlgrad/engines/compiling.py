@@ -24,6 +24,3 @@ def compiling(name: str) -> AbstractContextManager[None]:
     """Around what makes code of a graph, or finds it."""
     observer = _OBSERVER.get()
     return nullcontext() if observer is None else observer(name)
-
-
-__all__ = ["compiling", "observed"]

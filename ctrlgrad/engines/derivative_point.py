@@ -77,6 +77,3 @@ def _shown(x: Any, element: tuple[int, ...]) -> str:
     if len(shape) > len(element) or any(n != 1 and i >= n for n, i in zip(shape, rest, strict=True)):
         return f"{x.dtype.name}{list(shape)}"
     return f"{np.asarray(x)[tuple(0 if n == 1 else i for n, i in zip(shape, rest, strict=True))]:g}"
-
-
-__all__ = ["with_point"]

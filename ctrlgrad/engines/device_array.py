@@ -249,6 +249,3 @@ def type_on_card(x: Any) -> tuple[np.dtype, tuple[int, ...]]:
             hint="convert the array to float32 before",
         )
     return dtype, tuple(map(int, x.shape))
-
-
-__all__ = ["Apply", "DeviceArray", "lies_on_card", "type_on_card"]

@@ -60,6 +60,3 @@ def error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
     except Exception:
         return None
     return None
-
-
-__all__ = ["SILENT", "error_of", "exact_errors"]

@@ -69,6 +69,3 @@ def first_forward(error: IndexOutOfRangeError, graph: Graph, arguments: Sequence
     except CtrlgradError:
         pass
     return error
-
-
-__all__ = ["first_forward"]

@@ -17,5 +17,3 @@ def _of_popped(operands: list[Any]) -> int:
 
 POPPED_ALONE = _of_popped([object()])
 """`sys.getrefcount` of a local variable whose value was taken off a list that alone held it."""
-
-__all__ = ["POPPED_ALONE"]

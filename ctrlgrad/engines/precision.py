@@ -34,6 +34,3 @@ def computing_with(precision: Precision) -> Iterator[None]:
         yield
     finally:
         _PRECISION.reset(token)
-
-
-__all__ = ["PRECISIONS", "Precision", "computing_with", "current_precision"]

@@ -84,6 +84,3 @@ def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, 
         inner, option = (node, attributes.Loop.of(node).swap_memory) if is_loop(node) else (loop, None)
         for region in node.regions:
             add_row_pushes(found, region, inner, swap if option is None else option)
-
-
-__all__ = ["Pushed", "RowPush", "add_row_pushes", "describe", "row_push", "row_pushes_of"]

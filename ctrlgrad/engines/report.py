@@ -99,6 +99,3 @@ class Report:
             loop = pending.pop(0)
             yield loop
             pending = loop.inner + pending
-
-
-__all__ = ["LoopReport", "Push", "Report"]

@@ -229,6 +229,3 @@ def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]], keeps_axes: 
     finally:
         MAKE_ROOM.reset(settling)
         _PUSHES.reset(token)
-
-
-__all__ = ["RowBlock", "RowPushes", "RowTails", "row_pushes", "rows_in_blocks"]

@@ -40,6 +40,3 @@ def refused_types(node: Node, types: Sequence[Type], attrs: attributes.Attribute
 
 def _of_run(declared: Type, x: Any) -> Type:
     return declared if isinstance(declared, StackType) else TensorType(declared.dtype, np.shape(x))
-
-
-__all__ = ["refused", "refused_types"]

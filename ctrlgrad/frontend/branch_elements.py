@@ -28,6 +28,3 @@ def _taught(region: Traced, regions: Sequence[Traced]) -> Traced:
     for other in regions:
         result = learned_of(region, result, other.result)
     return Traced(region.builder.name, lambda _: result, builder=region.builder)
-
-
-__all__ = ["learned_of", "of_equal_elements"]

@@ -75,6 +75,3 @@ def _followed(producers: Mapping[Value, Node], size: Size) -> int | Size | None:
 
 def _number(builder: Builder, size: int | Size) -> Any:
     return size if isinstance(size, int) else apply("dim", [Tensor(builder, size.value)], {"axis": size.axis})
-
-
-__all__ = ["AGREE", "BRANCHES_DIFFER", "of_equal_sizes"]

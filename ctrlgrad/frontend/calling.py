@@ -43,6 +43,3 @@ def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) ->
         if hasattr(sys.modules["ctrlgrad"], name)
         else "name the parameters as above",
     )
-
-
-__all__ = ["explains_calls"]

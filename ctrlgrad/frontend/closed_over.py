@@ -106,6 +106,3 @@ def _inside(x: Any) -> list[Any]:
 
 def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(s for s in slots if s not in ("__dict__", "__weakref__"))
-
-
-__all__ = ["ClosedOver", "closed_over"]

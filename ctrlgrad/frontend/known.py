@@ -99,6 +99,3 @@ def _found(builder: Builder, value: Value) -> Any:
     owner = _owner(builder, value)
     found = None if owner is None else owner._numbers.get(value)
     return None if isinstance(found, Tensor) else found
-
-
-__all__ = ["Known"]

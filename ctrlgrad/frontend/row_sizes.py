@@ -132,6 +132,3 @@ def _place(bound: Any, size: Any) -> Any:
 
 def _computed(op: str, *sizes: Any) -> Any:
     return apply(op, [np.int64(n) if isinstance(n, int) else n for n in sizes])
-
-
-__all__ = ["RowSizes"]

@@ -174,6 +174,3 @@ def pushed_only(graph: Graph) -> bool:
         if not all(pushed_only(region) for region in regions):
             return False
     return [begins(v) for v in graph.outputs if isinstance(v.type, StackType)] == inputs
-
-
-__all__ = ["CountedLoops", "Range", "pushed_only"]

@@ -202,5 +202,3 @@ ad.primitive_transposes[program_p] = _transpose
 
 # What has gone to JAX comes back as it was.
 TABLE["ctrlgrad"] = lambda equation, *operands: equation.params["program"](*operands)
-
-__all__ = ["JaxProgram", "bind", "program_p"]

@@ -53,6 +53,3 @@ def from_onnx(model: Any) -> OnnxFunction:
     from ctrlgrad.interop.onnx.function import OnnxFunction, read_model
 
     return OnnxFunction(*read_model(model))
-
-
-__all__ = ["from_onnx"]

@@ -170,6 +170,3 @@ def _word(name: str) -> str:
 
 def _with_rows(t: TensorType, axis: int, size: int) -> TensorType:
     return TensorType(t.dtype, (*t.shape[:axis], size, *t.shape[axis:]))
-
-
-__all__ = ["Fn", "Program", "traced"]

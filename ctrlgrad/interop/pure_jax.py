@@ -121,6 +121,3 @@ def run_in_jax(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     given = [lax.convert_element_type(x, v.tensor.dtype) for x, v in zip(arguments, graph.inputs, strict=True)]
     found = _Pure(graph).run(graph, tuple(given))
     return [x.astype(v.tensor.dtype) for x, v in zip(found, graph.outputs, strict=True)]
-
-
-__all__ = ["obstacle", "run_in_jax"]

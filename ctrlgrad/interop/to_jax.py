@@ -214,6 +214,3 @@ def _narrow(x: Any) -> Any:
     if isinstance(x, jax.Array):
         x = np.asarray(x)
     return cast(x, jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else type(x)))
-
-
-__all__ = ["Explanation", "JaxFunction", "to_jax"]

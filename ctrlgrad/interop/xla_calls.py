@@ -167,6 +167,3 @@ def call_entry(ctx: Any, entry: Any, *operands: Any) -> Any:
     """The results of an entry in a program that JAX is lowering."""
     lower = jax.ffi.ffi_lowering(_NAME)
     return lower(ctx, *operands, entry=np.int64(entry.address), process=_PROCESS)
-
-
-__all__ = ["call_entry", "has_typed_calls"]

@@ -89,6 +89,3 @@ class Cache(Generic[K, V]):
     def get(self, graph: _Held, key: K, make: Callable[[], V]) -> V:
         """The graph's result for a key; `make` makes it where it is not kept."""
         return self.of(graph).get(key, make)
-
-
-__all__ = ["Cache", "Recent"]

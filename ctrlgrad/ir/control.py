@@ -354,22 +354,3 @@ def emit_call(
     attrs = attributes.Call(kind=kind, captures=count, mapped=mapped, rows=rows, policy=policy, rule=rule)
     operands = [*regions.captures, *arguments]
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
-
-
-__all__ = [
-    "REGION_OPS",
-    "Branch",
-    "Call",
-    "Capture",
-    "Carry",
-    "Control",
-    "Loop",
-    "emit_branch",
-    "emit_call",
-    "emit_loop",
-    "is_branch",
-    "is_call",
-    "is_loop",
-    "used_values",
-    "view",
-]

@@ -149,6 +149,3 @@ def _in_front(loop: Loop, region: Graph, value: Value) -> Value | np.ndarray | N
 
 def _as_index(builder: Builder, value: Value) -> Value:
     return value if value.type == INDEX else builder.emit("cast", [value], {"dtype": INDEX.dtype})
-
-
-__all__ = ["Counting", "step_of"]

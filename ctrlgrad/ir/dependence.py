@@ -73,6 +73,3 @@ class _Dependence:
         if loop.predicate in self.values(loop.cond, [*(c.in_cond for c in shared), *(c.in_cond for c in carried)]):
             return frozenset(range(len(loop.results)))
         return frozenset(i for i, c in enumerate(loop.carries) if c in carried)
-
-
-__all__ = ["dependent_outputs"]

@@ -70,6 +70,3 @@ def quote(text: str) -> str:
 def label(text: str) -> str:
     """What is written beside an edge; a space keeps it off the line."""
     return f"label={quote(f' {text}')}"
-
-
-__all__ = ["CARRIED", "DECIDES", "DOTTED", "RETURNED", "Drawing", "label", "quote"]

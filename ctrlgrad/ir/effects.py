@@ -42,6 +42,3 @@ def nodes_with_effects(graph: Graph) -> set[Node]:
             found.add(node)
         found.update(*inside)
     return found
-
-
-__all__ = ["has_effect", "must_run", "nodes_with_effects"]

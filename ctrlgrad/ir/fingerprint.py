@@ -103,6 +103,3 @@ def _text(value: Any) -> str:
         told = ", ".join(f"{f.name}={_text(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__module__}.{type(value).__qualname__}({told})"
     raise _Unknown
-
-
-__all__ = ["fingerprint", "is_known"]

@@ -242,6 +242,3 @@ def in_an_iteration(loop: Loop, carry: Carry) -> Events:
     flow = StackFlow(loop.cond, loop.body)
     cond = flow.events(loop.cond, flow.versions(carry.in_cond), observers=True)
     return (*cond, *flow.events(loop.body, flow.versions(carry.in_body), observers=True))
-
-
-__all__ = ["Event", "Events", "StackFlow", "begins", "in_an_iteration", "mirrored", "passed_on", "reached", "stays"]

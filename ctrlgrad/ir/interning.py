@@ -167,6 +167,3 @@ def _attribute(value: Any) -> Hashable:
         return Alike(value)
     # 1, 1.0 and True are equal, and not the same.
     return type(value), value
-
-
-__all__ = ["LARGEST", "forget", "lift_constants", "shared"]

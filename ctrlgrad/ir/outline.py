@@ -276,6 +276,3 @@ def _in_lines(texts: Sequence[str]) -> list[str]:
 def _number(node: Node) -> str:
     value = np.asarray(attributes.Constant.of(node).value)
     return repr(value.item()) if value.ndim == 0 else format_attrs(node)
-
-
-__all__ = ["Block", "Line", "Part", "columns", "outline"]

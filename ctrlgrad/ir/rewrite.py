@@ -90,6 +90,3 @@ class _Plain(Rewriter):
 def rewrite(graph: Graph, visit: Visit) -> Graph:
     """The graph with what `visit` makes of each of its nodes, and of those in regions."""
     return _Plain(graph, visit).run()
-
-
-__all__ = ["Rewriter", "Visit", "rewrite"]

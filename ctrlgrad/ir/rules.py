@@ -73,6 +73,3 @@ class Gradient(Protocol):
 
     def graph(self, function: Graph, captures: int) -> Graph:
         """(captures, arguments) to (results, cotangents) for one function of the call, or for one with rows."""
-
-
-__all__ = ["Answer", "Batching", "Forward", "Gradient", "Positions", "Reverse"]

@@ -204,6 +204,3 @@ def _deepest(whole: Block) -> int:
 
     depths = sorted(lines(whole.parts, 0))
     return max(1, depths[-1] if len(depths) <= MOST_LINES else depths[MOST_LINES] - 1)
-
-
-__all__ = ["COLORS", "STACKS", "format_svg", "place"]

@@ -150,6 +150,3 @@ def _leave(watch: Watch, uncaught: _Uncaught) -> None:
         # Python has printed it.
         watch.fail(Ending("Error", f"{type(uncaught.error).__name__}; all ranks stop", FAILED))
     watch.close()
-
-
-__all__ = ["Joined", "Launch", "join", "launched", "number_of_ranks"]

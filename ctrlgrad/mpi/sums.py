@@ -64,6 +64,3 @@ class Sums:
                 if self._world.have_ended(self._requests):
                     self._requests = []
             time.sleep(PAUSE)
-
-
-__all__ = ["PAUSE", "Sums"]

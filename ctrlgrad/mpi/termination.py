@@ -55,6 +55,3 @@ class Quiescence:
             return False
         self.repeated.add(rank)
         return len(self.repeated) == self.ranks
-
-
-__all__ = ["IDLE_SECONDS", "IdleReport", "Quiescence"]

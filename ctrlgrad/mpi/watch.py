@@ -339,6 +339,3 @@ def _unreachable(who: str, got: str) -> UserInputError:
         got=got,
         hint="open the ports between the machines, and check that their host names resolve",
     )
-
-
-__all__ = ["FAILED", "STOPPED", "Ending", "Watch", "print_ending"]

@@ -196,27 +196,3 @@ def decode_error(data: bytes, rank: int) -> BaseException:
     error = kind(**parts)
     error.notes += notes
     return error
-
-
-__all__ = [
-    "AGREED",
-    "DEAD",
-    "DONE",
-    "FAILED",
-    "IDENTITY",
-    "IDLE",
-    "KINDS",
-    "NO_EDGE",
-    "OUTPUT",
-    "REPORT",
-    "VALUE",
-    "Header",
-    "decode",
-    "decode_error",
-    "decode_stack",
-    "decode_value",
-    "encode",
-    "encode_error",
-    "encode_value",
-    "frame_number",
-]

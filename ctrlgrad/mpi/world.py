@@ -158,6 +158,3 @@ class World:
         if self._sending:
             with self._lock:
                 self._sending = [entry for entry in self._sending if not entry[0].Test()]
-
-
-__all__ = ["Arrived", "World"]

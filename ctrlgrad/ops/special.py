@@ -156,6 +156,3 @@ def of_arrays(formula: Formula) -> Callable[[Any], Any]:
         return formula(wide, Functions(wide.dtype == np.float32, np.log, np.sqrt, np.where)).astype(x.dtype)
 
     return function
-
-
-__all__ = ["FORMULAS", "Formula", "Functions", "erfinv", "of_arrays"]

@@ -385,6 +385,3 @@ def _reshaped(builder: Builder, x: Value, shape: Sequence[Dim]) -> Value:
     if shape[-1] is None:
         sizes.append(builder.emit("dim", [x], {"axis": x.tensor.rank - 1}))
     return builder.emit("reshape", [x, *sizes], {"shape": tuple(shape)})
-
-
-__all__ = ["ChunkedLoop", "Found"]

@@ -135,6 +135,3 @@ def _starts_inside(start: Value, producers: Mapping[Value, Node]) -> bool:
     """Whether a counter starts from a constant that is no negative index."""
     node = producers.get(start)
     return node is not None and node.op.name == "constant" and int(attributes.Constant.of(node).value) >= 0
-
-
-__all__ = ["CHUNK_BYTES", "distribute"]

@@ -162,6 +162,3 @@ def _tail(recurrence: Recurrence, products: list[Node], nodes: set[Node], positi
 
 def _needed(body: Graph, nodes: set[Node]) -> Iterable[Value]:
     return dict.fromkeys(v for node in body.nodes if node in nodes for v in node.operands)
-
-
-__all__ = ["Recurrence", "Tail", "can_leave", "find_tail"]

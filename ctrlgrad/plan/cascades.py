@@ -69,6 +69,3 @@ def _reduces_all(kernel: Kernel) -> bool:
 def _is_number(write: Write) -> bool:
     is_sum = write.how != "store" and write.base is None and not write.scattered
     return is_sum and write.view.strides == (ZERO,) and dtype_kind(write.view.dtype) != "c"
-
-
-__all__ = ["cascade", "reads_as_made"]

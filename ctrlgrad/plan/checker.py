@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctrlgrad.plan.checking.memory import Content, PlanError, Token
+from ctrlgrad.plan.checking.memory import Content, Token
 from ctrlgrad.plan.checking.replay import Replay
 from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, ToStack, WriteRow
 
@@ -81,6 +81,3 @@ class _Checker(Replay):
 
     def given_rows(self, number: int, argument: Stack) -> Sequence[Content]:
         return [Token(f"row {k} of {argument}") for k in range(self.random.randint(0, 4))]
-
-
-__all__ = ["SCHEDULES", "PlanError", "Schedule", "check"]

@@ -137,6 +137,3 @@ def _outermost(view: View, around: Sequence[_Around]) -> _Around | None:
             break
         found = loop
     return found
-
-
-__all__ = ["LONGEST", "is_laid_out", "lay_out_columns", "matrix_of"]

@@ -67,6 +67,3 @@ def _without(instructions: tuple[Instruction, ...], number: int, outputs: list[i
     """The expression of these outputs without an instruction that nothing needs."""
     left = [replace(i, args=tuple(a - (a > number) for a in i.args)) for i in instructions]
     return Expression((*left[:number], *left[number + 1 :]), tuple(o - (o > number) for o in outputs))
-
-
-__all__ = ["contract"]

@@ -79,6 +79,3 @@ class _Formulas:
             return _Text(f"-{args[0].within(8)}", 8)
         name = dtype_name(instruction.dtype) if op == "convert" else instruction.value if op == "call" else op
         return _Text(f"{name}({', '.join(a.text for a in args)})")
-
-
-__all__ = ["Leaf", "formulas"]

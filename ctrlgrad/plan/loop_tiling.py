@@ -59,6 +59,3 @@ def loop_tiles(loop: Loop, plan: Plan) -> LoopTiles | None:
         return None
     points = points_of([accesses])
     return LoopTiles(length, points) if is_long(length, points) and own.isdisjoint(length.names) else None
-
-
-__all__ = ["LoopTiles", "loop_tiles"]

@@ -42,6 +42,3 @@ def ordered(moves: Iterable[tuple[Array, Place, Place]], spare_for: Callable[[Ar
             if number in left:
                 heapq.heappush(ready, number)
     return tuple(done)
-
-
-__all__ = ["ordered"]

@@ -64,6 +64,3 @@ def _cascade(plan: Plan) -> Plan:
     from ctrlgrad.plan.cascades import cascade
 
     return cascade(plan)
-
-
-__all__ = ["plan_of", "unplaced"]

@@ -64,6 +64,3 @@ class _Releases:
         if place.kind in ("slot", "row"):
             return "stack", handles[(self.pushes if place.kind == "slot" else self.pops)[place.number]]
         return None
-
-
-__all__ = ["releases"]

@@ -108,6 +108,3 @@ class Slots:
         if first < len(positions) and positions[first] < end:
             return True
         return any(start <= position < end for position in self.made.get((block, handle), ()))
-
-
-__all__ = ["Slots"]

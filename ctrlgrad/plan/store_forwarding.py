@@ -93,6 +93,3 @@ def _forwarded(load: Load, store: _Store) -> Iterator[Step]:
     is_there = position(load.view.offset).equals(position(store.offset))
     chosen = select(is_there, scalar(store.number), scalar(before))
     yield Compute(builder.finish(chosen), tuple(operands), (result,))
-
-
-__all__ = ["forward_stores"]

@@ -94,6 +94,3 @@ def _blocks(plan: Plan) -> Iterable[Block]:
     yield plan.body
     for step in walk(plan.body):
         yield from blocks_of(step)
-
-
-__all__ = ["MOST_MOVED", "Shift", "Window", "times_read", "windows_of"]

@@ -117,6 +117,3 @@ def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = np.int64) -> An
     """
     drawn = bernoulli(key, 0.5, shape)
     return (2 * drawn.astype(dtype) - 1).astype(dtype)
-
-
-__all__ = ["bernoulli", "bits", "rademacher", "randint", "uniform"]

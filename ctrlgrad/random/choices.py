@@ -126,6 +126,3 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
             places_of_largest("random.choice", gumbel(key, (size,), p.dtype) + cnp.log(p), count), shape
         )
     return numbers if isinstance(a, int) else cnp.take(a, numbers, axis=axis)
-
-
-__all__ = ["categorical", "choice", "permutation"]

@@ -216,22 +216,3 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     square = normal(first, shape, dtype) ** 2
     drawn = mean + mean**2 * square / 2 - mean / 2 * cnp.sqrt(4 * mean * square + mean**2 * square**2)
     return cnp.where(uniform(second, shape, dtype) <= mean / (mean + drawn), drawn, mean**2 / drawn)
-
-
-__all__ = [
-    "cauchy",
-    "double_sided_maxwell",
-    "exponential",
-    "gumbel",
-    "laplace",
-    "logistic",
-    "lognormal",
-    "maxwell",
-    "normal",
-    "pareto",
-    "rayleigh",
-    "triangular",
-    "truncated_normal",
-    "wald",
-    "weibull_min",
-]

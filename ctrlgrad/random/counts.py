@@ -159,6 +159,3 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     q, r = cnp.linalg.qr(normal(key, (*shape_of("orthogonal", shape), max(n, columns), min(n, columns)), dtype))
     q = q * cnp.sign(cnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     return cnp.matrix_transpose(q) if n < columns else q
-
-
-__all__ = ["geometric", "multivariate_normal", "orthogonal", "poisson"]

@@ -208,6 +208,3 @@ def ball(key: Any, d: int, p: float = 2, shape: Sequence[int] = (), dtype: Any =
     e = exponential(second, shape, dtype)
     p = g.dtype.type(p)
     return g / ((cnp.sum(cnp.abs(g) ** p, -1) + e) ** (g.dtype.type(1) / p))[..., None]
-
-
-__all__ = ["ball", "beta", "chisquare", "dirichlet", "f", "gamma", "generalized_normal", "loggamma", "t"]

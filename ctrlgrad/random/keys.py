@@ -202,5 +202,3 @@ def float_of(operation: str, dtype: Any) -> np.dtype:
 
 # As it is called in JAX.
 PRNGKey = key
-
-__all__ = ["PRNGKey", "clone", "fold_in", "key", "key_data", "key_impl", "split", "threefry2x32", "wrap_key_data"]

@@ -126,6 +126,3 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
 
     function.defvjp(forward, lambda pull, cotangent: pull(cotangent))
     return function
-
-
-__all__ = ["closure_convert", "custom_gradient"]

@@ -141,6 +141,3 @@ def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
         return result, tree.map(lambda _: True, result)
 
     return mapped
-
-
-__all__ = ["custom_vmap", "sequential_vmap"]

@@ -23,8 +23,8 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import is_mapped, recorder
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
+from ctrlgrad.gradients.manner import Manner, current_manner
 from ctrlgrad.gradients.reverse import GradientLater, reverse
-from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import Closed, Graph, TensorType, attributes, is_loop, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import emit_call

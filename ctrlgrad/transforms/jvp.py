@@ -18,7 +18,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import Pushforward, push_forward
-from ctrlgrad.gradients.strong_zeros import Manner, current_manner
+from ctrlgrad.gradients.manner import Manner, current_manner
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import Source, here

@@ -172,10 +172,3 @@ def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: An
     array(123)
     """
     return ufunc(vectorize(func), nin, nout, name=getattr(func, "__name__", None), identity=identity)
-
-
-__all__ = [
-    "apply_along_axis",
-    "frompyfunc",
-    "vectorize",
-]

@@ -138,6 +138,3 @@ def originals(graph: Graph) -> list[Original]:
 def without_other_calls(graph: Graph) -> Graph:
     """A graph without calls, but for those that keep a JAX function."""
     return inline_calls(graph, kept=lambda call: original_of(call) is not None)
-
-
-__all__ = ["Original", "keeps_originals", "original_of", "originals", "originals_kept", "without_other_calls"]

@@ -339,5 +339,3 @@ def _pull_pinv(ct: Term, out: Term, a: Term, rtol: Term) -> Term:
 
 forward("pinv", _push_pinv)
 reverse("pinv", _pull_pinv, None)
-
-__all__ = ["column", "diagonal", "reciprocal_gaps"]

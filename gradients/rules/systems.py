@@ -99,5 +99,3 @@ def _pull_right_side(ct: Term, out: Term, a: Term, b: Term, lower: bool, **other
 
 forward("triangular_solve", _push_triangular)
 reverse("triangular_solve", _pull_triangle, _pull_right_side)
-
-__all__ = ["adjoint", "keep", "numbers", "solve", "solve_triangular", "triangle"]

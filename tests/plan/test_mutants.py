@@ -12,7 +12,8 @@ from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
 from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, slots, stack_handles
-from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
+from ctrlgrad.plan.checker import Schedule, _Checker, check
+from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import reads
 from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import ROLES, Branch, Factorise, Kernel, Loop, Move, Operand, Stack

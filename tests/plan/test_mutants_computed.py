@@ -15,9 +15,9 @@ from plan.small_programs import SMALL
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import chunks, fusion, packing
-from ctrlgrad.plan.checker import PlanError
 from ctrlgrad.plan.checking import kernels
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import Length, ReadRow, Stack

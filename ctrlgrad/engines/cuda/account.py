@@ -97,6 +97,3 @@ class RunMemory:
         """Do what was to be done later."""
         while self._due:
             self._due.popleft()()
-
-
-__all__ = ["Counted", "RunMemory"]

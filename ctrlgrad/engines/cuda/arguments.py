@@ -79,6 +79,3 @@ def joined_axes(
             for mine, step in zip(found, steps, strict=True):
                 mine.append(step)
     return sizes, found
-
-
-__all__ = ["NAME", "Access", "address", "broadcast_strides", "declared", "joined_axes", "number"]

@@ -172,6 +172,3 @@ def chunks_of(
     runs = managed(node, memory.manager, replay, phase, pushes=pushes, is_recorded=memory.is_recorded)
     is_of_chunks = given.chunks_of is not None
     return ChunkDriver(loop, runs, Lengths(1, 1) if is_of_chunks else Lengths(FIRST_ITERATIONS, MOST_ITERATIONS))
-
-
-__all__ = ["FIRST_ITERATIONS", "MOST_ITERATIONS", "NO_CHUNKS", "DeviceLoop", "NoChunks", "chunks_of"]

@@ -141,6 +141,3 @@ def _copied(kernel: Kernel) -> Kernel:
         return context.xp.array(kernel(context, operands))
 
     return copying
-
-
-__all__ = ["Control", "compile_region", "on_host", "through_host"]

@@ -239,6 +239,3 @@ class Context:
             self.counts.results += 1
             found.extend(self.library.read([stack.rows(block)])[0])
         return found
-
-
-__all__ = ["Context", "Counts", "Speculation"]

@@ -71,5 +71,3 @@ CONTROL: dict[str, Control] = {
     "pure_callback": _pure_callback,
     PART.name: lambda node, given: HostPart(node, given, CONTROL),
 }
-
-__all__ = ["CONTROL", "Branches", "Call"]

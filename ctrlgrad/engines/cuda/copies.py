@@ -198,6 +198,3 @@ class Copies:
 
     def free_slab(self, slab: Piece) -> None:
         self._slabs.free(slab)
-
-
-__all__ = ["Copies", "InCopy", "OutCopy"]

@@ -102,6 +102,3 @@ class CopyDevice(CudaDevice):
 
     def host_bytes(self, piece: Piece) -> np.ndarray:
         return np.frombuffer(piece.handle.bytes(piece.nbytes), np.uint8)
-
-
-__all__ = ["CopyDevice", "SessionDevice"]

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.arguments import NAME
 from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
-from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
+from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
@@ -170,6 +171,3 @@ class CupyLaunches:
         ]
         functions = Functions(driver[0], multiply, *driver[1:])
         return CupyLauncher(self, functions, stream, handle)
-
-
-__all__ = ["CupyLauncher", "CupyLaunches", "address_of"]

@@ -342,6 +342,3 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     library = CupyLibrary(cupy, number)
     register_device(library.name, library.device)
     return library
-
-
-__all__ = ["CupyLibrary", "cupy_library", "device_count"]

@@ -88,6 +88,3 @@ class SessionPool:
                 pool.set_limit(size=pool.total_bytes() + size)
                 return
         raise self._out_of_memory(size, taken, limit)
-
-
-__all__ = ["SessionPool"]

@@ -143,6 +143,3 @@ def _given(context: Context, value: Value, x: Any, its: Place, is_donated: bool)
     if isinstance(x, list):
         x = [library.lent(row) if row is not None and _is_on_device(library, row) else row for row in x]
     return to_device(context, x, value.type)
-
-
-__all__ = ["BORROWED", "Handover", "places_of", "program_of", "read_arguments", "run_on_device", "run_with"]

@@ -186,16 +186,3 @@ def is_fusible(node: Node) -> bool:
 @functools.cache
 def _is_computed(name: str, operand_dtypes: tuple[np.dtype, ...], result_dtype: np.dtype) -> bool:
     return has_expression(name, operand_dtypes, result_dtype) and not may_fail(name, operand_dtypes)
-
-
-__all__ = [
-    "Leaf",
-    "Statements",
-    "function_name",
-    "has_kernel_type",
-    "is_fusible",
-    "kernel_constant",
-    "literal",
-    "rounded",
-    "statements",
-]

@@ -142,5 +142,3 @@ PREAMBLE = (
 
 KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128"))
 """The dtypes that kernels compute with, by NumPy's names."""
-
-__all__ = ["C_TYPES", "KERNEL_DTYPES", "PREAMBLE", "preamble"]

@@ -18,13 +18,14 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
 from ctrlgrad.engines.cuda.kernels.stacks import commit, own_device_stack, put
 from ctrlgrad.engines.cuda.placement import Place
-from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
+from ctrlgrad.engines.cuda.program import Slots, Values, scalar
 from ctrlgrad.engines.cuda.reductions.combining import reduction_text
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.engines.cuda.reductions.ops import check_elements, reduced_axes, reduced_shape
 from ctrlgrad.engines.cuda.reductions.running import compute, reduce
 from ctrlgrad.engines.cuda.regions import RegionKernel, Target, alone
 from ctrlgrad.engines.cuda.stacks import Stack
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.sizes_of_a_run import refused_types
 from ctrlgrad.ir import Node, TensorType, Value, attributes
 
@@ -201,6 +202,3 @@ def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write
         wholes[concat] = context.library.empty(whole, write.dtype)
     start = size * write.target.part
     return wholes[concat][(*(slice(None),) * axis, slice(start, start + size))]
-
-
-__all__ = ["GroupStep"]

@@ -141,6 +141,3 @@ def _on_host(x: Any) -> Any:
     if not isinstance(x, BlockStack):
         return scalar(x)
     return list(x.tensor()) if x.written is None else [None if row is None else scalar(row) for row in x.rows()]
-
-
-__all__ = ["HostPart", "with_host_parts"]

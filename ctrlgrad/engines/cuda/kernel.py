@@ -82,6 +82,3 @@ def kernel_text(kernel: Kernel) -> KernelText:
     text = statements(kernel.expression, leaf_of(kernel))
     inputs, outputs, lines = element_lines(kernel, text)
     return KernelText(inputs, outputs, "\n".join([*text.lines, *lines]), text.functions)
-
-
-__all__ = ["KernelText", "Parameter", "element_lines", "kernel_text", "leaf_of"]

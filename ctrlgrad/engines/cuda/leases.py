@@ -67,6 +67,3 @@ class Saved:
         if lease is not None and not lease.is_pinning:
             self.storage.open()
             lease.is_pinning = True
-
-
-__all__ = ["Lease", "Saved"]

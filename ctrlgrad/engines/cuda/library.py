@@ -167,6 +167,3 @@ class ArrayLibrary(Protocol):
 
     def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
-
-
-__all__ = ["ArrayLibrary", "CopyDevice", "Launcher", "Memory"]

@@ -285,6 +285,3 @@ class LoopExecution:
                 stack.drop(len(stack) - length)
             elif len(stack) > length:
                 carry[i] = type(stack)(stack[:length])
-
-
-__all__ = ["FIRST_CHUNK", "MOST_CHUNK", "Loop", "LoopExecution"]

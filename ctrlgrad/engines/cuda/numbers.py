@@ -70,6 +70,3 @@ def _needed(graph: Graph, wanted: Sequence[Value]) -> set[Value]:
                 if results or Trait.EFFECT in node.op.traits:
                     needed.update(node.operands)
     return needed
-
-
-__all__ = ["computed_carries"]

@@ -99,18 +99,3 @@ def carried(loop: Loop, given: Sequence[Place]) -> Places:
         if tuple(joined) == carry:
             return carry
         carry = tuple(joined)
-
-
-__all__ = [
-    "DEVICE",
-    "HOST",
-    "Place",
-    "Places",
-    "carried",
-    "fetched",
-    "is_scalar",
-    "join",
-    "outputs_of",
-    "place",
-    "results_of",
-]

@@ -196,17 +196,3 @@ def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precis
         result.dtype, (m, n, k), factors[0], factors[1], result.data.ptr, count, adds=adds, precision=precision
     )
     cupy.cuda.cublas.gemmStridedBatchedEx(cupy.cuda.get_cublas_handle(), *given)
-
-
-__all__ = [
-    "PRODUCT_DTYPES",
-    "WORKSPACE",
-    "WORKSPACE_VARIABLE",
-    "Factor",
-    "is_one_product",
-    "layout",
-    "parameters",
-    "product",
-    "too_large",
-    "workspace_bytes",
-]

@@ -151,6 +151,3 @@ def scalar(x: Any) -> Any:
 def to_device(context: Context, value: Any, its: Type) -> Any:
     """A value or a stack of either side on the device."""
     return context.stack_on_device(value, its.element.dtype) if isinstance(its, StackType) else context.on_device(value)
-
-
-__all__ = ["NodeStep", "Program", "Regions", "Slots", "Step", "Values", "Where", "explained", "scalar", "to_device"]

@@ -335,6 +335,3 @@ def _is_product(node: Node) -> bool:
 
 def _sizes(shape: Shape) -> Sizes:
     return tuple(Size(1, (f"n{axis}",)) if d is None else Size(d) for axis, d in enumerate(shape))
-
-
-__all__ = ["LIMITS", "Item", "ProductSum", "RegionKernel", "Target", "alone", "constants_of", "schedule", "updated_by"]

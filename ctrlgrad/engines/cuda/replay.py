@@ -96,6 +96,3 @@ class Needed:
 
     def __del__(self) -> None:
         self._replay.shared.clear()
-
-
-__all__ = ["BodyReplay", "Needed", "Ran", "entry_state"]

@@ -90,6 +90,3 @@ def _native_loops(region: Graph) -> list[LoopReport]:
         inner = [loop for inside in node.regions for loop in _native_loops(inside)]
         found += [LoopReport(loop_name(node), "native", inner=inner)] if isinstance(view(node), LoopView) else inner
     return found
-
-
-__all__ = ["explain_on"]

@@ -61,6 +61,3 @@ def tables_of(loop: Loop) -> dict[int, TensorType]:
 def _is_table(loop: Loop, carry: Carry) -> bool:
     kinds = {op.kind for event in in_an_iteration(loop, carry) for op, _ in event.ops()}
     return bool(kinds - {"measure"}) and not kinds & {"push", "pop"}
-
-
-__all__ = ["PushedStack", "StackRoles", "roles_of", "tables_of"]

@@ -139,6 +139,3 @@ def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
                 yield from ((x, number) for number in range(len(x)))
         elif not isinstance(x, DeviceStack):
             yield carry, place
-
-
-__all__ = ["FIRST_ROWS", "PushedChunk", "RowSupply"]

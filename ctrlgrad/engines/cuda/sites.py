@@ -121,6 +121,3 @@ def _add_notes(error: CtrlgradError, loops: Sequence[Node], iterations: Sequence
             note(error, loop, iterations[depth], Run(iterations=list(iterations[: depth + 1])))
         elif of_loop.chunks_of is None:
             error.add_note(in_iteration(loop, iterations[depth], from_the_end=True))
-
-
-__all__ = ["FLAG_WORDS", "MOST_NOTED", "Moment", "Site", "Sites"]

@@ -290,16 +290,3 @@ def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
     except MemoryError:
         operands.insert(0, value)
         raise
-
-
-__all__ = [
-    "BLOCK_BYTES",
-    "LEAST_ROWS",
-    "DeviceBlock",
-    "DeviceRows",
-    "DeviceStack",
-    "Stack",
-    "Supply",
-    "own_array",
-    "own_stack",
-]

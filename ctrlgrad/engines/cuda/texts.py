@@ -67,6 +67,3 @@ def cast_text(source: np.dtype, target: np.dtype) -> KernelText:
     """An array in another dtype."""
     builder = TextBuilder()
     return builder.text(builder.elementwise("cast", [builder.input(source)], [source], target), target)
-
-
-__all__ = ["ADVANCE", "TextBuilder", "binary_text", "cast_text", "copy_text"]

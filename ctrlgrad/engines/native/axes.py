@@ -126,16 +126,3 @@ def _calls_in_a_row(kernel: Kernel) -> int:
     for instruction in kernel.expression.instructions:
         found.append(max((found[a] for a in instruction.args), default=0) + (instruction.op == "call"))
     return max(found, default=0)
-
-
-__all__ = [
-    "Axis",
-    "addresses_stand_still",
-    "axes_of",
-    "has_calls",
-    "has_parts",
-    "is_by_lane",
-    "is_small",
-    "lanes_along",
-    "lanes_of",
-]

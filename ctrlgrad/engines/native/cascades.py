@@ -105,6 +105,3 @@ class _Second:
     def finish(self) -> None:
         for k in range(len(self.nest.kernel.writes)):
             self.nest.finish(k, self.offsets)
-
-
-__all__ = ["write_cascade"]

@@ -214,6 +214,3 @@ def _lanes(numbers: Iterable[int]) -> str:
     """Numbers of lanes."""
     found = [f"i32 {number}" for number in numbers]
     return f"<{len(found)} x i32> <{', '.join(found)}>"
-
-
-__all__ = ["Elements", "First"]

@@ -20,13 +20,14 @@ from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, library, making, objects, target
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
-from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
+from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
+from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
@@ -154,7 +155,7 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
             uses |= provider.addresses(names)
         return objects.library(key, make, uses)
 
-    again = lambda loop: compiled(_judged(making.place(loop)))
+    again = lambda loop: compiled(_judged(place(loop)))
     function = _FUNCTIONS.get(code.name, load)
     return Program(plan, function, again)
 
@@ -239,6 +240,3 @@ def run(
 ) -> list[Any]:
     """The outputs of a graph; `failure` is what a run has raised already. Raises `SizesDoNotFit`."""
     return patterns_of(graph, without).run(arguments, failure)
-
-
-__all__ = ["Patterns", "SizesDoNotFit", "compiled", "patterns_of", "plan_of", "run", "shapes_of"]

@@ -371,6 +371,3 @@ def write(message: int, error: BaseException) -> None:
     """Write an error's text to `MESSAGE_BYTES` of memory; of a long one the beginning."""
     text = f"{type(error).__name__}: {error}".encode()[: MESSAGE_BYTES - 1].decode(errors="ignore").encode()
     ctypes.memmove(message, text + b"\0", len(text) + 1)
-
-
-__all__ = ["MESSAGE_BYTES", "MOST", "Entry", "routines"]

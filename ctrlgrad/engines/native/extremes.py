@@ -152,6 +152,3 @@ class Extremes:
             found[width] = join(found[width], single, width)
             found[1] = w.op(f"extractelement {kind} {found[width]}, i64 0")
         return found
-
-
-__all__ = ["Extremes"]

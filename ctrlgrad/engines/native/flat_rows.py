@@ -158,6 +158,3 @@ def take_end_to_end(nest: Nest, form: FlatRows, axes: Sequence[Axis], offsets: l
             for k in range(form.vectors):
                 nest.point(at, form.width, further=k * form.width, known=partial(lanes.value, k, at))
     return stop
-
-
-__all__ = ["FlatRows", "flat_rows", "take_end_to_end"]

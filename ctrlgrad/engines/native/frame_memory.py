@@ -116,6 +116,3 @@ class FrameMemory:
         self.held.clear()
         for number in (*self.movable, *self.result_buffers):
             self.release(number)
-
-
-__all__ = ["IDLE_BYTES", "FrameMemory"]

@@ -80,6 +80,3 @@ def _of_graphs(given: Graph) -> Vocabulary:
         "source of a node": lambda place: nodes[place].source,
     }
     return Vocabulary(tell, make) | constants_of(given)
-
-
-__all__ = ["optimised", "packed", "unpacked"]

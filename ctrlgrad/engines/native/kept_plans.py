@@ -179,5 +179,3 @@ def constants_of(graph: Graph) -> Vocabulary:
 
 
 _KEPT = of_record(Code) | of_record(KeptPlan)
-
-__all__ = ["Code", "KeptPlan", "constants_of", "found", "keep", "key_of", "read", "refuse", "version", "write"]

@@ -230,16 +230,3 @@ _PLAIN = Vocabulary(
         "array": _array,
     },
 )
-
-__all__ = [
-    "HOMES",
-    "CannotRead",
-    "CannotWrite",
-    "Told",
-    "Vocabulary",
-    "kinds_of",
-    "of_record",
-    "read",
-    "tell_array",
-    "written",
-]

@@ -139,6 +139,3 @@ def _times(nest: Nest, vector: str, stride: Size, width: int) -> str:
     number = nest.size(stride)
     number = f"splat (i64 {number})" if is_number(number) else nest.w.in_all_lanes(number, "i64", width)
     return nest.w.op(f"mul {type_of(_INDEX, width)} {vector}, {number}")
-
-
-__all__ = ["Lanes", "Part", "check_lanes", "read_lanes", "write_lanes"]

@@ -14,7 +14,6 @@ from ctrlgrad.plan import planning
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels
-from ctrlgrad.plan.placement import place
 
 
 def plan_of(
@@ -40,6 +39,3 @@ def _panels() -> dict[np.dtype, Panels]:
         dtype = np.dtype(f"f{kind.bytes}")
         found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
     return found
-
-
-__all__ = ["place", "plan_of", "text_of"]

@@ -172,6 +172,3 @@ def _row_size(stack: Any, axis: int) -> int:
     if isinstance(stack, BlockStack):
         return stack.shape[axis]
     return next((np.shape(row)[axis] for row in stack if row is not None), 0)
-
-
-__all__ = ["Arguments", "Results"]

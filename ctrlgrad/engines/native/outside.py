@@ -154,6 +154,3 @@ class Outside:
                 target = array_at(words[0], tuple(words[1 : 1 + rank]), strides, item.dtype)
                 target[...] = value
         self.pending = []
-
-
-__all__ = ["Outside"]

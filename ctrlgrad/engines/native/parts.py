@@ -250,6 +250,3 @@ def _in_order(nodes: Sequence[Node]) -> list[Node]:
         if node not in ordered:
             put(node)
     return list(ordered)
-
-
-__all__ = ["PART", "gain", "has_native_form", "is_free", "parted"]

@@ -117,6 +117,3 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
         return (compile_graph(region, kernels) if run.is_watched else program)(values, run)
 
     return piece
-
-
-__all__ = ["PLANNED_LOOPS", "Part", "Piece", "PlannedLoop", "compile_piece", "planned", "with_parts"]

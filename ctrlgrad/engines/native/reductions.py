@@ -197,6 +197,3 @@ def _lanes(starts: Sequence[int], first: int, count: int) -> str:
     """So many lanes from each of several on."""
     lanes = [f"i32 {start + first + k}" for start in starts for k in range(count)]
     return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
-
-
-__all__ = ["Join", "Sums", "advance", "combine", "element_parts", "in_halves", "mask_of"]

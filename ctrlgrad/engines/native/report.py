@@ -147,6 +147,3 @@ class _Account:
         known: Mapping[str, int] = self.sizes
         texts = [str(self.number(s)) if set(s.names) <= known.keys() else str(s) for s in sizes]
         return f"[{','.join(texts)}]"
-
-
-__all__ = ["explain"]

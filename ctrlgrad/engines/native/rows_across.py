@@ -217,6 +217,3 @@ def _all(w: Writer, conditions: Iterable[str]) -> str:
     for condition in conditions:
         found = condition if found == "true" else found if condition == "true" else w.op(f"and i1 {found}, {condition}")
     return found
-
-
-__all__ = ["RowsAcross", "Take", "are_across", "reduce_across", "rows_across", "stores", "write_columns"]

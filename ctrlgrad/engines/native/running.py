@@ -81,6 +81,3 @@ class Frame(Protocol):
     def told(self, values: Sequence[Value], index: int) -> list[Any]: ...
 
     def kept(self, value: Value, given: Any) -> Any: ...
-
-
-__all__ = ["Frame", "Program"]

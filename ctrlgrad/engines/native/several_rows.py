@@ -33,6 +33,3 @@ def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: st
     if short is not None:
         start = short_rows.reduce_rows(nest, short, axes, offsets, start, end)
     return start
-
-
-__all__ = ["take_several"]

@@ -158,6 +158,3 @@ def _lead(writer: Writer, total: str, width: int) -> str:
         return str((int(total) - 1) % width + 1)
     before = writer.op(f"add i64 {total}, -1")
     return writer.add(writer.op(f"and i64 {before}, {width - 1}"), "1")
-
-
-__all__ = ["ShortRows", "reduce_rows", "short_rows"]

@@ -142,6 +142,3 @@ def loop_over_tiles(writer: Writer, length: str, points: int) -> Iterator[tuple[
     with counted_loop(w, "0", end, points) as start:
         after = w.op(f"add i64 {start}, {points}")
         yield start, w.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
-
-
-__all__ = ["Stretch", "loop_over_tiles", "write_tiles"]

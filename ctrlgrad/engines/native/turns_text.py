@@ -66,6 +66,3 @@ class TurnsText(OutsideText):
             self.tell_position()
             self.ask(Request.POLL, str(step.number))
             w.line(f"store i64 {self.load_word(self.layout.ticks + step.number)}, ptr {ticks}")
-
-
-__all__ = ["TurnsText"]

@@ -77,5 +77,3 @@ WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {
     "stack_resize": resized,
     "stack_sum": summed,
 }
-
-__all__ = ["WHOLE_STACKS"]

@@ -155,6 +155,3 @@ def _no_model(model: Any, reason: str) -> UserInputError:
         got=f"{what}: {reason}",
         hint="a file of weights alone, or one cut short, is none: onnx.checker.check_model(path) judges a file",
     )
-
-
-__all__ = ["OnnxFunction", "read_model"]

@@ -201,19 +201,3 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
         return fn
 
     return register
-
-
-__all__ = [
-    "REFUSED",
-    "TABLE",
-    "Body",
-    "NeedsInputs",
-    "Node",
-    "entry",
-    "is_array",
-    "known_shape",
-    "onnx_op",
-    "plain",
-    "recorded",
-    "shown",
-]

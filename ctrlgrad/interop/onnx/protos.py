@@ -90,6 +90,3 @@ def type_proto(x: Any) -> TypeProto:
         return helper.make_sequence_type_proto(type_proto(x[0]) if x else TypeProto())
     found: TypeProto = helper.make_tensor_type_proto(_NUMBERS[np.dtype(x.dtype)], list(x.shape))
     return found
-
-
-__all__ = ["array_of", "attribute", "dtype_of", "type_proto"]

@@ -286,6 +286,3 @@ def _written(name: str, value: Any) -> AttributeProto:
     if isinstance(value, np.ndarray):
         return helper.make_attribute(name, onnx.numpy_helper.from_array(value))
     return helper.make_attribute(name, value)
-
-
-__all__ = ["NOWHERE", "Known", "Model", "Reader"]

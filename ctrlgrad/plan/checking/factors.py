@@ -35,6 +35,3 @@ def _read(a: np.ndarray, triangle: Triangle) -> np.ndarray:
     """The triangle of matrices that is read, zeros beside it."""
     part, inner = (np.tril, -1) if triangle.lower else (np.triu, 1)
     return part(a, inner) + np.eye(a.shape[-1], dtype=a.dtype) if triangle.unit_diagonal else part(a)
-
-
-__all__ = ["factorised"]

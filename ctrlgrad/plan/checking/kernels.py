@@ -187,6 +187,3 @@ def _first_extremes(
                 continue
         found[place] = value, position
     return np.array([*found], np.intp), np.array([position for _, position in found.values()], np.int64)
-
-
-__all__ = ["RunEndedError", "drawn_parts", "run_kernel"]

@@ -293,6 +293,3 @@ class _Machine(Data):
             else:
                 found.append(self.number(result))
         return found
-
-
-__all__ = ["RunEndedError", "execute"]

@@ -89,6 +89,3 @@ def _same(found: Any, expected: Any) -> bool:
     if np.shape(found) != np.shape(expected):
         return False
     return bool(np.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True))
-
-
-__all__ = ["Repeating"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ctrlgrad.plan.checking.memory import Cell, Content, PlanError, RunningStack, Token
+from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
 from ctrlgrad.plan.checking.steps import Steps
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import (
@@ -229,6 +229,3 @@ class Replay(Steps):
             pairs = [(o, r) for o, r in zip(outputs, step.results, strict=True) if isinstance(r, Register)]
             self.carried([o for o, _ in pairs], [r for _, r in pairs])
         self.arrived(step.results, tokens)
-
-
-__all__ = ["PlanError", "Replay"]

@@ -318,6 +318,3 @@ def listed(rows: Rows) -> Iterator[Any]:
 def _headline(step: Step) -> str:
     results = ", ".join(str(value) for value in defines(step))
     return f"{type(step).__name__.lower()}" + (f" of {results}" if results else "")
-
-
-__all__ = ["Rows", "State", "listed"]

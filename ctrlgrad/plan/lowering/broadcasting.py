@@ -91,6 +91,3 @@ def _moves(state: State, size: Size) -> Size:
             register = state.compute([state.size_register(size)], INDEX, lambda n: select(n.equals(1), n - n, 1))
         found = state.moves[size] = state.size_of(register)
     return found
-
-
-__all__ = ["joined_shape", "reach", "spread"]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from ctrlgrad import ir
 from ctrlgrad.ir import Node, StackType, Value
 from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, parts_of_stack
-from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Scope, State
+from ctrlgrad.plan.lowering.tensors import Item
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
 from ctrlgrad.plan.sizes import Size
@@ -299,6 +300,3 @@ def _joined(
     for each, array in zip(outputs, arrays, strict=True):
         each.append(array)
     return result.view
-
-
-__all__ = ["branch", "call", "loop", "parts_of"]

@@ -195,6 +195,3 @@ def _of_pivots(node: Node, dtype: np.dtype) -> Graph:
     if node.op.name == "logabsdet":
         return builder.finish([size])
     return builder.finish([builder.emit("multiply", (sign, builder.emit("exp", (size,))))])
-
-
-__all__ = ["LARGEST", "adjugate", "cholesky", "determinant", "solve", "triangular_solve"]

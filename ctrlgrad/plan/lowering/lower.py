@@ -22,7 +22,7 @@ from ctrlgrad.plan.lowering import (
 )
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, Origins, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State
+from ctrlgrad.plan.lowering.state import INDEX, State
 from ctrlgrad.plan.model import Array, Assumption, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
 
@@ -180,6 +180,3 @@ def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
         RULES[name](state, node)
     else:
         outside(state, node)
-
-
-__all__ = ["ArgumentShape", "Splat", "lower"]

@@ -15,7 +15,8 @@ from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, fma
 from ctrlgrad.plan.lowering.arithmetic import converted, expression_outputs
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
-from ctrlgrad.plan.lowering.state import State, Tensor, expression_of
+from ctrlgrad.plan.lowering.state import State
+from ctrlgrad.plan.lowering.tensors import Tensor, expression_of
 from ctrlgrad.plan.model import Array, Kernel, Operand, Product, View, Write
 from ctrlgrad.plan.sizes import ZERO, Size
 
@@ -95,6 +96,3 @@ def _short_product(node: Node, result: Array, a: View, b: View, base: Array | No
         total = pair[0] * pair[1] if total is None else fma(pair[0], pair[1], total)
     assert total is not None
     return Kernel(result.shape, tuple(operands), (), builder.finish(total), (Write(result.view, (0,)),), nodes=(node,))
-
-
-__all__ = ["matmul"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.stack_facts import RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State
+from ctrlgrad.plan.lowering.state import INDEX, State
+from ctrlgrad.plan.lowering.tensors import Splat
 from ctrlgrad.plan.model import FromStack, Length, NewStack, Pop, Push, View
 from ctrlgrad.plan.sizes import ONE, Size, product
 
@@ -111,6 +112,3 @@ def concatenated(state: State, node: Node, stack: RaggedStack) -> bool:
     state.emit(FromStack(stack.elements, result, node))
     state.items[node.result] = result.view
     return True
-
-
-__all__ = ["concatenated", "new", "pop", "push", "sizes_of_rows"]

@@ -13,7 +13,8 @@ from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
-from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
+from ctrlgrad.plan.lowering.state import INDEX, State
+from ctrlgrad.plan.lowering.tensors import Tensor, broadcast, expression_of
 from ctrlgrad.plan.model import Array, How, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Sizes, row_major
 
@@ -164,6 +165,3 @@ def _zeros(builder: Builder, x: Value, axis: int, row: TensorType) -> Value:
         return zero
     dims = [builder.emit("dim", (x,), {"axis": a}) for a, d in enumerate(x.tensor.shape) if a != axis and d is None]
     return builder.emit("broadcast_to", (zero, *dims), {"shape": row.shape})
-
-
-__all__ = ["extreme_index", "scan"]

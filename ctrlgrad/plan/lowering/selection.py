@@ -110,6 +110,3 @@ def _selected(node: Node) -> Graph:
 
 def _place_of_largest(row: Term) -> Term:
     return emit("argmax", row, axes=(0,), keepdims=False)
-
-
-__all__ = ["top_k"]

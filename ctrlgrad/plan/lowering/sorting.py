@@ -170,6 +170,3 @@ def loop(
     closed = Closed(tuple(t.value for t in captured), tuple(regions))
     values = emit_loop(builder, closed, [t.value for t in carried], attributes.Loop(name=node.op.name))
     return [Term(builder, value) for value in values]
-
-
-__all__ = ["argsort", "begin", "loop", "nonzero", "run", "searchsorted"]

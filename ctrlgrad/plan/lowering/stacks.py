@@ -9,7 +9,8 @@ from ctrlgrad.plan.expression import BOOL, Number
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
+from ctrlgrad.plan.lowering.state import INDEX, State
+from ctrlgrad.plan.lowering.tensors import Splat, Tensor, parts_of
 from ctrlgrad.plan.model import (
     Block,
     Branch,
@@ -295,23 +296,3 @@ def stack_concat(state: State, node: Node) -> None:
     stack = _slots(state, node.operands[0])
     if not (isinstance(stack, RaggedStack) and ragged.concatenated(state, node, stack)):
         outside(state, node)
-
-
-__all__ = [
-    "broadcast",
-    "parts_of",
-    "stack_add",
-    "stack_clear",
-    "stack_concat",
-    "stack_from_tensor",
-    "stack_length",
-    "stack_new",
-    "stack_pop",
-    "stack_push",
-    "stack_read",
-    "stack_resize",
-    "stack_rows",
-    "stack_to_tensor",
-    "stack_type",
-    "stack_write",
-]

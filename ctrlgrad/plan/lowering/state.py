@@ -15,14 +15,13 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Graph, Node, StackType, Value
-from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
 from ctrlgrad.plan.lowering.cuts import Cut
 from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, expression_of, parts_of
+from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, parts_of
 from ctrlgrad.plan.model import (
     Array,
     Assumption,
-    Block,
     Compute,
     Guard,
     GuardStatus,
@@ -362,20 +361,3 @@ class State:
 def stack_type(value: Value) -> StackType:
     assert isinstance(value.type, StackType)
     return value.type
-
-
-__all__ = [
-    "INDEX",
-    "Block",
-    "Item",
-    "Scope",
-    "Splat",
-    "StackFacts",
-    "State",
-    "Tensor",
-    "broadcast",
-    "expression_of",
-    "parts_of",
-    "select",
-    "stack_type",
-]

@@ -177,6 +177,3 @@ def _update(spec: UpdateSpec) -> list[str]:
         "*at = o0;",
         "}",
     ]
-
-
-__all__ = ["source"]

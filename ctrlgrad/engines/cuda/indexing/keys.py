@@ -84,6 +84,3 @@ def chosen(
     advanced = [n for n, item in enumerate(key) if item is not None and not isinstance(item, slice)]
     first = advanced[0] if advanced[-1] - advanced[0] + 1 == len(advanced) else 0
     return Chosen(whole, axes, first, tuple(item for item in key if is_index(item)))
-
-
-__all__ = ["Chosen", "chosen"]

@@ -165,19 +165,3 @@ class IndexLaunch:
     arguments: tuple[Any, ...]
     numbers: tuple[Any, ...]
     blocks: int
-
-
-__all__ = [
-    "BLOCK",
-    "FEW",
-    "FLAG",
-    "MOST_BLOCKS",
-    "RUN",
-    "ChoiceSpec",
-    "IndexLaunch",
-    "IndexSpec",
-    "SortSpec",
-    "UpdateSpec",
-    "names",
-    "strides_of",
-]

@@ -159,6 +159,3 @@ def _update(
     numbers = [count, width, *rows, *(step for its_own in row_strides for step in its_own)]
     numbers += [*columns, *column_strides[0], *column_strides[1]]
     return _launch(spec, arguments, [*numbers, *(_axes(its, around) if listed is None else [])], count * width)
-
-
-__all__ = ["Surroundings", "gather", "scatter"]

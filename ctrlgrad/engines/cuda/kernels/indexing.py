@@ -20,9 +20,10 @@ from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.elementwise import add_to
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel
-from ctrlgrad.engines.cuda.program import explained, scalar
+from ctrlgrad.engines.cuda.program import scalar
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.engines.cuda.texts import binary_text
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ops.indexing import fill
@@ -174,5 +175,3 @@ def _scalar_or_array(context: Context, value: Any) -> Any:
 DEVICE["getitem"] = _getitem
 DEVICE["setitem"] = _updating(_set)
 DEVICE["additem"] = _updating(_add)
-
-__all__ = ["is_view"]

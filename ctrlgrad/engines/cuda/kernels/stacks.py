@@ -260,5 +260,3 @@ DEVICE["stack_from_tensor"] = _from_tensor
 DEVICE["stack_rows"] = _rows
 DEVICE["stack_concat"] = _concat
 DEVICE["stack_split"] = _split
-
-__all__ = ["commit", "element_of", "joined", "put"]

@@ -366,6 +366,3 @@ class Binding:
         if named is MEMORY:
             return self.library.address(self._memory)
         return self._called.handle
-
-
-__all__ = ["Binding"]

@@ -282,6 +282,3 @@ def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffe
             return CarriedArray(before.dtype, before.shape, True)
     reading.launches.copied(after, replace(before, source=target))
     return CarriedArray(before.dtype, before.shape, True)
-
-
-__all__ = ["prepared"]

@@ -148,6 +148,3 @@ def _count(side: _Side, stacks: dict[int, StackValue]) -> None:
     if any(transfer.counter == reading.counter for transfer in reading.transfers):
         with reading.launches.listing(side.items):
             reading.launches.advance(reading.counter, reading.listing.slots(reading.counter))
-
-
-__all__ = ["branches", "called"]

@@ -69,6 +69,3 @@ def table_buffers(
         carry[position] = Table(*(array for array, _ in buffers), *held[len(buffers) :])
         raise
     return buffers[0], buffers[1]
-
-
-__all__ = ["array_buffers", "captured", "table_buffers"]

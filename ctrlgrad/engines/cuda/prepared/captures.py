@@ -139,6 +139,3 @@ class Capture:
 def _numbers(item: Branching) -> tuple[int, ...]:
     """By which numbers there is something to do: sides that launch anything."""
     return tuple(k for k, side in enumerate(item.sides) if side)
-
-
-__all__ = ["GOING_ON", "Capture"]

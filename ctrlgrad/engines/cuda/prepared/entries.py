@@ -257,17 +257,3 @@ def bits_of(dtype: np.dtype, value: Any) -> list[int]:
 def parameters_of(words: Words, given: Sequence[int | Known | tuple[int | Known, ...]]) -> list[int]:
     """Add a kernel's parameters, which are a word or several; the number of the first of each."""
     return [words.add(*(x if isinstance(x, tuple) else (x,))) for x in given]
-
-
-__all__ = [
-    "GOING",
-    "HANDLE",
-    "MEMORY",
-    "TRIPS",
-    "ListWriter",
-    "NumberWord",
-    "bits_of",
-    "entries_of",
-    "parameters_of",
-    "setting",
-]

@@ -134,6 +134,3 @@ def _input(library: ArrayLibrary, x: Any, is_carried: bool) -> Input:
         return NumberInput(x.dtype)
     # On the device a stack is blocks, or rows that are arrays.
     return NumbersInput() if type(x) is list else StackInput(isinstance(x, DeviceStack))
-
-
-__all__ = ["Body", "Form"]

@@ -312,22 +312,3 @@ def _set(part: Fork | Cycle, handles: Sequence[int], stream: int) -> None:
 
 def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
     return (ctypes.c_void_p * len(nodes))(*nodes) if nodes else None
-
-
-__all__ = [
-    "FUNCTIONS",
-    "NEEDED",
-    "TURN",
-    "Cycle",
-    "Fork",
-    "GraphDriver",
-    "GraphFailed",
-    "LoopGraph",
-    "NodeParameters",
-    "Part",
-    "Refused",
-    "Stretch",
-    "choice",
-    "condition",
-    "going_on",
-]

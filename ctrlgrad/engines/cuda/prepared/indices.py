@@ -17,6 +17,3 @@ def index_in(reading: Reading, slot: int) -> Affine | View:
         raise CannotPrepare("an index of the host does not go by whole steps")
     goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
     return index if goes_by_steps else reading.view(slot)
-
-
-__all__ = ["index_in"]

@@ -47,5 +47,3 @@ class StackInput:
 
 
 Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
-
-__all__ = ["ArrayInput", "Input", "NumberInput", "NumbersInput", "StackInput", "TableInput"]

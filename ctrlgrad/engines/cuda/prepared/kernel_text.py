@@ -85,6 +85,3 @@ def _indices(flat: str, shape: Shape) -> list[str]:
         lines.append(f"const long long i{axis} = {place}{'' if not axis else f' % {shape[axis]}LL'};")
         below *= shape[axis]
     return lines
-
-
-__all__ = ["BLOCK", "MOST_BLOCKS", "NAME", "grid_of", "source"]

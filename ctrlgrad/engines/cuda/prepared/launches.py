@@ -292,6 +292,3 @@ class Launches:
             return replace(launch, a=a, b=b, out=out)
 
         self.items[:] = map(named, self.items)
-
-
-__all__ = ["Launches", "whole"]

@@ -118,6 +118,3 @@ class Listing:
             raise CannotPrepare("rows of one stack differ in shape")
         if self._pushes.setdefault(position, pushes) != pushes:
             raise CannotPrepare("a stack is pushed on and popped off")
-
-
-__all__ = ["Listing", "Rates"]

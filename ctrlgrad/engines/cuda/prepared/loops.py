@@ -338,6 +338,3 @@ def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> b
         not x.is_moving and (x.shape, x.strides, x.offset) == (target.shape, target.strides, target.offset)
         for x in reads
     )
-
-
-__all__ = ["repeated"]

@@ -28,6 +28,3 @@ def movement(x: Operand) -> Movement | None:
 
 def _by(word: View | Affine, moved: Affine) -> Movement:
     return Movement(word, moved.step, tuple((counter, step) for counter, step in moved.steps if counter))
-
-
-__all__ = ["Movement", "movement"]

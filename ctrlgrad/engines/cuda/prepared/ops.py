@@ -224,5 +224,3 @@ DEVICE: dict[str, Op] = {
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 IDENTITIES["ensure_sizes"] = _ensure_sizes
-
-__all__ = ["DEVICE", "IDENTITIES", "computed"]

@@ -203,17 +203,3 @@ def fitting(needed: np.ndarray, there: int) -> int:
     (3, 3)
     """
     return int(np.searchsorted(np.cumsum(needed), there, side="right"))
-
-
-__all__ = [
-    "Clipped",
-    "Integers",
-    "Numbers",
-    "Passes",
-    "Popped",
-    "Region",
-    "Regions",
-    "Since",
-    "TooManyPasses",
-    "fitting",
-]

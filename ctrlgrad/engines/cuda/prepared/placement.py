@@ -137,6 +137,3 @@ def _rounded(place: int, nbytes: int) -> int:
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
-
-
-__all__ = ["alignment", "items_in_order", "placed", "views_of"]

@@ -86,6 +86,3 @@ def _factor(reading: Reading, view: View) -> View:
 
 def _transposed(view: View) -> View:
     return viewed(view, lambda x: x.swapaxes(-1, -2))
-
-
-__all__ = ["matmul", "product_sum"]

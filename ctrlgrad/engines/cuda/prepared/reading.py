@@ -344,16 +344,3 @@ def slots_read(step: Step) -> tuple[int, ...]:
         return (*step.reads, *(write.stack for write in step.writes if write.stack is not None))
     assert isinstance(step, NodeStep)
     return step.operands
-
-
-__all__ = [
-    "Computed",
-    "LocalStack",
-    "Reading",
-    "StackValue",
-    "TableValue",
-    "Unusable",
-    "body_inputs",
-    "slots_read",
-    "sources_of",
-]

@@ -203,6 +203,3 @@ def pushed_too_many(form: PreparedBody, rows: Mapping[int, RowMemory], counts: M
     """How many rows were pushed on stacks of which some had no memory."""
     moved = {position: its.moved(counts) for position, its in form.endless.items()}
     return {n: count for n, count in moved.items() if count > form.endless[n].usable(rows[n].capacity)}
-
-
-__all__ = ["RowMemory", "StackRows", "pushed_too_many"]

@@ -160,5 +160,3 @@ def _known(shape: KnownShape, node: Node) -> Shape:
 STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
 # Those of numbers on the host.
 NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
-
-__all__ = ["NUMBERS", "STACKS", "pushed"]

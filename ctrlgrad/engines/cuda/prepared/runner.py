@@ -387,6 +387,3 @@ class Iterations:
                 counters.popped(transfer.node, counted[transfer.counter])
             else:
                 counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
-
-
-__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Iterations"]

@@ -89,16 +89,3 @@ def as_popped(reading: Reading, stack: object) -> LocalStack:
         return stack
     rows = as_array(reading, stack)
     return LocalStack(rows, Affine(rows.shape[0]))
-
-
-__all__ = [
-    "BOOL",
-    "WRITTEN",
-    "as_array",
-    "as_popped",
-    "as_table",
-    "chosen_rows",
-    "elementwise",
-    "marks_of",
-    "own_table",
-]

@@ -30,6 +30,3 @@ class LoopState:
         if self.ways and self.ways[-1].is_listed == way.is_listed:
             way = Way(self.ways.pop().iterations + way.iterations, way.is_listed)
         self.ways.append(way)
-
-
-__all__ = ["LoopState", "Way"]

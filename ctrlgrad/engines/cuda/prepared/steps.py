@@ -49,5 +49,3 @@ _OPS: dict[str, Callable[..., Affine | None]] = {
     "negative": lambda node, a: a.times(-1),
     "cast": lambda node, a: a if is_integer(node.result) else None,
 }
-
-__all__ = ["is_integer", "stepped", "stepping"]

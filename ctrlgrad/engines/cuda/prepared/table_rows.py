@@ -70,6 +70,3 @@ def as_stack(context: Context, table: Table) -> Stack:
     if written.all():
         return DeviceStack.of(context.library, table.rows)
     return DeviceRows(table.rows[number, ...] if is_there else None for number, is_there in enumerate(written))
-
-
-__all__ = ["Table", "as_stack", "as_table", "table_input"]

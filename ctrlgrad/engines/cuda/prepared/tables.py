@@ -195,5 +195,3 @@ TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
     "stack_sum": both,
     "stack_length": length,
 }
-
-__all__ = ["TABLES"]

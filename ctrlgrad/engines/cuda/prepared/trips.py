@@ -85,6 +85,3 @@ def _distance(
 
 def is_at_most(trips: Affine | None, maximum: int) -> bool:
     return trips is not None and not trips.is_moving and trips.constant <= maximum
-
-
-__all__ = ["Looping", "at_least", "is_at_most", "trips_of"]

@@ -85,6 +85,3 @@ def known_shape(node: Node) -> Shape:
 def broadcast(view: View, shape: Shape) -> View:
     """A view that is seen with a shape that it broadcasts to."""
     return viewed(view, lambda x: np.broadcast_to(x, shape))
-
-
-__all__ = ["broadcast", "known_shape", "part", "reshaped", "viewed"]

@@ -294,6 +294,3 @@ def run(
     if found:
         raise Failed(found >> 32, found & 0xFFFFFFFF)
     return Counts(*counts)
-
-
-__all__ = ["ADD", "COUNT", "ENTRY", "KERNEL", "PRODUCT", "READ", "SWITCH", "Counts", "Failed", "Functions", "run"]

@@ -83,6 +83,3 @@ class LaunchList:
             places, plus = self._places[what]
             self.words[places] = plus + word
             self._now[what] = word
-
-
-__all__ = ["WORD", "Known", "LaunchList", "Words"]

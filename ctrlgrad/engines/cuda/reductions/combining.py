@@ -143,6 +143,3 @@ def extreme_text(how: str, dtype: np.dtype) -> ReductionText:
     element = KernelText(inputs, outputs, f"e0 = {value};\ne1 = position;")
     starts = (literal(state.type(0), state), literal(np.int64(-1), INT64))
     return ReductionText(element, combination, starts, (Result("int64", (1,)),))
-
-
-__all__ = ["extreme_text", "is_reduced", "plain_text", "reduction_text"]

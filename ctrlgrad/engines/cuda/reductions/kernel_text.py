@@ -235,6 +235,3 @@ def _tree(spec: ReductionSpec) -> list[str]:
 
 def _value(text: ReductionText, result: Result) -> str:
     return rounded(result.dtype, ", ".join(text.states[k].name for k in result.states))
-
-
-__all__ = ["indices", "source"]

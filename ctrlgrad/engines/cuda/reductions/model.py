@@ -150,6 +150,3 @@ class ReductionLaunch:
     arguments: tuple[Any, ...]
     numbers: tuple[int, ...]
     blocks: int
-
-
-__all__ = ["POSITION", "ReductionLaunch", "ReductionSpec", "ReductionText", "Result", "without_reductions"]

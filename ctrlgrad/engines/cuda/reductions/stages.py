@@ -120,6 +120,3 @@ def _launch(
     for mine in zip(outer[1], reduced[1], strict=True):
         numbers += [stride for part in mine for stride in part]
     return ReductionLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))
-
-
-__all__ = ["elementwise", "scan", "stages"]

@@ -52,6 +52,3 @@ def scan_tree(results: int, count: int, is_inner: bool) -> Tree:
 def _power(n: int) -> int:
     """The least power of two that is not below n."""
     return 1 << max(n - 1, 0).bit_length()
-
-
-__all__ = ["BLOCK", "MOST_BLOCKS", "SERIAL", "SHARED", "Tree", "scan_tree", "tree"]

@@ -125,6 +125,3 @@ def declarations(real: Real) -> list[str]:
     """The routines of products that are called."""
     product = "ptr, i64, ptr, i64, i64, ptr, i64, i64, i64, i64, i64, i64, ptr"
     return [f"declare void @cg_gemm_{real.name}({product})", f"declare i64 @cg_gemm_scratch_{real.name}(i64, i64, i64)"]
-
-
-__all__ = ["Field", "Planes", "add_product", "copy", "declarations", "fields", "squares"]

@@ -158,6 +158,3 @@ def _routine(kind: Field) -> str:
     copy(f, real, Planes(("%x",), "%rx", 1), Planes((y,), of_right, 1), ("%n", "%r"), (1,))
     f.leave("i64 0")
     return f.text()
-
-
-__all__ = ["lu", "symbols"]
