@@ -20,7 +20,7 @@ from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.dependence import dependent_outputs
-from ctrlgrad.ops.call import COTANGENT
+from ctrlgrad.ops.control import COTANGENT
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record
 from ctrlgrad.stacks.saving import Scope

@@ -15,7 +15,7 @@ from ctrlgrad.engines.exact_errors import SILENT
 from ctrlgrad.engines.reference import Kernels, Run, interpret
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
 from ctrlgrad.ir import Graph, Node, attributes
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 

@@ -325,7 +325,7 @@ class Saving:
 
 @record(kw_only=True)
 class Call(_Capturing, Attributes):
-    """See `ctrlgrad.ops.call`."""
+    """See `ctrlgrad.ops.control`."""
 
     kind: str
     captures: int = _hidden(0)

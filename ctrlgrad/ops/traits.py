@@ -6,7 +6,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.graph import Node
 from ctrlgrad.ir.op import Trait
 from ctrlgrad.ir.types import TensorType
-from ctrlgrad.ops.indexing import is_static
+from ctrlgrad.ops.arrays import is_static
 
 
 def is_total(node: Node) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ctrlgrad.ir import Builder, Call, Graph, Node, Value, is_call, rewrite, walk
 from ctrlgrad.ir.caching import Cache
-from ctrlgrad.ops.call import KINDS
+from ctrlgrad.ops.control import KINDS
 
 
 def inline_calls(

@@ -21,8 +21,8 @@ from jax import lax
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import Key
+from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.ops.indexing import fill
 from ctrlgrad.verify.recording import Sizes, is_dynamic
 
 Entry = Callable[..., Any]

@@ -18,7 +18,7 @@ from ctrlgrad.engines.reference import Counters, Run, run_graph
 from ctrlgrad.ir import Graph, Node, StackType, Use, Value, attributes, is_branch, is_loop, walk
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.flow import StackFlow, begins, reached
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 
 Sizes = tuple[int, ...]
 

@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import NonFiniteError
 from ctrlgrad.ir import Node, attributes
-from ctrlgrad.ops.call import COTANGENT
+from ctrlgrad.ops.control import COTANGENT
 from ctrlgrad.records import record
 
 

@@ -11,7 +11,7 @@ from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE, InPlace, own
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 
 
 def _filler(key: Key) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

@@ -26,7 +26,7 @@ from ctrlgrad.engines.cuda.texts import binary_text
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 
 _ARRAY = Access(())
 
