@@ -32,7 +32,7 @@ from ctrlgrad.autograph.undefined import (
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
-from ctrlgrad.frontend.branch_elements import learned_of
+from ctrlgrad.frontend.branches import learned_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder

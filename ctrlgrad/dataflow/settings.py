@@ -22,7 +22,6 @@ import numpy as np
 from ctrlgrad import memory
 from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
@@ -30,7 +29,7 @@ from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.partition import Part, Partition, partition
 from ctrlgrad.dataflow.placement import as_written, names_ranks, on_ranks, place, whole_loops
-from ctrlgrad.dataflow.plan import plan_part
+from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
@@ -72,7 +71,7 @@ class Settings:
 
     Attributes:
         parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
-        clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.clusters`; None: "whole" on one device and
+        clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
         loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
             machine code; on a GPU by the CUDA engine.

@@ -25,7 +25,7 @@ SMALL = 64
 
 
 class Numbers(Protocol):
-    """Tells the numbers of a builder's values, where its inputs stand for those of one call (`frontend/known.py`)."""
+    """Tells the numbers of a builder's values, where its inputs stand for those of one call (`frontend/tracer.py`)."""
 
     def number(self, builder: Builder, value: Value) -> Any: ...
 

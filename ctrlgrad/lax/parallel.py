@@ -362,19 +362,3 @@ def pswapaxes(x: Any, axis_name: Hashable, axis: int, *, axis_index_groups: None
            [2., 4.]])
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
-
-
-__all__ = [
-    "all_gather",
-    "all_to_all",
-    "axis_index",
-    "axis_size",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
-]

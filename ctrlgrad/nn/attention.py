@@ -10,7 +10,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import finfo
 from ctrlgrad.errors import ShapeError
-from ctrlgrad.lax.slices import dynamic_update_slice_in_dim
+from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
 from ctrlgrad.source import here
 
 Cache = dict[str, Any]

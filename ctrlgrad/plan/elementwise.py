@@ -14,7 +14,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, NAMES, computed_dtype, dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
-from ctrlgrad.plan.elementary import exact
+from ctrlgrad.plan.elementary import table
 from ctrlgrad.plan.elementary.complex import Pair
 from ctrlgrad.plan.elementary.notation import absolute, is_nan
 from ctrlgrad.plan.elementary.table import MAX_ULP
@@ -157,17 +157,17 @@ _INTEGER = _ARITHMETIC | _COMPARISONS | _WHERE | _calls("integer_power")
 _INTEGER |= {
     "negative": lambda x: 0 - x,
     "abs": lambda x: x if dtype_kind(x.dtype) == "u" else absolute(x),
-    "sign": exact.integer_sign,
+    "sign": table.integer_sign,
     "maximum": lambda x, y: select(x >= y, x, y),
     "minimum": lambda x, y: select(x <= y, x, y),
-    "floor_divide": exact.integer_floor_divide,
-    "remainder": exact.integer_remainder,
+    "floor_divide": table.integer_floor_divide,
+    "remainder": table.integer_remainder,
     "bitwise_invert": lambda x: ~x,
     "bitwise_and": lambda x, y: x & y,
     "bitwise_or": lambda x, y: x | y,
     "bitwise_xor": lambda x, y: x ^ y,
-    "bitwise_left_shift": exact.shifted_left,
-    "bitwise_right_shift": exact.shifted_right,
+    "bitwise_left_shift": table.shifted_left,
+    "bitwise_right_shift": table.shifted_right,
     "bits_to_bfloat16": lambda x: x.bits(BFLOAT16),
     "bits_to_float": lambda x: x.bits(f"f{x.dtype.itemsize}"),
 }
@@ -177,14 +177,14 @@ _FLOAT |= _calls(*MAX_ULP)
 _FLOAT |= {
     "strong_multiply": lambda x, y: select(x.equals(0), 0, x * y),
     "reciprocal": lambda x: 1.0 / x,
-    "sign": exact.sign,
-    "signbit": exact.signbit,
-    "maximum": exact.maximum,
-    "minimum": exact.minimum,
-    "nextafter": exact.nextafter,
+    "sign": table.sign,
+    "signbit": table.signbit,
+    "maximum": table.maximum,
+    "minimum": table.minimum,
+    "nextafter": table.nextafter,
     "float_to_bits": lambda x: x.bits(f"u{x.dtype.itemsize}"),
-    "remainder": _through_single(lambda x, y: exact.remainder(x, y, _fmod(x, y))),
-    "floor_divide": _through_single(lambda x, y: exact.floor_divide(x, y, _fmod(x, y))),
+    "remainder": _through_single(lambda x, y: table.remainder(x, y, _fmod(x, y))),
+    "floor_divide": _through_single(lambda x, y: table.floor_divide(x, y, _fmod(x, y))),
     "isnan": is_nan,
     "isinf": lambda x: absolute(x).equals(math.inf),
     "isfinite": lambda x: absolute(x) < math.inf,

@@ -13,33 +13,224 @@ is still to be moved. Arrays in arguments, constants, slots and popped rows are 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Literal
 
-from ctrlgrad.plan.effects import defines, names_of, updates, yields
+from ctrlgrad.plan.effects import blocks_of, defines, names_of, updates, walk, yields
 from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
     Carry,
+    Factorise,
     FromStack,
+    Kernel,
     Loop,
     Move,
     Plan,
     Pop,
+    Product,
+    Push,
+    ReadRow,
+    Release,
     Stack,
     Step,
     Value,
+    View,
 )
-from ctrlgrad.plan.moves import ordered
-from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_in, results_of, root_of
+from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_in, origins_of, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
-from ctrlgrad.plan.releases import releases
-from ctrlgrad.plan.slots import Slots
 from ctrlgrad.plan.stack_handles import assign_handles
 from ctrlgrad.records import record
+
+# Copies from place to place that happen at once, as at the end of a loop body, in an order that keeps all of them.
+
+
+def ordered(moves: Iterable[tuple[Array, Place, Place]], spare_for: Callable[[Array], Place]) -> tuple[Move, ...]:
+    """Copies in an order in which nothing is overwritten before it was copied; a circle goes by a spare place."""
+    pending = [Move(array, source, target) for array, source, target in moves if source != target]
+    by_source: dict[Place, set[int]] = {}
+    by_target: dict[Place, list[int]] = {}
+    for number, move in enumerate(pending):
+        by_source.setdefault(move.source, set()).add(number)
+        by_target.setdefault(move.target, []).append(number)
+    # The first of several that may go goes first.
+    ready = [number for number, move in enumerate(pending) if move.target not in by_source]
+    left, done = dict.fromkeys(range(len(pending))), []
+    while left:
+        if ready:
+            number = heapq.heappop(ready)
+            move = pending[number]
+            del left[number]
+            done.append(move)
+            by_source[move.source].discard(number)
+            if by_source[move.source]:
+                continue
+        else:
+            move = pending[next(iter(left))]
+            spare = spare_for(move.array)
+            done.append(Move(move.array, move.source, spare))
+            waiting = by_source[spare] = by_source[move.source]
+            by_source[move.source] = set()
+            for number in waiting:
+                pending[number] = replace(pending[number], source=spare)
+        for number in by_target.get(move.source, ()):
+            if number in left:
+                heapq.heappush(ready, number)
+    return tuple(done)
+
+
+# Which memory nobody needs any more after a step, so that the driver may take it back where bytes are short.
+#
+# Only buffers that are sized when they are needed, and stacks, are worth telling: the others are one piece of memory
+# that a call has from beginning to end. A row that is read or made in place keeps the stack that it lies in.
+
+
+Memory = tuple[Literal["buffer", "stack"], int]
+
+
+def releases(plan: Plan) -> dict[Step, Release]:
+    """For each step of a placed plan that is the last to use some memory: which."""
+    return _Releases(plan).found
+
+
+class _Releases:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.live = Liveness(plan)
+        self.late = {b.number for b in plan.buffers if b.is_free_to_move}
+        steps = list(walk(plan.body))
+        self.pushes = [s.stack for s in steps if isinstance(s, Push)]
+        self.pops = [s.stack for s in steps if isinstance(s, Pop | FromStack)]
+        # What lies in each memory. That all have a place is the checker's to say.
+        self.memory: dict[Value, Memory] = {}
+        self.values: dict[Memory, set[Value]] = {}
+        values: list[Array | Stack] = [*plan.handles, *plan.places]
+        for value in values:
+            found = self.memory_of(value)
+            if found is not None:
+                self.memory[value] = found
+                self.values.setdefault(found, set()).add(value)
+        self.found: dict[Step, Release] = {}
+        self.block(plan.body)
+
+    def block(self, block: Block) -> None:
+        for step in block.steps:
+            for inner in blocks_of(step):
+                self.block(inner)
+            after, memory = self.live.after[step], self.memory
+            used = {memory[v] for v in (*self.live.reads[step], *defines(step)) if v in memory}
+            idle = sorted(m for m in used if after.isdisjoint(self.values[m]))
+            if idle:
+                self.found[step] = Release(
+                    tuple(number for kind, number in idle if kind == "buffer"),
+                    tuple(number for kind, number in idle if kind == "stack"),
+                )
+
+    def memory_of(self, value: Array | Stack) -> Memory | None:
+        """What a value lies in, if that is worth telling."""
+        handles = self.plan.handles
+        if isinstance(value, Stack):
+            return "stack", handles[value]
+        place = self.plan.places[value]
+        if place.kind == "buffer":
+            return ("buffer", place.number) if place.number in self.late else None
+        if place.kind in ("slot", "row"):
+            return "stack", handles[(self.pushes if place.kind == "slot" else self.pops)[place.number]]
+        return None
+
+
+# Rows where they lie: which arrays are made in the slot of their push, and which rows are read in place.
+#
+# A row stays where it is as long as nothing touches its stack.
+
+
+class Slots:
+    """Of a plan over values: which rows need no place of their own."""
+
+    def __init__(self, plan: Plan, live: Liveness) -> None:
+        self.plan, self.live = plan, live
+        # Arrays that are made in the slot of a push: which push, and the handle of its stack.
+        self.numbers: dict[Array, int] = {}
+        self.handles: dict[Array, int] = {}
+        # Where the steps of a block use the stack of a handle, and where they make rows in its slots.
+        self.used: dict[Block, dict[int, list[int]]] = {}
+        self.made: dict[tuple[Block, int], list[int]] = {}
+        self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
+        # Steps that read rows where they lie.
+        reads = (s for s in walk(plan.body) if isinstance(s, Pop | FromStack))
+        self.pops = {step: number for number, step in enumerate(reads)}
+
+    def find(self, block: Block) -> None:
+        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile; so
+        is what they are updates of."""
+        producers: dict[Array, int] = {}
+        for position, step in enumerate(block.steps):
+            if isinstance(step, Kernel | Product | Factorise | ReadRow):
+                producers.update((a, position) for a in results_of(step))
+        makers = {array: block.steps[position] for array, position in producers.items()}
+        # The arrays in the slot of each push.
+        found: dict[Push, list[Array]] = {}
+        for position, step in enumerate(block.steps):
+            if not isinstance(step, Push) or isinstance(step.row, tuple):
+                continue
+            array = step.row.array
+            if (
+                not step.row.is_whole
+                or array not in producers
+                or array in self.numbers
+                or not (step.stack.holds == "elements" or array.shape == self.plan.rows[step.stack])
+            ):
+                continue
+            handle, end = self.plan.handles[step.stack], position
+            for each in (array, *origins_of(array, makers, self.live.after)):
+                if self._is_touched(block, producers[each], end, handle):
+                    break
+                if each in self.numbers:
+                    self.made[block, self.handles[each]].remove(producers[each])
+                self.numbers[each], self.handles[each], end = self.pushes[step], handle, producers[each]
+                self.made.setdefault((block, handle), []).append(producers[each])
+                found.setdefault(step, []).append(each)
+        for position, step in enumerate(block.steps):
+            if isinstance(step, Push) and isinstance(step.row, View):
+                array, number = step.row.array, self.pushes[step]
+                if self.numbers.get(array) == number and not self.is_still(block, position, array, self.handles[array]):
+                    for each in [a for a in found[step] if self.numbers.get(a) == number]:
+                        self.made[block, self.handles[each]].remove(producers[each])
+                        del self.numbers[each], self.handles[each]
+
+    def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
+        """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""
+        after = self.live.after[block.steps[position]]
+        if position + 1 == len(block.steps) or array not in after:
+            return True
+        last = after.last_read(array)
+        return not self._is_touched(block, position + 1, len(block.steps) if last is None else last + 1, handle)
+
+    def is_last(self, block: Block, position: int, step: FromStack) -> bool:
+        """Whether nobody needs the stack after this: then its rows may be brought together where they are read."""
+        if step.stack in self.live.after[step]:
+            return False
+        return self.is_still(block, position, step.result, self.plan.handles[step.stack])
+
+    def _is_touched(self, block: Block, start: int, end: int, handle: int) -> bool:
+        """Return true if a block uses the stack of a handle, puts another one there, or makes a row in its slot."""
+        used = self.used.get(block)
+        if used is None:
+            used = self.used[block] = {}
+            for position, step in enumerate(block.steps):
+                found = (*self.live.reads[step], *defines(step))
+                for each in {self.plan.handles[v] for v in found if isinstance(v, Stack)}:
+                    used.setdefault(each, []).append(position)
+        positions = used.get(handle, [])
+        first = bisect_left(positions, start)
+        if first < len(positions) and positions[first] < end:
+            return True
+        return any(start <= position < end for position in self.made.get((block, handle), ()))
 
 
 def place(plan: Plan) -> Plan:

@@ -23,7 +23,6 @@ In a loop the key is carried:
 """
 
 from ctrlgrad.random.basic import bernoulli, bits, rademacher, randint, uniform
-from ctrlgrad.random.choices import categorical, choice, permutation
 from ctrlgrad.random.continuous import (
     cauchy,
     double_sided_maxwell,
@@ -41,7 +40,15 @@ from ctrlgrad.random.continuous import (
     wald,
     weibull_min,
 )
-from ctrlgrad.random.counts import geometric, multivariate_normal, orthogonal, poisson
+from ctrlgrad.random.discrete import (
+    categorical,
+    choice,
+    geometric,
+    multivariate_normal,
+    orthogonal,
+    permutation,
+    poisson,
+)
 from ctrlgrad.random.gammas import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
 from ctrlgrad.random.keys import PRNGKey, clone, fold_in, key, key_data, key_impl, split, threefry2x32, wrap_key_data
 

@@ -10,7 +10,7 @@ transform gives is compiled as a whole, and three rules give the same:
 - Python integers and booleans that are not differentiated are part of the signature: each value has a graph.
 - Where tracing needs a number (an `if` on an array, a `while` on what is differentiated), the arguments stay concrete:
   the call is traced anew each time, over the values that are differentiated alone, and goes the way that their numbers
-  go (`frontend/known.py`). What is compiled for it is found again, since numbers from outside are inputs of such a
+  go (`frontend/tracer.py`). What is compiled for it is found again, since numbers from outside are inputs of such a
   graph. Any other error is the user's at once: his function is not called again.
 """
 

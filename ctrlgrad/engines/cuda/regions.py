@@ -31,7 +31,7 @@ from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.elementwise import elementwise_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.fusion import Limits, fuse
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast, expression_of, parts_of
+from ctrlgrad.plan.lowering.state import Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import Array, Block, Kernel, Outside, Plan, Product, Register, Step, View, Write
 from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 

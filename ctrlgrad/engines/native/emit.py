@@ -16,11 +16,11 @@ from ctrlgrad.engines.native.loops import counted
 from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outlining import PIECE, Piece, touched, weight_of
+from ctrlgrad.engines.native.outside_text import TurnsText
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
-from ctrlgrad.engines.native.turns_text import TurnsText
 from ctrlgrad.plan import model
 from ctrlgrad.plan.effects import blocks_of, walk
 from ctrlgrad.plan.expression import Instruction

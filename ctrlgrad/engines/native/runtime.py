@@ -18,9 +18,9 @@ from ctrlgrad.engines.native.marshalling import Arguments, Results
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
+from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import RunningStack, copied
-from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once

@@ -14,8 +14,7 @@ from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.moving import joined
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, expression_of, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, expression_of, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 

@@ -10,10 +10,8 @@ from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
-from ctrlgrad.plan.lowering.cuts import Cut
 from ctrlgrad.plan.lowering.moving import cut, flipped
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Cut, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import Check, Guard, Kernel, Operand, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product
 from ctrlgrad.records import record

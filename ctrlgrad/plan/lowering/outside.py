@@ -10,8 +10,7 @@ from typing import Any
 
 from ctrlgrad.ir import Node, StackType
 from ctrlgrad.plan.lowering.stack_facts import RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Block, Branch, Numbers, Outside, Register, Stack, Value, View
 from ctrlgrad.plan.sizes import Size, Sizes
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.stack_facts import RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import FromStack, Length, NewStack, Pop, Push, View
 from ctrlgrad.plan.sizes import ONE, Size, product
 

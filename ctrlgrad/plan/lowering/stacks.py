@@ -9,8 +9,7 @@ from ctrlgrad.plan.expression import BOOL, Number
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import (
     Block,
     Branch,

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Graph, Node, StackType, Value
-from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
-from ctrlgrad.plan.lowering.cuts import Cut
+from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, parts_of
 from ctrlgrad.plan.model import (
     Array,
     Assumption,
@@ -36,8 +34,112 @@ from ctrlgrad.plan.model import (
     View,
     Write,
 )
-from ctrlgrad.plan.sizes import ZERO, Size, Sizes
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 from ctrlgrad.records import record
+
+# Sizes that slices by fixed numbers leave of sizes that only a run knows.
+#
+# `x[1:]` and `y[:-1]` are of one size where x and y are, and a kernel over both needs to know; so does what joins
+# `x[:1]` and `x[1:]` again. A size is cut in two at a number: the least of both, and the rest.
+
+
+CutPart = Literal["least", "rest"]
+
+
+@record
+class Cut:
+    """Part of a size that is cut in two at a number: as much as there is up to there, or what is beyond."""
+
+    part: CutPart
+    size: Size
+    at: int
+
+    def of(self, n: Number) -> Number:
+        if self.part == "least":
+            return select(n < self.at, n, self.at)
+        return select(n < self.at, n - n, n - self.at)
+
+    @property
+    def known(self) -> Size | None:
+        """The size, where nothing has to be computed for it."""
+        n = self.size.factor
+        if self.size.is_known:
+            return Size(min(n, self.at) if self.part == "least" else max(n - self.at, 0))
+        if self.at == 0:
+            return Size(0) if self.part == "least" else self.size
+        return None
+
+    def joins(self, other: Cut) -> bool:
+        """Whether both are the two parts of one size."""
+        return (self.size, self.at) == (other.size, other.at) and self.part != other.part
+
+
+# What stands for an array while a graph is lowered: a view, or one number for all of its elements.
+
+
+PARTS: dict[np.dtype, np.dtype] = {
+    np.dtype(np.complex64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.float64),
+}
+
+
+def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
+    """The dtypes of the registers that hold one element."""
+    return (PARTS[dtype], PARTS[dtype]) if dtype in PARTS else (dtype,)
+
+
+@record
+class Splat:
+    """An array all of whose elements are one number."""
+
+    numbers: Numbers
+    shape: Sizes
+    dtype: np.dtype
+
+
+Tensor = View | Splat
+Item = Numbers | View | Splat | Stack | RaggedStack
+
+
+def broadcast(tensor: Tensor, shape: Sizes) -> Tensor:
+    """A tensor over a larger shape."""
+    if tensor.shape == shape:
+        return tensor
+    if isinstance(tensor, Splat):
+        return Splat(tensor.numbers, shape, tensor.dtype)
+    lead = len(shape) - len(tensor.shape)
+    strides = [Size(0)] * lead
+    for size, stride, target in zip(tensor.shape, tensor.strides, shape[lead:], strict=True):
+        strides.append(Size(0) if size == ONE and target != ONE else stride)
+    return View(tensor.array, tensor.offset, shape, tuple(strides))
+
+
+def expression_of(
+    tensors: Sequence[Tensor], make: Callable[..., Sequence[Number]]
+) -> tuple[Expression, tuple[Operand, ...], Numbers]:
+    """An expression on the elements of tensors of one shape; `make` takes the builder and a tuple of parts for each."""
+    builder = ExpressionBuilder()
+    operands: list[Operand] = []
+    numbers: list[Register] = []
+    leaves: list[tuple[Number, ...]] = []
+    for tensor in tensors:
+        parts = parts_of(tensor.dtype)
+        if isinstance(tensor, Splat):
+            leaf = []
+            for register in tensor.numbers:
+                if register not in numbers:
+                    numbers.append(register)
+                leaf.append(builder.emit("scalar", (), register.dtype, numbers.index(register)))
+        else:
+            operand = Operand(tensor)
+            if operand not in operands:
+                operands.append(operand)
+            place = operands.index(operand)
+            leaf = [builder.emit("load", (), dtype, (place, part)) for part, dtype in enumerate(parts)]
+        leaves.append(tuple(leaf))
+    outputs = make(builder, *leaves)
+    return builder.finish(*outputs), tuple(operands), tuple(numbers)
+
 
 INDEX = np.dtype(np.int64)
 

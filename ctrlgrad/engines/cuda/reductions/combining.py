@@ -14,7 +14,7 @@ from ctrlgrad.engines.cuda.kernel import KernelText, Parameter, element_lines, l
 from ctrlgrad.engines.cuda.reductions.model import POSITION, ReductionText, Result
 from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Instruction, Number, select
-from ctrlgrad.plan.lowering.tensors import parts_of
+from ctrlgrad.plan.lowering.state import parts_of
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.reductions import neutral_of
 

@@ -20,7 +20,6 @@ from ctrlgrad.engines.native.products import (
     kernels,
     lu,
     pack,
-    plain,
     pool,
     real,
     shared,
@@ -47,7 +46,7 @@ _MODULES = (
     loops,
     lu,
     pack,
-    plain,
+    lu,
     pool,
     real,
     shared,
@@ -87,7 +86,7 @@ class Part:
 def parts(machine: Target) -> list[Part]:
     """What others call comes before them."""
     kinds = real.reals(machine)
-    simple = tuple(f"cg_gemm_{kind}" for kind in plain.INTEGERS)
+    simple = tuple(f"cg_gemm_{kind}" for kind in lu.INTEGERS)
     vectors = [Part("vectors", tuple(name.format(kind.name) for name in _VECTORS), (kind,)) for kind in kinds]
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
@@ -113,7 +112,7 @@ def source(machine: Target, part: Part) -> str:
     if part.name == "pool":
         lines.append(pool.pool(machine, max(map(blocks.most_scratch, part.kinds))))
     elif part.name == "plain":
-        lines += plain.plain()
+        lines += lu.plain()
     elif part.name == "vectors":
         (kind,) = part.kinds
         lines += [*pool.DECLARATIONS, *vector.vectors(kind)]
