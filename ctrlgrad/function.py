@@ -43,7 +43,6 @@ from ctrlgrad.signature import (
     simplified,
     static,
 )
-from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
 # Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
@@ -87,7 +86,6 @@ class Function:
     def __reduce__(self) -> Any:
         raise TypeMismatchError(
             f"pickle: {self.name} is a function of ctrlgrad, and what was traced and compiled has no pickled form",
-            source=here(),
             got=type(self).__name__,
             hint="pickle the arguments, and apply ctrlgrad.function or the transform again where they are read",
         )
@@ -282,7 +280,6 @@ class Function:
         if len(specs) != len(types):
             raise TypeMismatchError(
                 f"{self.name}: the arguments do not fit the signature",
-                source=here(),
                 expected=f"{len(specs)} arrays",
                 got=f"{len(types)} arrays",
                 hint="pass as many arrays as the signature declares, or change the signature",
@@ -291,7 +288,6 @@ class Function:
             if not spec.type.accepts(given):
                 raise TypeMismatchError(
                     f"{self.name}: array {position} does not fit the signature",
-                    source=here(),
                     expected=str(spec.type),
                     got=str(given),
                     hint="cast or reshape the argument, or declare the dimension as None",

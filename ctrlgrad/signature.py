@@ -136,7 +136,6 @@ def static(leaf: Any) -> Static:
     if isinstance(leaf, Tensor):
         raise TracingError(
             "a traced tensor reached a function outside of its trace",
-            source=here(),
             expected="arrays and numbers",
             got=repr(leaf),
             hint="return the value from the traced function, and pass on what that returns",
@@ -155,9 +154,7 @@ def require_hash(x: Any, complaint: str, expected: str, hint: Callable[[], str])
     try:
         hash(x)
     except (TypeError, ValueError) as error:
-        raise TypeMismatchError(
-            complaint, source=here(), expected=expected, got=type(x).__name__, hint=hint()
-        ) from error
+        raise TypeMismatchError(complaint, expected=expected, got=type(x).__name__, hint=hint()) from error
 
 
 def require_numbers(leaves: Sequence[Any]) -> None:
@@ -166,7 +163,6 @@ def require_numbers(leaves: Sequence[Any]) -> None:
     if declared is not None:
         raise TypeMismatchError(
             "a function is called on a declared type, which has no numbers",
-            source=here(),
             expected="arrays and numbers",
             got=repr(declared),
             hint="ctrlgrad.eval_shape(f, ...) and f.graph(...) take types: what is returned, and what would run",

@@ -436,7 +436,6 @@ class FunctionScope:
         if is_traced(did_return) and value is not None:
             raise TracingError(
                 f"autograph: {self.name} returns a value on some paths only",
-                source=here(),
                 expected="a `return` with a value at the end of every path, because which one is taken is known only\n"
                 "when the program runs",
                 got="a path that ends without `return`, where Python would return None",

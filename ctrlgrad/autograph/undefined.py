@@ -19,7 +19,6 @@ from typing import Any
 
 from ctrlgrad.errors import TracingError
 from ctrlgrad.ir import Value
-from ctrlgrad.source import here
 
 _FLAG = re.compile(r"(do_return|break_|continue_)(_\d+)?")
 _RETURN_VALUE = re.compile(r"retval_(_\d+)?")
@@ -41,7 +40,6 @@ class Undefined:
             )
         raise TracingError(
             f"the variable `{self.name}` may have no value here",
-            source=here(),
             expected="a value on every path, because which one is taken is known only when the program runs",
             got=f"`{self.name}` {self.reason}",
             hint=f"give `{self.name}` a value of the same dtype and shape before that statement",

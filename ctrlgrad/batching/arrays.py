@@ -176,7 +176,7 @@ def _uniform(batcher: Batcher, node: Node, s: Value) -> Uniform:
 def _counts(batcher: Batcher, v: Value) -> Term:
     """The row counts, which must be the same for all rows."""
     if not batcher.is_same(v):
-        raise TypeMismatchError("vmap: slots that differ in size from example to example cannot be joined")
+        raise TypeMismatchError("vmap: slots that differ in size from example to example cannot be joined", source=None)
     return batcher.term(v)
 
 

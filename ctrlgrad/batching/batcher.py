@@ -176,6 +176,7 @@ def batch(
                 expected="arrays",
                 got="a TensorArray with rows of its own for each example",
                 hint="return array.stack()",
+                source=None,
             )
         has_rows = all_outputs or isinstance(lane, Batched)
         outputs.append(walked.seen(lane, v.tensor).value if has_rows else lane.value)

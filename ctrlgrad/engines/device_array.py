@@ -155,7 +155,6 @@ class DeviceArray(NDArrayOperatorsMixin):
             if part is not None and part is not Ellipsis and not isinstance(part, int | np.integer | slice):
                 raise TypeMismatchError(
                     "an array on a card is indexed by an array",
-                    source=here(),
                     expected="whole numbers, slices, None and ...",
                     got=type(part).__name__,
                     hint='index it in a function: ctrlgrad.function(lambda x, i: x[i], engine="cuda")',
@@ -243,7 +242,6 @@ def type_on_card(x: Any) -> tuple[np.dtype, tuple[int, ...]]:
     if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {x.dtype} is not supported",
-            source=here(),
             expected="a bool, an integer, a float, bfloat16 among them, or a complex dtype",
             got=f"{type(x).__name__} of {x.dtype}",
             hint="convert the array to float32 before",

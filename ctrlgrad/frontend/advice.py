@@ -8,7 +8,7 @@ from typing import Any
 
 from ctrlgrad.errors import MissingAttributeError, TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS, ours
-from ctrlgrad.source import here, in_converted_code, library_function, user_operation
+from ctrlgrad.source import in_converted_code, library_function, user_operation
 
 RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
 _IN_PLACE_OF = {
@@ -162,7 +162,7 @@ def no_such_name(module: str, name: str, names: Mapping[str, Any]) -> AttributeE
         hint = f"{module}.{close[0]}" if close else None
     if hint is None or name.startswith("__"):
         return AttributeError(missing)
-    return MissingAttributeError(missing, source=here(), hint=hint)
+    return MissingAttributeError(missing, hint=hint)
 
 
 def instead_of_bool(argument: str = "") -> str:
@@ -217,7 +217,6 @@ def refuse_torch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any =
     """Refuse a function of PyTorch on a traced tensor. While PyTorch's code is traced it does not come here."""
     raise TracingError(
         f"PyTorch's function {getattr(func, '__name__', func)!r} is called on a traced tensor of this library",
-        source=here(),
         expected="functions of ctrlgrad.numpy",
         got=", ".join(map(repr, args)),
         hint="ctrlgrad.from_torch(fn) is a function of this library that runs PyTorch's operators",

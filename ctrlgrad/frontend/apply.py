@@ -79,7 +79,6 @@ def check_dtype(dtype: np.dtype) -> None:
     if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {dtype} is not supported",
-            source=here(),
             expected="bool, an integer, a float or a complex dtype",
             got=str(dtype),
             hint="convert it with numpy's .astype(...), and keep text and objects outside of traced functions",
@@ -99,7 +98,6 @@ def as_array(x: Any) -> np.ndarray:
         if hasattr(x, "aval"):
             raise TracingError(
                 "a traced array of JAX reached a function of this library",
-                source=here(),
                 expected="arrays, numbers and traced tensors of this library",
                 got=type(x).__name__,
                 hint="ctrlgrad.to_jax(fn) is a function that jax.jit, jax.grad and jax.vmap take;\n"
@@ -109,7 +107,6 @@ def as_array(x: Any) -> np.ndarray:
             raise
         raise TypeMismatchError(
             "a tensor of PyTorch has no array that its gradient would come back through",
-            source=here(),
             expected="tensors on the processor that require no gradient, of a dtype that NumPy has",
             got=str(error).splitlines()[0],
             hint="ctrlgrad.to_torch(fn) is a function that PyTorch differentiates; tensor.detach() is numbers alone",
@@ -117,7 +114,6 @@ def as_array(x: Any) -> np.ndarray:
     if type(x) is not np.ndarray and isinstance(x, np.ndarray) and hasattr(x, "mask"):
         raise TypeMismatchError(
             "a masked array is not supported: its mask would be lost",
-            source=here(),
             expected="an array, a number or a traced tensor",
             got=type(x).__name__,
             hint="x.filled(value) is an array; numpy.where(mask, value, x) leaves elements out of what is computed",
@@ -159,7 +155,6 @@ def too_large(operation: str, x: Any, dtype: Any) -> NumberOverflowError:
     """What a Python number that a dtype cannot hold is answered with."""
     return NumberOverflowError(
         f"{operation}: the number does not fit the dtype",
-        source=here(),
         expected=str(dtype),
         got=str(x),
         hint="cast the array to a larger dtype with .astype(...), or write the number as a float",
@@ -253,7 +248,6 @@ def as_dtype(operation: str, dtype: Any) -> np.dtype:
     except TypeError as error:
         raise TypeMismatchError(
             f"{operation}: there is no such dtype",
-            source=here(),
             expected="a dtype or the name of one, such as 'float32' or numpy.float32",
             got=repr(dtype),
             hint="where it stands in the place of another argument, name the arguments: dtype=...",
@@ -289,7 +283,6 @@ def require_numbers(operation: str, *operands: Any) -> None:
         if not is_operand(x) and not isinstance(x, list | tuple):
             raise TypeMismatchError(
                 f"{operation}: operand {position} is not an array",
-                source=here(),
                 expected="an array, a number or a traced tensor",
                 got=f"{type(x).__name__}",
                 hint="convert it with numpy.asarray",
@@ -297,7 +290,6 @@ def require_numbers(operation: str, *operands: Any) -> None:
         if isinstance(x, Tensor) and isinstance(x.type, StackType):
             raise TypeMismatchError(
                 f"{operation}: operand {position} is a TensorArray",
-                source=here(),
                 expected="a tensor",
                 got=str(x.type),
                 hint="use .read(i) or .stack()",
@@ -317,7 +309,6 @@ def shape_template(dims: Sequence[Any]) -> tuple[tuple[int | None, ...], list[An
             if size < 0:
                 raise ShapeError(
                     "a shape with a negative size",
-                    source=here(),
                     expected="sizes of 0 or more",
                     got=str(tuple(dims)),
                     hint="-1 stands for the size that is left over in reshape alone",

@@ -69,7 +69,6 @@ def check_leaves(what: str, leaves: Sequence[Any], paths: Sequence[str] | None =
         except (TypeError, ValueError) as error:
             raise TypeMismatchError(
                 f"{what}: a leaf is not an array or a number",
-                source=here(),
                 expected="pytrees of arrays, numbers and traced tensors",
                 got=("" if paths is None else f"{paths[position]}: ") + f"{reprlib.repr(leaf)}, {type(leaf).__name__}",
                 hint=how_to_pass(leaf),

@@ -23,7 +23,7 @@ from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.advice import SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here, user_frame
+from ctrlgrad.source import user_frame
 
 
 class Array(np.ndarray):
@@ -85,7 +85,6 @@ def _is_users() -> bool:
 def _unchanged(shown: str, hint: str) -> TracingError:
     return TracingError(
         f"{shown}: an array of ctrlgrad.numpy cannot be changed in place",
-        source=here(),
         expected="an expression that gives a new array",
         got=shown,
         hint=f"{hint}; numpy.array(x) is an array of NumPy's that can be changed",

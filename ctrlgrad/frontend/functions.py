@@ -16,7 +16,7 @@ import numpy as np
 
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.ufuncs import as_ufunc, ufunc
-from ctrlgrad.source import here, library_function
+from ctrlgrad.source import library_function
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 ufunc.functions = FUNCTIONS
@@ -104,7 +104,6 @@ def _called(shown: str, name: str, fn: Callable[..., Any], args: Sequence[Any], 
     except TypeError as error:
         refused = TracingError(
             f"{shown}: these arguments are not supported on traced tensors ({error})",
-            source=here(),
             expected=f"{fn.__name__}{_parameters(signature)}",
             got=f"{len(args)} positional arguments" + "".join(f", {key}=" for key in kwargs),
             hint="convert before or after with .astype(...), or select with numpy.where",
@@ -147,7 +146,6 @@ _CHANGING = {
 def _in_place(shown: str, hint: str) -> TracingError:
     return TracingError(
         f"{shown}: a traced tensor cannot be changed in place",
-        source=here(),
         expected="a function that returns the new tensor",
         got=shown,
         hint=hint,
@@ -179,7 +177,6 @@ def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingE
         f"{operator}= on a NumPy array: it cannot take a traced value in place"
         if in_place
         else f"{shown}: out= is not possible on a traced tensor",
-        source=here(),
         expected="an expression that gives a new tensor" if in_place else "a call without out=",
         got=f"y {operator}= x, where x is traced" if in_place else "a call with out=",
         hint=f"y = y {operator} x" if in_place else "use the result: y = f(x) instead of f(x, out=y)",
@@ -193,7 +190,6 @@ def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingE
 def _unsupported(shown: str, args: Sequence[Any], instead: str | None = None) -> TracingError:
     error = TracingError(
         f"{shown} is not supported on traced tensors",
-        source=here(),
         expected="a function of ctrlgrad",
         got=shown,
         hint=f"{instead}, which takes them" if instead else "see ctrlgrad.numpy and ctrlgrad.scipy for what there is",

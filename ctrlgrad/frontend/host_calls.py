@@ -55,7 +55,6 @@ def pure_callback(
     if not callable(callback):
         raise TypeMismatchError(
             "pure_callback: callback is not a function",
-            source=here(),
             expected="a function of the arguments, as arrays",
             got=type(callback).__name__,
             hint="pass the function first, then what it returns, then its arguments",
@@ -83,6 +82,7 @@ def pure_callback(
                 expected=structure(out),
                 got=structure(given_back),
                 hint="return a pytree like the one of the shapes and dtypes that are stated",
+                source=None,
             )
         return found
 

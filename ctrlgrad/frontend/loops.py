@@ -187,7 +187,6 @@ def fori_loop(
         if not isinstance(t, TensorType) or t.rank != 0 or dtype_kind(t.dtype) not in "iuf":
             raise TypeMismatchError(
                 "fori_loop: a bound is not a real scalar",
-                source=here(),
                 expected="i64[]",
                 got=str(t),
                 hint="cast a bound with .astype(int), and take one number of an array: n[0]",

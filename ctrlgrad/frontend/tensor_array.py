@@ -79,7 +79,6 @@ class TensorArray(Elements):
     def __getitem__(self, index: Any) -> Any:
         raise TypeMismatchError(
             "TensorArray: it is not indexed",
-            source=here(),
             expected="array.read(index), or array.stack()[index]",
             got=f"array[{index!r}]",
             hint="array = array.write(index, value) gives the array with a slot written; size() is their number",
@@ -125,7 +124,6 @@ class TensorArray(Elements):
         if self.element is None:
             raise TracingError(
                 f"TensorArray.{operation}: nothing was written yet and no element_shape was given",
-                source=here(),
                 expected="an array whose element shape is known",
                 got=f"TensorArray({self.dtype.name!r}) without element_shape",
                 hint="pass element_shape=... when making the array",
@@ -153,7 +151,6 @@ class TensorArray(Elements):
         if not element.accepts(TensorType(self.dtype, given.shape)):
             raise TypeMismatchError(
                 "TensorArray.write: the value is not an element",
-                source=here(),
                 expected=str(element),
                 got=str(given),
                 hint="give element_shape with None for the dimensions that differ",
@@ -166,7 +163,6 @@ class TensorArray(Elements):
         if not self.grows:
             raise TracingError(
                 "TensorArray.push: the array has a fixed size",
-                source=here(),
                 expected="an array that grows",
                 got=f"an array of size {self.requested_size}",
                 hint="make it without size=, or use write",
@@ -183,7 +179,6 @@ class TensorArray(Elements):
         if result_type(given.dtype, self.dtype) != self.dtype and not isinstance(value, bool | int | float | complex):
             raise TypeMismatchError(
                 "TensorArray.write: the value's dtype does not fit",
-                source=here(),
                 expected=self.dtype.name,
                 got=given.dtype.name,
                 hint=f"value.astype({self.dtype.name!r})",
@@ -219,7 +214,6 @@ class TensorArray(Elements):
         if not isinstance(t, TensorType) or t.rank != 1 or (dtype_kind(t.dtype) not in "iu" and t.shape != (0,)):
             raise TypeMismatchError(
                 "TensorArray.gather: the indices are no list of integers",
-                source=here(),
                 expected="i64[n]",
                 got=str(t),
                 hint="use read for one index, and reshape an array of indices to rank 1",
@@ -242,7 +236,6 @@ class TensorArray(Elements):
         if self.element.rank == 0:
             raise ShapeError(
                 "TensorArray.concat: the elements are scalars",
-                source=here(),
                 expected="elements of rank 1 or more",
                 got=str(self.element),
                 hint="use stack()",
@@ -281,7 +274,6 @@ def _checked_size(size: Any) -> Any:
         return size
     raise TypeMismatchError(
         "TensorArray: the size is no number of slots",
-        source=here(),
         expected="an integer of 0 or more, or None for an array that grows",
         got=repr(size),
         hint="TensorArray(dtype, size, element_shape): n elements of shape (3,) are size=n, element_shape=(3,)",
@@ -297,7 +289,6 @@ def _index(operation: str, index: Any) -> Any:
     if not isinstance(t, TensorType) or t.rank or dtype_kind(t.dtype) not in "iu":
         raise TypeMismatchError(
             f"TensorArray.{operation}: the index is not an integer scalar",
-            source=here(),
             expected="i64[]",
             got=str(t),
             hint="cast it with .astype(int), and take one number of an array: n[0]",

@@ -29,7 +29,7 @@ from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
 from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.records import record
-from ctrlgrad.source import here, raised_at
+from ctrlgrad.source import raised_at
 from ctrlgrad.tree_classes import Aside
 
 # What a tensor refused, where another library has put an error of its own in its place.
@@ -258,7 +258,6 @@ def _too_deep(name: str) -> TracingError:
     limit = sys.getrecursionlimit()
     return TracingError(
         f"{name}: tracing it takes calls that are nested deeper than Python allows",
-        source=here(),
         expected=f"at most {limit} calls in each other: a loop or branch inside another one takes about twelve\n"
         "of them, and a recursion that only data would end any number, since both branches of a cond are traced",
         got=f"more than {limit}",

@@ -192,7 +192,6 @@ def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     if not isinstance(t, TensorType) or any(not -t.rank <= axis < t.rank for axis in wanted):
         raise ShapeError(
             "unknown_dims: an axis does not exist",
-            source=here(),
             expected=f"axes of {t}",
             got=str(axes),
             hint="axes count from 0 or, negative, from the end",

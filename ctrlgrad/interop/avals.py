@@ -12,7 +12,6 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, require_hash, static
-from ctrlgrad.source import here
 
 
 def is_key(aval: Any) -> bool:
@@ -49,7 +48,6 @@ def dtype_of(aval: Any) -> np.dtype:
     if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"from_jax: the dtype {dtype.name} is not supported",
-            source=here(),
             expected=", ".join(NAMES) + " and keys",
             got=str(aval),
             hint="use float32 in its place: a network's dtype or param_dtype, or .astype(jnp.float32)",

@@ -31,7 +31,6 @@ from ctrlgrad.interop.primitives import TABLE
 from ctrlgrad.interop.program import Fn, Program, traced
 from ctrlgrad.interop.xla_calls import call_entry, has_typed_calls
 from ctrlgrad.ir import Graph, TensorType
-from ctrlgrad.source import here
 
 
 class JaxProgram(Program):
@@ -80,7 +79,6 @@ def _sized(name: str, graph: Graph) -> Graph:
         if not isinstance(value.type, TensorType) or not value.type.is_static:
             raise TracingError(
                 f"to_jax: the size of a result of {name} is not known before it runs",
-                source=here(),
                 expected="arrays whose sizes follow from those of the arguments: JAX needs them when it traces",
                 got=str(value.type),
                 hint="return a sum or another reduction of it, or pad it to the most elements that there can be",
@@ -188,7 +186,6 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, program: JaxProgram) -> 
     if any(unknown[:straight]):
         raise DifferentiationError(
             f"to_jax: the transpose of {program.name}, which is not linear in all that is to be transposed",
-            source=here(),
             expected="jax.linear_transpose of a function that is linear",
             got=", ".join(map(str, program.types)),
             hint="use jax.vjp, which takes the derivative first",

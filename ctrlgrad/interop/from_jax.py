@@ -178,7 +178,6 @@ class _FromJax:
                     raise
                 raise TypeMismatchError(
                     f"from_jax: JAX does not take the arguments of {self.name}",
-                    source=here(),
                     expected="pytrees of JAX's, of arrays, numbers, and objects that are compared by ==",
                     got=f"JAX's {type(error).__name__}: {error}",
                     hint="pass arrays of numbers, in pytrees that JAX knows",
@@ -211,7 +210,6 @@ class _FromJax:
             if None in x.tensor_type.shape:
                 raise TracingError(
                     f"from_jax: {self.name} is called on a tensor whose size is not known",
-                    source=here(),
                     expected="known sizes: JAX traces with shapes",
                     got=repr(x),
                     hint="call the function outside of what makes the size unknown, or pass arrays of one size",

@@ -29,7 +29,6 @@ from ctrlgrad.ir import Graph, TensorType
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.options import current_options
 from ctrlgrad.passes import simplify
-from ctrlgrad.source import here
 
 # Of how many signatures a function's programs are kept.
 SIGNATURES = 256
@@ -156,7 +155,6 @@ class JaxFunction:
                 raise
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
-                source=here(),
                 expected="arrays, or values that are passed as arguments",
                 got=str(cause).splitlines()[0],
                 hint="give the function one more argument, and pass the value; jax.numpy takes no tensor of this"
@@ -174,7 +172,6 @@ class JaxFunction:
         if isinstance(x, Tensor):
             raise TracingError(
                 f"to_jax: {self.name} is called on a traced tensor of this library",
-                source=here(),
                 expected="JAX's arrays and tracers, NumPy's arrays, numbers",
                 got=repr(x),
                 hint="call the function itself there, or read the JAX program around it by ctrlgrad.from_jax",
@@ -187,7 +184,6 @@ class JaxFunction:
             is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
             raise TypeMismatchError(
                 f"to_jax: {self.name} is called on an array of a dtype that is not supported",
-                source=here(),
                 expected=", ".join(NAMES),
                 got=f"{x.dtype}",
                 hint="pass jax.random.key_data(key)" if is_key else "cast it to float32 before, x.astype(jnp.float32)",

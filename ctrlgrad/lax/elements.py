@@ -137,7 +137,6 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
         if dtype_kind(d) not in "iuf":
             raise TypeMismatchError(
                 "lax.bitcast_convert_type: a dtype without bits of its own",
-                source=here(),
                 expected="integers or floats",
                 got=f"{x.dtype.name} to {dtype.name}",
             )
@@ -150,7 +149,6 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
         if not x.ndim or x.shape[-1] != new // old:
             raise ShapeError(
                 "lax.bitcast_convert_type: the last axis does not make one number",
-                source=here(),
                 expected=f"[..., {new // old}]",
                 got=str(x.shape),
             )
@@ -169,7 +167,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     """
     x = cnp.asarray(operand)
     if dtype_kind(x.dtype) != "f":
-        raise TypeMismatchError("lax.reduce_precision: not floats", source=here(), got=x.dtype.name)
+        raise TypeMismatchError("lax.reduce_precision: not floats", got=x.dtype.name)
 
     @custom_jvp
     def rounded(x: Any) -> Any:

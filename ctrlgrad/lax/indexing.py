@@ -14,7 +14,6 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.lax import elements
 from ctrlgrad.lax.elements import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
-from ctrlgrad.source import here
 
 # Windows of an operand at starts that may be traced: `gather` reads them, the `scatter`s write them.
 #
@@ -89,12 +88,11 @@ def find_windows(
     checked = promised or mode is GatherScatterMode.FILL_OR_DROP
     if dtype_kind(starts.dtype) not in "iu":
         raise TypeMismatchError(
-            f"lax.{operation}: the starts are not integers", source=here(), expected="an integer dtype", got=str(starts)
+            f"lax.{operation}: the starts are not integers", expected="an integer dtype", got=str(starts)
         )
     if starts.ndim == 0 or starts.shape[-1] != len(components):
         raise ShapeError(
             f"lax.{operation}: a start has not one component for each axis that it counts along",
-            source=here(),
             expected=f"starts of shape [..., {len(components)}]",
             got=str(starts.shape),
         )
@@ -389,7 +387,6 @@ def _scatter(
     if updates.dtype != x.dtype:
         raise TypeMismatchError(
             f"lax.{operation}: the updates' dtype is not the operand's",
-            source=here(),
             expected=x.dtype.name,
             got=updates.dtype.name,
             hint="updates.astype(operand.dtype)",

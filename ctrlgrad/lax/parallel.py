@@ -68,7 +68,6 @@ def _axis(operation: str, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(
             f"{operation}: the axis is out of range",
-            source=here(),
             expected=f"-{rank} <= axis < {rank}",
             got=str(axis),
             hint="axes are those of one row: the mapped axis does not count",
@@ -221,7 +220,6 @@ def _parted(operation: str, x: Any, axis: int, bound: Bound) -> Any:
     if isinstance(size, int) and isinstance(bound.size, int) and size % bound.size:
         raise ShapeError(
             f"{operation}: the axis cannot be parted among the rows",
-            source=here(),
             expected=f"a multiple of {bound.size} elements on axis {axis}",
             got=str(tuple(x.shape)),
             hint="pad it to a multiple of the number of rows",

@@ -278,7 +278,6 @@ def padtype_to_pads(
         else:
             raise ShapeError(
                 f"lax: how much {name!r} pads depends on a size that only a run knows",
-                source=here(),
                 expected=f"known sizes, where windows are {stride} apart",
                 got="an axis whose size is not known",
                 hint="give a pair of numbers per axis, or 'VALID'",
@@ -308,7 +307,6 @@ def conv_dimension_numbers(
         if len(spec) != rank or {*spec} != {first, second, *spatial}:
             raise ShapeError(
                 "lax.conv_dimension_numbers: the letters do not name the axes",
-                source=here(),
                 expected=f"{rank} letters: {first}, {second} and those of the window's axes",
                 got=str(dimension_numbers),
             )
@@ -356,7 +354,6 @@ def conv_general_dilated(
     if x.shape[1] != w.shape[1] * feature_group_count or w.shape[0] % groups or x.shape[0] % batch_group_count:
         raise ShapeError(
             "lax.conv_general_dilated: the features do not fit",
-            source=here(),
             expected="features in: those of a kernel times the groups; features out: a multiple of the groups",
             got=f"input {tuple(lhs.shape)}, kernels {tuple(rhs.shape)}, {groups} groups",
         )

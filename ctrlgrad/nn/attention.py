@@ -11,7 +11,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import finfo
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
-from ctrlgrad.source import here
 
 Cache = dict[str, Any]
 
@@ -69,7 +68,6 @@ def dot_product_attention(
     if query.shape[2] % key.shape[2]:
         raise ShapeError(
             "nn.dot_product_attention: the keys' heads do not divide the query's",
-            source=here(),
             expected=f"heads that divide {query.shape[2]}",
             got=str(key.shape[2]),
         )

@@ -141,7 +141,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
         if not 3 <= len(shape) <= 5 or shape[-1] < shape[-2]:
             raise ShapeError(
                 "delta_orthogonal: the shape is not that of a kernel",
-                source=here(),
                 expected="3 to 5 axes, the last at least as long as that before it",
                 got=str(shape),
                 hint="the last two axes are inputs and outputs",
@@ -210,7 +209,6 @@ def _check_rank(operation: str, shape: Sequence[int], least: int) -> None:
     if len(shape) < least:
         raise ShapeError(
             f"initializers.{operation}: the shape has too few axes",
-            source=here(),
             expected=f"at least {least}: inputs and outputs",
             got=str(tuple(shape)),
             hint="normal and uniform draw arrays of any shape",

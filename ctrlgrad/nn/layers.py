@@ -95,7 +95,6 @@ def scaled_matmul(
         if x.ndim != 3 or scales.ndim != 3 or x.shape[-1] % scales.shape[-1]:
             raise ShapeError(
                 "nn.scaled_matmul: the scales do not fit",
-                source=here(),
                 expected="[batch, rows, depth] and [batch, rows, blocks], the depth a multiple of the blocks",
                 got=f"{tuple(x.shape)} and {tuple(scales.shape)}",
             )

@@ -33,7 +33,6 @@ def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
     if x.ndim < least or (isinstance(x.shape[-1], int) and x.shape[-1] != size):
         raise ShapeError(
             f"{operation}: the input does not fit the layer",
-            source=here(),
             expected=f"a last axis of {size}" + (f", of {least} axes or more" if least > 1 else ""),
             got=str(tuple(x.shape)),
             hint=f"the layer was made for {size} features: they are the last axis",

@@ -12,7 +12,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
-from ctrlgrad.source import here
 
 
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
@@ -29,9 +28,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
         return (high ^ low).astype(dtype).reshape(shape)
     if dtype == np.uint64:
         return ((high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)).reshape(shape)
-    raise TypeMismatchError(
-        "random.bits: no such dtype", source=here(), expected="uint8, uint16, uint32 or uint64", got=dtype.name
-    )
+    raise TypeMismatchError("random.bits: no such dtype", expected="uint8, uint16, uint32 or uint64", got=dtype.name)
 
 
 # The integers that floats are drawn as, and how many bits of these count.
@@ -71,9 +68,7 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     """
     dtype = np.dtype(dtype)
     if dtype_kind(dtype) not in "iu":
-        raise TypeMismatchError(
-            "random.randint: no such dtype", source=here(), expected="an integer dtype", got=dtype.name
-        )
+        raise TypeMismatchError("random.randint: no such dtype", expected="an integer dtype", got=dtype.name)
     info, wide = np.iinfo(dtype), np.dtype(f"u{dtype.itemsize}")
     # Arrays with an axis: integers wrap in them, where NumPy's scalars would warn.
     low, high = (cnp.reshape(x, x.shape or (1,)) for x in map(cnp.asarray, (minval, maxval)))

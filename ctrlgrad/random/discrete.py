@@ -37,9 +37,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
     """
     logits = cnp.asarray(logits)
     if any(not isinstance(n, int) for n in logits.shape):
-        raise ShapeError(
-            "random.categorical: the shape of the logits is not known", source=here(), got=str(logits.shape)
-        )
+        raise ShapeError("random.categorical: the shape of the logits is not known", got=str(logits.shape))
     axis = axis % logits.ndim - logits.ndim
     batch = tuple(n for a, n in enumerate(logits.shape) if a != axis + logits.ndim)
     shape = batch if shape is None else shape_of("categorical", shape)
@@ -139,9 +137,7 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
 def _integers(operation: str, dtype: Any) -> Any:
     found: np.dtype = np.dtype(dtype)
     if dtype_kind(found) not in "iu":
-        raise TypeMismatchError(
-            f"random.{operation}: no such dtype", source=here(), expected="an integer dtype", got=found.name
-        )
+        raise TypeMismatchError(f"random.{operation}: no such dtype", expected="an integer dtype", got=found.name)
     return found
 
 
@@ -237,7 +233,6 @@ def multivariate_normal(
     if cov.ndim < 2 or tuple(cov.shape[-2:]) != (n, n):
         raise ShapeError(
             "random.multivariate_normal: the covariance does not fit the mean",
-            source=here(),
             expected="a mean [..., n] and a covariance [..., n, n]",
             got=f"{tuple(mean.shape)} and {tuple(cov.shape)}",
         )

@@ -42,7 +42,6 @@ def key(seed: Any) -> Any:
     if dtype_kind(wide.dtype) not in "iu" or wide.ndim:
         raise TypeMismatchError(
             "random.key: the seed is no integer",
-            source=here(),
             expected="an integer, traced or not",
             got=f"{wide.dtype}{list(wide.shape)}",
             hint="int(seed), or seed.astype(int) of a traced one; ctrlgrad.vmap(ctrlgrad.random.key) takes several",
@@ -162,7 +161,6 @@ def checked(operation: str, key: Any) -> Any:
     if dtype != np.uint32 or shape != (2,):
         raise TypeMismatchError(
             f"random.{called_function(__package__) or operation}: not a key",
-            source=here(),
             expected="uint32[2], as random.key and random.split make them",
             got=f"{dtype}{list(shape)}" if dtype is not None else type(key).__name__,
             hint="pass random.key(seed), or one row of random.split(key)",
@@ -182,7 +180,6 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
     if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
         raise ShapeError(
             f"random.{operation}: not a shape of known sizes",
-            source=here(),
             expected="a tuple of ints",
             got=repr(shape),
             hint="sizes are known when the function is traced: those of an array, x.shape, or an argument by\n"
@@ -194,9 +191,7 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
 def float_of(operation: str, dtype: Any) -> np.dtype:
     found: np.dtype = default_float() if dtype is None else np.dtype(dtype)
     if dtype_kind(found) != "f":
-        raise TypeMismatchError(
-            f"random.{operation}: no such dtype", source=here(), expected="a dtype of floats", got=found.name
-        )
+        raise TypeMismatchError(f"random.{operation}: no such dtype", expected="a dtype of floats", got=found.name)
     return found
 
 

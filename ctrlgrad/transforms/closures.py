@@ -100,7 +100,6 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
         if not isinstance(found, tuple | list) or len(found) != 2 or not callable(found[1]):
             raise TypeMismatchError(
                 f"custom_gradient {name_of(fun)}: the function does not return a pair",
-                source=here(),
                 expected="(result, function of the result's cotangent)",
                 got=type(found).__name__,
                 hint="return the value and the backward function as a tuple",

@@ -68,7 +68,6 @@ def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     except TypeError as error:
         raise TypeMismatchError(
             f"{kind} {name_of(fn)}: the arguments do not fit the function",
-            source=here(),
             expected=f"{name_of(fn)}{inspect.signature(fn)}",
             got=str(error),
             hint="call it as its definition says",
@@ -81,7 +80,6 @@ def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if given:
         raise TypeMismatchError(
             f"{kind} {name_of(fn)}: a keyword-only argument has no position that its rules could take it at",
-            source=here(),
             expected="arguments that may be passed by position",
             got=", ".join(given),
             hint="drop the * from the function's parameters, or close over the value",

@@ -13,7 +13,6 @@ from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, TensorSpec, static
-from ctrlgrad.source import here
 
 
 def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -66,10 +65,6 @@ def _leaf(x: Any) -> Any:
 def _spec(t: Any) -> TensorSpec:
     if not isinstance(t, TensorType):
         raise TypeMismatchError(
-            "eval_shape: the function returns a TensorArray",
-            source=here(),
-            expected="arrays",
-            got=str(t),
-            hint="return array.stack()",
+            "eval_shape: the function returns a TensorArray", expected="arrays", got=str(t), hint="return array.stack()"
         )
     return TensorSpec(t.shape, t.dtype)

@@ -247,7 +247,6 @@ def pulled(
         if len(given_cotangents) != 1:
             raise TypeMismatchError(
                 f"{operation}: the pullback takes one pytree of cotangents",
-                source=here(),
                 expected=f"the structure of the outputs, {structure(result_treedef)}",
                 got=f"{len(given_cotangents)} arguments",
                 hint="the cotangents of several outputs are passed as the outputs are returned: pullback((a, b))",
@@ -265,7 +264,6 @@ def pulled(
             if not t.accepts(type_of(seed)):
                 raise TypeMismatchError(
                     f"{operation}: a cotangent does not fit its output",
-                    source=here(),
                     expected=str(t),
                     got=str(type_of(seed)),
                     hint=_LIKE_THE_OUTPUT,
@@ -344,7 +342,6 @@ def stop_gradient(x: Any) -> Any:
     if callable(x) and tree.flatten(x)[0] == [x]:
         raise TypeMismatchError(
             "stop_gradient: a function has no derivative to stop",
-            source=here(),
             expected="pytrees of arrays",
             got=getattr(x, "__name__", type(x).__name__),
             hint="stop that of its result: lambda x: ctrlgrad.stop_gradient(fn(x))",

@@ -67,7 +67,6 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
             if none == (i in moving) or (not none and not t.accepts(type_of(direction))):
                 raise TypeMismatchError(
                     f"linearize: the tangent{tree.paths(inputs_treedef)[i]} does not fit its primal",
-                    source=here(),
                     expected=str(t) if i in moving else "float0",
                     got="float0" if none else str(type_of(direction)),
                     hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal); that of an\n"
@@ -106,7 +105,6 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
         if dtype_kind(np.dtype(dtype)) not in "fc":
             raise TypeMismatchError(
                 f"linear_transpose: the argument{path} is no float",
-                source=here(),
                 expected="floats: a linear function of integers has no transpose",
                 got=str(dtype),
                 hint="close over it, or pass x.astype(float)",

@@ -99,7 +99,6 @@ def _check_results(result: Any, wanted: Sequence[Core] | None, signature: str | 
     if found != ranks:
         raise ShapeError(
             "vectorize: the results of one call have other ranks",
-            source=here(),
             expected=f"ranks {ranks}" + ("" if signature is None else f", by {signature!r}"),
             got=f"ranks {found}",
             hint="say which axes a call takes and returns: signature='(n)->(n)'",
@@ -113,16 +112,13 @@ def _over_rows(call: Callable[..., Any], arrays: Sequence[Any], cores: Sequence[
         if rank_of(x) < len(core):
             raise ShapeError(
                 "vectorize: an argument has too few axes",
-                source=here(),
                 expected=f"rank {len(core)} or more",
                 got=f"rank {rank_of(x)}",
             )
         for name, size in zip(core, shape_of(x)[rank_of(x) - len(core) :], strict=True):
             known = sizes.setdefault(name, size)
             if None not in (known, size) and known != size:
-                raise ShapeError(
-                    f"vectorize: sizes of {name} differ", source=here(), expected=str(known), got=str(size)
-                )
+                raise ShapeError(f"vectorize: sizes of {name} differ", expected=str(known), got=str(size))
     leading = [rank_of(x) - len(core) for x, core in zip(arrays, cores, strict=True)]
     if not any(leading):
         return call(*arrays)

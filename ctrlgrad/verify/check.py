@@ -147,7 +147,6 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
         if dtype_kind(x.dtype) not in "biuf":
             raise TypeMismatchError(
                 f"check_grads: {path} cannot be checked",
-                source=here(),
                 expected="an array or number of a float, integer or bool dtype",
                 got=f"{x.dtype.name}{list(x.shape)}",
                 hint="pass real and imaginary parts as two arguments" if dtype_kind(x.dtype) == "c" else None,
@@ -193,6 +192,7 @@ def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[
                 expected="arrays of float, integer or bool dtypes",
                 got=str(value.type),
                 hint="return array.stack()" if isinstance(value.type, StackType) else "return real and imaginary parts",
+                source=None,
             )
     outputs = [np.asarray(x) for x in run_graph(graph, leaves)]
     if not any(dtype_kind(x.dtype) == "f" for x in outputs):

@@ -168,7 +168,7 @@ def require_sizes(node: Node, found: tuple[int, ...], sizes: Sequence[int]) -> N
         wanted[axis] = size
     if found != tuple(wanted):
         shown = [str(TensorType(dtype, shape)) for shape in (tuple(wanted), found)]
-        raise ShapeError(given.problem, expected=shown[0], got=shown[1], hint=given.hint)
+        raise ShapeError(given.problem, expected=shown[0], got=shown[1], hint=given.hint, source=None)
 
 
 def _ensure_sizes(node: Node) -> Callable[..., Any]:

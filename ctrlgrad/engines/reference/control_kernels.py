@@ -161,6 +161,7 @@ def _fitting(found: Any, stated: TensorType, label: str) -> np.ndarray:
             expected=str(stated),
             got=str(TensorType(x.dtype, x.shape)),
             hint="state the shapes and dtypes that it returns, or convert its results with numpy.asarray",
+            source=None,
         )
     return x
 

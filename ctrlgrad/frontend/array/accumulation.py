@@ -33,7 +33,6 @@ from ctrlgrad.frontend.array.promote import operand, shown, to_dtype
 from ctrlgrad.frontend.array.reduction import kept, reduce, widened
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.source import here
 
 
 @array_function("product")
@@ -161,9 +160,9 @@ def _running_product_unknown(x: Any, axis: int) -> Any:
 def _cumulative(name: str, fn: Callable[..., Any], x: Any, axis: Any, dtype: Any, include_initial: bool) -> Any:
     x = operand(name, x)
     if rank_of(x) == 0:
-        raise ShapeError(f"{name}: needs rank 1 or more", source=here(), got=shown(x))
+        raise ShapeError(f"{name}: needs rank 1 or more", got=shown(x))
     if axis is None and rank_of(x) != 1:
-        raise ShapeError(f"{name}: an axis is needed for more than one dimension", source=here(), got=shown(x))
+        raise ShapeError(f"{name}: an axis is needed for more than one dimension", got=shown(x))
     place = axis_of(name, 0 if axis is None else axis, rank_of(x))
     result = fn(x, place, dtype)
     if not include_initial:
@@ -214,7 +213,7 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """
     x, times = operand("diff", x), whole_number("diff", "n", n)
     if rank_of(x) == 0 or times < 0:
-        raise ShapeError("diff: needs rank 1 or more and n >= 0", source=here(), got=f"{shown(x)}, n={n}")
+        raise ShapeError("diff: needs rank 1 or more and n >= 0", got=f"{shown(x)}, n={n}")
     place = axis_of("diff", axis, rank_of(x))
     if times == 0:
         return x

@@ -15,7 +15,6 @@ from ctrlgrad.frontend.array.elementwise import reciprocal, sqrt
 from ctrlgrad.frontend.array.promote import elementwise, loop_dtypes, operand, operands, rest_weak, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
 
 Binary = Callable[[Any, Any], Any]
 
@@ -107,7 +106,6 @@ def power(x1: Any, x2: Any) -> Any:
         if constant is not None and constant < 0:
             raise TypeMismatchError(
                 "power: an integer to a negative integer power",
-                source=here(),
                 got=f"{shown(base)} to the power {constant}",
                 hint="convert one operand with .astype(float)",
             )
@@ -127,10 +125,7 @@ def _concrete_power(base: Any, exponent: Any) -> Any:
             found = np.power(base, exponent)
     except (TypeError, ValueError) as error:
         raise TypeMismatchError(
-            f"power: {error}",
-            source=here(),
-            got=f"{shown(base)}, {shown(exponent)}",
-            hint="convert with .astype(float)",
+            f"power: {error}", got=f"{shown(base)}, {shown(exponent)}", hint="convert with .astype(float)"
         ) from error
     return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
 

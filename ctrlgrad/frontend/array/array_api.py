@@ -116,9 +116,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if isinstance(x, Tensor):
         return x
     if not hasattr(x, "__dlpack__"):
-        raise TypeMismatchError(
-            "from_dlpack: no DLPack", source=here(), expected="an array with __dlpack__", got=type(x).__name__
-        )
+        raise TypeMismatchError("from_dlpack: no DLPack", expected="an array with __dlpack__", got=type(x).__name__)
     found = np.from_dlpack(x)
     check_dtype(found.dtype)
     return found.copy() if copy else found
@@ -145,7 +143,6 @@ class ndarray(metaclass=_Arrays):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise TypeMismatchError(
             "ndarray: not a constructor",
-            source=here(),
             expected="a check of a type, or an annotation",
             got="ndarray(...)",
             hint="ctrlgrad.numpy.array(x), .zeros(shape), .empty(shape)",

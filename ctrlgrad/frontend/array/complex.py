@@ -15,7 +15,6 @@ from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 @array_function("conj")
@@ -83,10 +82,7 @@ def make_complex(real: Any, imag: Any) -> Any:
     parts = operands("make_complex", (real, imag))
     if any(dtype_kind(dtype_of(x)) == "c" for x in parts):
         raise TypeMismatchError(
-            "make_complex: a part is complex",
-            source=here(),
-            got=", ".join(shown(x) for x in parts),
-            hint="take real(x)",
+            "make_complex: a part is complex", got=", ".join(shown(x) for x in parts), hint="take real(x)"
         )
     dtype = result_dtype(*parts)
     dtype = default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, np.float32)

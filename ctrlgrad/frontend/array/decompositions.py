@@ -39,7 +39,6 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import current_options, default_float
-from ctrlgrad.source import here
 
 
 class QRResult(NamedTuple):
@@ -78,7 +77,7 @@ def inexact(operation: str, x: Any) -> Any:
         return cast(x, default_float())
     if dtype_of(x).itemsize < 4:
         raise TypeMismatchError(
-            f"{operation}: half precision is not supported", source=here(), got=shown(x), hint="x.astype(numpy.float32)"
+            f"{operation}: half precision is not supported", got=shown(x), hint="x.astype(numpy.float32)"
         )
     return x
 
@@ -88,11 +87,9 @@ def matrices(operation: str, x: Any, *, square: bool = False) -> Any:
     x = inexact(operation, x)
     shape = shape_of(x)
     if rank_of(x) < 2:
-        raise ShapeError(f"{operation}: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
     if square and None not in shape[-2:] and shape[-1] != shape[-2]:
-        raise ShapeError(
-            f"{operation}: the matrices are not square", source=here(), expected="[..., n, n]", got=shown(x)
-        )
+        raise ShapeError(f"{operation}: the matrices are not square", expected="[..., n, n]", got=shown(x))
     return x
 
 
@@ -152,7 +149,7 @@ def solve_triangular(x1: Any, x2: Any, /, *, lower: bool, unit_diagonal: bool = 
 def _solved(operation: str, x1: Any, x2: Any, solver: Callable[[Any, Any], Any]) -> Any:
     a, b = matrices(operation, x1, square=True), inexact(operation, x2)
     if rank_of(b) == 0:
-        raise ShapeError(f"{operation}: the right side is a scalar", source=here(), expected="[n] or [..., n, k]")
+        raise ShapeError(f"{operation}: the right side is a scalar", expected="[n] or [..., n, k]")
     dtype = result_type(dtype_of(a), dtype_of(b))
     a, b = cast(a, dtype), cast(b, dtype)
     return solver(a, b) if rank_of(b) > 1 else squeezed(solver(a, expanded(b, [1])), [rank_of(a) - 1])
@@ -215,9 +212,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     x = matrices("qr", x)
     rows, columns = shape_of(x)[-2:]
     if mode not in ("reduced", "complete"):
-        raise TypeMismatchError(
-            f"qr: mode {mode!r} is not supported", source=here(), expected="'reduced' or 'complete'", got=shown(x)
-        )
+        raise TypeMismatchError(f"qr: mode {mode!r} is not supported", expected="'reduced' or 'complete'", got=shown(x))
     is_tall = mode == "complete" and _sizes_for("qr: mode 'complete'", x, "pass mode='reduced'") > 0
     if rows is not None and columns is not None and rows >= columns:
         leading = x
@@ -234,7 +229,7 @@ def _sizes_for(what: str, x: Any, hint: str) -> int:
     """How many more rows than columns there are, which has to be known for a basis of the whole space."""
     rows, columns = shape_of(x)[-2:]
     if rows is None or columns is None:
-        raise ShapeError(f"{what} needs known sizes", source=here(), expected="[..., m, n]", got=shown(x), hint=hint)
+        raise ShapeError(f"{what} needs known sizes", expected="[..., m, n]", got=shown(x), hint=hint)
     return rows - columns
 
 

@@ -108,7 +108,9 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError as error:
-        raise ShapeError("broadcast_shapes: the shapes do not broadcast", got=" and ".join(map(str, shapes))) from error
+        raise ShapeError(
+            "broadcast_shapes: the shapes do not broadcast", got=" and ".join(map(str, shapes)), source=None
+        ) from error
 
 
 @array_function()

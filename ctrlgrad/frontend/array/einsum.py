@@ -16,7 +16,6 @@ from ctrlgrad.frontend.array.dims import dtype_of, known_size, rank_of, shape_of
 from ctrlgrad.frontend.array.promote import same_dtype, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.records import record
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -39,15 +38,12 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
     """
     if not isinstance(subscripts, str):
         raise TypeMismatchError(
-            "einsum: the subscripts are not text", source=here(), expected='such as "ij,jk->ik"', got=repr(subscripts)
+            "einsum: the subscripts are not text", expected='such as "ij,jk->ik"', got=repr(subscripts)
         )
     given = subscripts.replace(" ", "")
     if not arrays or given.partition("->")[0].count(",") != len(arrays) - 1:
         raise ShapeError(
-            "einsum: one group of letters for each array",
-            source=here(),
-            expected=f"{len(arrays)} groups",
-            got=subscripts,
+            "einsum: one group of letters for each array", expected=f"{len(arrays)} groups", got=subscripts
         )
     operands = same_dtype("einsum", arrays)
     dtype = dtype_of(operands[0])
@@ -94,9 +90,9 @@ def _parse(given: str, ranks: Sequence[int]) -> _Plan:
     _check_letters(given, head + tail)
     output = (*head, *(ellipsis if dots else ()), *tail)
     if len(set(output)) != len(output) or not set(output) <= set(everywhere):
-        raise ShapeError("einsum: a letter of the result is repeated or stands in no operand", source=here(), got=given)
+        raise ShapeError("einsum: a letter of the result is repeated or stands in no operand", got=given)
     if ellipsis and not dots:
-        raise ShapeError("einsum: the result lacks the ... of an operand", source=here(), got=given)
+        raise ShapeError("einsum: the result lacks the ... of an operand", got=given)
     return _Plan(inputs, output)
 
 
@@ -107,7 +103,6 @@ def _labels(given: str, group: str, rank: int) -> tuple[Label, ...]:
     if broad < 0 or (broad > 0 and not dots):
         raise ShapeError(
             f"einsum: the group {group!r} does not fit its array",
-            source=here(),
             expected=f"{len(head) + len(tail)} axes{' or more' if dots else ''}",
             got=f"{rank} axes",
         )
@@ -116,7 +111,7 @@ def _labels(given: str, group: str, rank: int) -> tuple[Label, ...]:
 
 def _check_letters(given: str, letters: str) -> None:
     if any(letter not in string.ascii_letters for letter in letters):
-        raise ShapeError("einsum: not a letter", source=here(), expected="letters, commas, ... and ->", got=given)
+        raise ShapeError("einsum: not a letter", expected="letters, commas, ... and ->", got=given)
 
 
 def _without_broadcast_ones(subscripts: str, terms: Sequence[Labelled]) -> list[Labelled]:
@@ -129,7 +124,6 @@ def _without_broadcast_ones(subscripts: str, terms: Sequence[Labelled]) -> list[
         if len(found - {1, None}) > 1:
             raise ShapeError(
                 f"einsum: sizes of {label if isinstance(label, str) else '...'} differ",
-                source=here(),
                 expected=f"sizes that are equal or 1, for {subscripts}",
                 got=", ".join(shown(term.array) for term in terms),
             )

@@ -15,7 +15,6 @@ from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import elementwise, operand, operands, rest_weak, shown, to_dtype
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 Unary = Callable[[Any], Any]
 
@@ -125,9 +124,7 @@ def positive(x: Any) -> Any:
     """
     (x,) = operands("positive", (x,))
     if dtype_kind(dtype_of(x)) == "b":
-        raise TypeMismatchError(
-            "positive: booleans have no sign", source=here(), got=shown(x), hint="use x.astype(int)"
-        )
+        raise TypeMismatchError("positive: booleans have no sign", got=shown(x), hint="use x.astype(int)")
     return rest_weak(operand("positive", x), (x,))
 
 
@@ -168,7 +165,6 @@ def round(x: Any, decimals: int = 0) -> Any:
         if decimals < 0 or dtype_kind(dtype_of(x)) == "b":
             raise TypeMismatchError(
                 "round: integers to a negative number of decimals, and booleans, are not supported",
-                source=here(),
                 got=shown(x),
                 hint="convert with .astype(float)",
             )
@@ -204,7 +200,7 @@ def reciprocal(x: Any) -> Any:
     """
     x = operand("reciprocal", x)
     if dtype_kind(dtype_of(x)) in "biu":
-        raise TypeMismatchError("reciprocal: integers are not supported", source=here(), got=shown(x), hint="use 1 / x")
+        raise TypeMismatchError("reciprocal: integers are not supported", got=shown(x), hint="use 1 / x")
     return elementwise("reciprocal", np.reciprocal, x)
 
 

@@ -37,7 +37,6 @@ from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 def _as_complex(operation: str, x: Any) -> Any:
@@ -49,14 +48,14 @@ def _as_complex(operation: str, x: Any) -> Any:
 def _real_operand(operation: str, x: Any) -> Any:
     x = operand(operation, x)
     if dtype_kind(dtype_of(x)) == "c":
-        raise TypeMismatchError(f"{operation}: the operand is complex", source=here(), got=shown(x), hint="use fft")
+        raise TypeMismatchError(f"{operation}: the operand is complex", got=shown(x), hint="use fft")
     return x
 
 
 def _size(operation: str, x: Any, axis: int, n: Any) -> Any:
     size = dim(x, axis) if n is None else size_argument(operation, "n", n)
     if not isinstance(size, Tensor) and size < 1:
-        raise ShapeError(f"{operation}: no elements to transform", source=here(), got=f"{shown(x)}, n={n}")
+        raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
     return size
 
 
@@ -81,7 +80,7 @@ def _transformed(x: Any, axis: int, inverse: bool) -> Any:
 def _scaled(operation: str, x: Any, size: Any, norm: Any, inverse: bool) -> Any:
     if norm not in (None, "backward", "ortho", "forward"):
         raise TypeMismatchError(
-            f"{operation}: an unknown norm", source=here(), expected="'backward', 'ortho' or 'forward'", got=repr(norm)
+            f"{operation}: an unknown norm", expected="'backward', 'ortho' or 'forward'", got=repr(norm)
         )
     if norm == "ortho":
         return divide(x, cast(sqrt(cast(size, np.float64)), dtype_of(x)))
@@ -143,7 +142,7 @@ def _whole(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, int]:
     size = size if isinstance(size, Tensor) else int(size)
     half: Any = _half(size)
     if not isinstance(size, Tensor) and size < 1:
-        raise ShapeError(f"{operation}: no elements to transform", source=here(), got=f"{shown(x)}, n={n}")
+        raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
     kept = _resized(x, place, half + 1)
     # Elements 1 to (n - 1) // 2 come back, conjugated, from the end.
     last = size - half
@@ -197,7 +196,7 @@ def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
     places = axes_in_order(operation, list(axes), rank)
     sizes = [None] * len(places) if sizes is None else sizes
     if len(sizes) != len(places) or not places:
-        raise ShapeError(f"{operation}: one size for each axis", source=here(), got=f"s={s}, axes={axes}")
+        raise ShapeError(f"{operation}: one size for each axis", got=f"s={s}, axes={axes}")
     return list(zip(places, sizes, strict=True))
 
 

@@ -29,7 +29,6 @@ from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -129,9 +128,7 @@ def histogramdd(
     rank = known_size("histogramdd", shape_of(sample)[1])
     each = [bins] * rank if isinstance(bins, int) else list(bins)
     if len(each) != rank:
-        raise ShapeError(
-            "histogramdd: not as many bins as dimensions", source=here(), expected=f"{rank}", got=f"{len(each)}"
-        )
+        raise ShapeError("histogramdd: not as many bins as dimensions", expected=f"{rank}", got=f"{len(each)}")
     ranges = [None] * rank if range is None else list(range)
     edges, sizes, cell, inside = [], [], 0, np.True_
     for axis, (bins_of_axis, low_high) in enumerate(zip(each, ranges, strict=True)):

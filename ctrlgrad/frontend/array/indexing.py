@@ -145,7 +145,6 @@ def _traced_index(item: Tensor) -> Tensor:
 def _no_index(got: str) -> TypeMismatchError:
     return TypeMismatchError(
         "indexing: not an index",
-        source=here(),
         expected="an int, a slice, None, ..., an integer array or a mask",
         got=got,
         hint="convert with .astype(int)",
@@ -163,7 +162,6 @@ def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
     if len(places) > 1 or used > rank:
         raise ShapeError(
             "indexing: more items than axes" if used > rank else "indexing: more than one ...",
-            source=here(),
             expected=f"at most {rank} items and one ...",
             got=f"{used} items, {len(places)} ...",
             hint="leave items out, or make the axes first: x[None]",
@@ -182,7 +180,6 @@ def _sized_by_masks(x: Any, items: Sequence[Any]) -> Any:
             if any(None not in (d, size) and d != size for d, size in zip(known, mask, strict=True)):
                 raise ShapeError(
                     "indexing: the mask has another shape",
-                    source=here(),
                     expected=str(known),
                     got=str(mask),
                     hint="make the mask from the array that it indexes: x[x > 0]",
@@ -202,7 +199,6 @@ def _resolve_slice(item: slice, operands: list[Any]) -> slice:
     if not isinstance(step, Tensor) and step == 0:
         raise ShapeError(
             "indexing: a slice's step is zero",
-            source=here(),
             expected="a step of 1 or more, or a negative one",
             got="0",
             hint="leave the step out, or write x[::-1] to go backwards",
@@ -228,7 +224,6 @@ def _bound(part: Any) -> Any:
         if part.ndim or dtype_kind(part.dtype) not in "iu":
             raise TypeMismatchError(
                 "indexing: a slice's bound is not a scalar integer",
-                source=here(),
                 expected="i64[]",
                 got=str(part.type),
                 hint="take one number, n[0], and cast it with .astype(int)",
@@ -239,7 +234,6 @@ def _bound(part: Any) -> Any:
     except TypeError as error:
         raise TypeMismatchError(
             "indexing: a slice's bound is not an integer",
-            source=here(),
             expected="an int, None or a traced integer scalar",
             got=repr(part),
             hint="round it with int(...), or .astype(int) if it is traced",
@@ -315,7 +309,7 @@ def _integers(operation: str, indices: Any) -> Any:
     indices = operand(operation, indices)
     if dtype_kind(dtype_of(indices)) not in "iu":
         raise TypeMismatchError(
-            f"{operation}: the indices are not integers", source=here(), expected="an integer dtype", got=shown(indices)
+            f"{operation}: the indices are not integers", expected="an integer dtype", got=shown(indices)
         )
     return cast(indices, np.int64)
 
@@ -337,7 +331,7 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
     x, where = (ravel(x) if axis is None else operand("take_along_axis", x)), _integers("take_along_axis", indices)
     at = 0 if axis is None else axis_of("take_along_axis", axis, rank_of(x))
     if rank_of(where) != rank_of(x):
-        raise ShapeError("take_along_axis: the ranks differ", source=here(), expected=shown(x), got=shown(where))
+        raise ShapeError("take_along_axis: the ranks differ", expected=shown(x), got=shown(where))
     _check_range(where, shape_of(x)[at], at)
     rank = rank_of(x)
     operands = []

@@ -21,7 +21,6 @@ from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.source import here
 
 # The weights of the bits of a byte, the highest first.
 _WEIGHTS = 2 ** np.arange(7, -1, -1)
@@ -72,7 +71,7 @@ def bitwise_count(x: Any) -> Any:
     """
     x = operand("bitwise_count", x)
     if dtype_kind(dtype_of(x)) not in "biu":
-        raise TypeMismatchError("bitwise_count: not an integer", source=here(), expected="integers", got=shown(x))
+        raise TypeMismatchError("bitwise_count: not an integer", expected="integers", got=shown(x))
     n = cast(absolute(x) if dtype_kind(dtype_of(x)) == "i" else x, np.uint64)
     # Sums of neighbouring groups of 1, 2 and 4 bits, each in its place; a product adds up the eight bytes.
     for width, mask in ((1, 0x5555555555555555), (2, 0x3333333333333333), (4, 0x0F0F0F0F0F0F0F0F)):
@@ -84,7 +83,7 @@ def bitwise_count(x: Any) -> Any:
 def _check_order(operation: str, bitorder: str) -> None:
     if bitorder not in ("big", "little"):
         raise TypeMismatchError(
-            f"{operation}: an unknown order of bits", source=here(), expected="'big' or 'little'", got=repr(bitorder)
+            f"{operation}: an unknown order of bits", expected="'big' or 'little'", got=repr(bitorder)
         )
 
 
@@ -127,7 +126,7 @@ def unpackbits(x: Any, axis: int | None = None, count: int | None = None, bitord
     _check_order("unpackbits", bitorder)
     x = operand("unpackbits", x)
     if dtype_of(x) != np.uint8:
-        raise TypeMismatchError("unpackbits: not bytes", source=here(), expected="uint8", got=shown(x))
+        raise TypeMismatchError("unpackbits: not bytes", expected="uint8", got=shown(x))
     x, axis = (ravel(x), 0) if axis is None else (x, axis_of("unpackbits", axis, rank_of(x)))
     last = moveaxis(x, axis, -1)
     weights = (_WEIGHTS if bitorder == "big" else _WEIGHTS[::-1]).astype(np.uint8)

@@ -30,7 +30,6 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown, to_dtype
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
 
 
 def _several(operation: str, xs: Any) -> list[Any]:
@@ -40,7 +39,6 @@ def _several(operation: str, xs: Any) -> list[Any]:
     if not isinstance(xs, list | tuple) or not xs:
         raise TypeMismatchError(
             f"{operation}: takes a list of one array or more",
-            source=here(),
             expected="a list or a tuple of arrays, or one array, which stands for its rows",
             got=f"{type(xs).__name__} {xs!r}"[:60],
             hint=f"numpy.{operation}([x, y])",
@@ -53,7 +51,6 @@ def _check_fit(operation: str, arrays: Sequence[Any], axis: int | None) -> None:
     if len({rank_of(x) for x in arrays}) > 1:
         raise ShapeError(
             f"{operation}: the ranks differ",
-            source=here(),
             expected="arrays of one rank",
             got=", ".join(map(shown, arrays)),
             hint="add a dimension with x[None], or join along a new one with numpy.stack",
@@ -62,7 +59,6 @@ def _check_fit(operation: str, arrays: Sequence[Any], axis: int | None) -> None:
         if place != axis and len({shape_of(x)[place] for x in arrays} - {None}) > 1:
             raise ShapeError(
                 f"{operation}: sizes differ on axis {place}",
-                source=here(),
                 expected="arrays that differ at most in the axis along which they are joined",
                 got=", ".join(map(shown, arrays)),
                 hint="join along the axis that differs, or pad the smaller ones",
@@ -86,7 +82,6 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
     if rank_of(parts[0]) == 0:
         raise ShapeError(
             "concatenate: scalars have no axis",
-            source=here(),
             expected="arrays of rank 1 or more, in a list",
             got=", ".join(map(shown, parts)),
             hint="numpy.stack([a, b]) makes an array of scalars; numpy.concatenate([x, y]) takes arrays as a list",
@@ -156,10 +151,7 @@ def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
     count = shape_of(x)[place]
     if count is None:
         raise ShapeError(
-            "unstack: the axis has an unknown size",
-            source=here(),
-            got=shown(x),
-            hint="use ctrlgrad.scan to loop over it",
+            "unstack: the axis has an unknown size", got=shown(x), hint="use ctrlgrad.scan to loop over it"
         )
     return tuple(at_index(x, place, i) for i in range(count))
 
@@ -184,7 +176,7 @@ def _known(x: Any) -> Any:
 def _sections(operation: str, count: Any) -> int:
     number = whole_number(operation, "the number of parts", count)
     if number <= 0:
-        raise ShapeError(f"{operation}: at least one part", source=here(), got=str(number))
+        raise ShapeError(f"{operation}: at least one part", got=str(number))
     return number
 
 
@@ -209,7 +201,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
         if size % count:
             raise ShapeError(
                 "split: the parts are not equal",
-                source=here(),
                 expected=f"a size that {count} divides",
                 got=shown(x),
                 hint="use array_split",
@@ -260,9 +251,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     if len(shifts) != len(places) and len(places) == 1:
         places = places * len(shifts)
     if len(shifts) != len(places):
-        raise ShapeError(
-            "roll: as many shifts as axes", source=here(), expected=f"{len(places)} shifts", got=str(shift)
-        )
+        raise ShapeError("roll: as many shifts as axes", expected=f"{len(places)} shifts", got=str(shift))
     for place, by in zip(places, shifts, strict=True):
         x = _rolled(x, size_argument("roll", "the shift", by), place, dim(x, place))
     return x

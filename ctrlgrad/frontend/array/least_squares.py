@@ -17,7 +17,6 @@ from ctrlgrad.frontend.array.norms import matrix_norm
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -45,7 +44,6 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     if rank_of(a) != 2 or rank_of(b) not in (1, 2):
         raise ShapeError(
             "lstsq: not a matrix and one or several right sides",
-            source=here(),
             expected="[m, n] and [m] or [m, k]",
             got=f"{shown(a)} and {shown(b)}",
             hint="ctrlgrad.vmap solves for many matrices",
@@ -89,14 +87,11 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
     """
     factors = [operand("multi_dot", x) for x in arrays]
     if len(factors) < 2:
-        raise ShapeError(
-            "multi_dot: not several matrices", source=here(), expected="two or more", got=str(len(factors))
-        )
+        raise ShapeError("multi_dot: not several matrices", expected="two or more", got=str(len(factors)))
     ranks = [rank_of(x) for x in factors]
     if any(rank != 2 for rank in ranks[1:-1]) or any(rank not in (1, 2) for rank in ranks):
         raise ShapeError(
             "multi_dot: not a row of matrices",
-            source=here(),
             expected="matrices, and vectors at the ends alone",
             got=", ".join(map(shown, factors)),
         )

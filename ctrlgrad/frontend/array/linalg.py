@@ -31,7 +31,6 @@ from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.ops.linalg import TURN
-from ctrlgrad.source import here
 
 
 def _require_match(operation: str, a: Any, b: Any, axis: int, other: int) -> Any:
@@ -41,9 +40,7 @@ def _require_match(operation: str, a: Any, b: Any, axis: int, other: int) -> Any
     if one is None or two is None:
         return ensured(b, {other % rank_of(b): dim(a, axis)}, problem, TURN)
     if one != two:
-        raise ShapeError(
-            problem, source=here(), expected=f"{one} on both sides", got=f"{shown(a)} and {shown(b)}", hint=TURN
-        )
+        raise ShapeError(problem, expected=f"{one} on both sides", got=f"{shown(a)} and {shown(b)}", hint=TURN)
     return b
 
 
@@ -71,9 +68,7 @@ def matmul(x1: Any, x2: Any) -> Any:
     """
     a, b, boolean = _pair("matmul", x1, x2)
     if rank_of(a) == 0 or rank_of(b) == 0:
-        raise ShapeError(
-            "matmul: an operand is a scalar", source=here(), got=f"{shown(a)} and {shown(b)}", hint="use multiply"
-        )
+        raise ShapeError("matmul: an operand is a scalar", got=f"{shown(a)} and {shown(b)}", hint="use multiply")
     if shape_of(a)[-1] is not None and shape_of(b)[-2:][0] is not None:
         _require_match("matmul", a, b, -1, max(-2, -rank_of(b)))
     drop = ([-2] if rank_of(a) == 1 else []) + ([-1] if rank_of(b) == 1 else [])
@@ -153,7 +148,7 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Any:
     """
     a, b, boolean = _pair("vecdot", conjugate(x1), x2)
     if rank_of(a) == 0 or rank_of(b) == 0:
-        raise ShapeError("vecdot: an operand is a scalar", source=here(), got=f"{shown(a)} and {shown(b)}")
+        raise ShapeError("vecdot: an operand is a scalar", got=f"{shown(a)} and {shown(b)}")
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
     b = _require_match("vecdot", a, b, -1, -1)
     result = cast(total(multiply(a, b), -1), dtype_of(a))
@@ -178,18 +173,16 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
     if not isinstance(axes, list | tuple):
         count = whole_number("tensordot", "axes", axes)
         if not 0 <= count <= min(ranks):
-            raise ShapeError(
-                "tensordot: not so many axes", source=here(), expected=f"at most {min(ranks)}", got=str(axes)
-            )
+            raise ShapeError("tensordot: not so many axes", expected=f"at most {min(ranks)}", got=str(axes))
         axes = range(ranks[0] - count, ranks[0]), range(count)
     if len(axes) != 2:
-        raise TypeMismatchError("tensordot: axes is a number or a pair", source=here(), got=str(axes))
+        raise TypeMismatchError("tensordot: axes is a number or a pair", got=str(axes))
     one, other = (
         axes_in_order("tensordot", list(given) if isinstance(given, range) else given, rank)
         for given, rank in zip(axes, ranks, strict=True)
     )
     if len(one) != len(other):
-        raise ShapeError("tensordot: as many axes of each", source=here(), got=str(axes))
+        raise ShapeError("tensordot: as many axes of each", got=str(axes))
     for i, j in zip(one, other, strict=True):
         b = _require_match("tensordot", a, b, i, j)
     left = [("a", axis) for axis in range(ranks[0])]

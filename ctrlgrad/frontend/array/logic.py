@@ -16,7 +16,6 @@ from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import isfinite, isnan
 from ctrlgrad.frontend.array.promote import compared, operand, operands, truth
 from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function
-from ctrlgrad.source import here
 
 Binary = Callable[[Any, Any], Any]
 
@@ -87,11 +86,10 @@ def where(
     if x is MISSING and y is MISSING:
         return FUNCTIONS["nonzero"](condition, size=size, fill_value=fill_value)
     if x is MISSING or y is MISSING:
-        raise TypeMismatchError("where: both x and y are needed, or none", source=here(), hint="where(condition, x, y)")
+        raise TypeMismatchError("where: both x and y are needed, or none", hint="where(condition, x, y)")
     if size is not None or fill_value is not None:
         raise TypeMismatchError(
             "where: size and fill_value are for the condition alone",
-            source=here(),
             got="where(condition, x, y, size=...)",
             hint="where(condition, size=n) gives positions; where(condition, x, y) has the shape of its operands",
         )

@@ -32,13 +32,12 @@ from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import broadcast_shapes
-from ctrlgrad.source import here
 
 
 def _require_c_order(operation: str, order: str) -> None:
     if order not in ("C", "K", "A"):
         raise TypeMismatchError(
-            f"{operation}: only C order is supported", source=here(), got=f"order={order!r}", hint="transpose first"
+            f"{operation}: only C order is supported", got=f"order={order!r}", hint="transpose first"
         )
 
 
@@ -101,7 +100,7 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
     missing = [place for place, d in enumerate(sizes) if not isinstance(d, Tensor) and d == -1]
     others = [d for place, d in enumerate(sizes) if place not in missing]
     if len(missing) > 1 or any(not isinstance(d, Tensor) and d < 0 for d in others):
-        raise ShapeError("reshape: at most one size may be -1", source=here(), got=str(tuple(sizes)))
+        raise ShapeError("reshape: at most one size may be -1", got=str(tuple(sizes)))
     if missing:
         sizes[missing[0]] = _remaining(x, others)
     return reshaped(x, sizes)
@@ -116,7 +115,6 @@ def _remaining(x: Any, others: Sequence[Any]) -> Any:
         if known_after == 0 or known_before % known_after:
             raise ShapeError(
                 "reshape: no size fits for -1",
-                source=here(),
                 expected=f"sizes whose product divides {known_before}",
                 got=f"{tuple(others)} for {shown(x)}",
             )
@@ -168,7 +166,7 @@ def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
         return transposed(x, tuple(reversed(range(rank))))
     order = axes_in_order("transpose", (axes, *more) if more else axes, rank)
     if len(order) != rank:
-        raise ShapeError("transpose: one entry per axis", source=here(), expected=f"{rank} axes", got=str(axes))
+        raise ShapeError("transpose: one entry per axis", expected=f"{rank} axes", got=str(axes))
     return transposed(x, order)
 
 
@@ -183,7 +181,7 @@ def matrix_transpose(x: Any) -> Any:
     """
     x = operand("matrix_transpose", x)
     if rank_of(x) < 2:
-        raise ShapeError("matrix_transpose: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError("matrix_transpose: needs rank 2 or more", got=shown(x))
     return swapaxes(x, -1, -2)
 
 
@@ -215,9 +213,7 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     come = axes_in_order("moveaxis", source, rank_of(x))
     go = axes_in_order("moveaxis", destination, rank_of(x))
     if len(come) != len(go):
-        raise ShapeError(
-            "moveaxis: as many sources as destinations", source=here(), expected=str(source), got=str(destination)
-        )
+        raise ShapeError("moveaxis: as many sources as destinations", expected=str(source), got=str(destination))
     order = [axis for axis in range(rank_of(x)) if axis not in come]
     for place, axis in sorted(zip(go, come, strict=True)):
         order.insert(place, axis)
@@ -252,7 +248,7 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     if axis is not None:
         return squeezed(x, axes_in_order("squeeze", axis, rank_of(x)))
     if None in shape_of(x):
-        raise ShapeError("squeeze: an unknown size might be 1", source=here(), got=shown(x), hint="give the axis")
+        raise ShapeError("squeeze: an unknown size might be 1", got=shown(x), hint="give the axis")
     return squeezed(x, [a for a, d in enumerate(shape_of(x)) if d == 1])
 
 
@@ -303,7 +299,6 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
     if joined is None:
         raise ShapeError(
             f"{operation}: the shapes do not broadcast",
-            source=here(),
             expected="sizes that are equal or 1, aligned at the right",
             got=" and ".join(shown(x) for x in arrays),
         )

@@ -29,7 +29,6 @@ from ctrlgrad.frontend.array.norms import cross, matrix_norm, norm, vector_norm
 from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.array.ranges import diagonal as _diagonal
 from ctrlgrad.frontend.array.reduction import sum as _sum
-from ctrlgrad.source import here
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
@@ -41,7 +40,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """
     x = operand("diagonal", x)
     if rank_of(x) < 2:
-        raise ShapeError("diagonal: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError("diagonal: needs rank 2 or more", got=shown(x))
     return _diagonal(x, offset, rank_of(x) - 2, rank_of(x) - 1)
 
 

@@ -32,7 +32,6 @@ from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
 
 
 def _root(x: Any) -> Any:
@@ -50,7 +49,7 @@ def _squares(x: Any) -> Any:
 def _known_order(operation: str, ord: Any) -> Any:
     if isinstance(ord, Tensor) or not isinstance(ord, int | float | str | np.number):
         raise TypeMismatchError(
-            f"{operation}: not a known order", source=here(), expected="a number, or a name of a norm", got=repr(ord)
+            f"{operation}: not a known order", expected="a number, or a name of a norm", got=repr(ord)
         )
     return ord
 
@@ -71,7 +70,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     x = inexact("vector_norm", x)
     axes, order = axes_of("vector_norm", axis, rank_of(x)), _known_order("vector_norm", ord)
     if isinstance(order, str):
-        raise TypeMismatchError("vector_norm: the order is not a number", source=here(), got=repr(ord))
+        raise TypeMismatchError("vector_norm: the order is not a number", got=repr(ord))
     if order == 2:
         return _root(total(_squares(x), axes, keepdims=keepdims))
     size = absolute(x)
@@ -104,7 +103,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """
     x, order = inexact("matrix_norm", x), _known_order("matrix_norm", ord)
     if rank_of(x) < 2:
-        raise ShapeError("matrix_norm: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError("matrix_norm: needs rank 2 or more", got=shown(x))
     norm = _matrix_norm(x, order)
     return expanded(norm, [rank_of(x) - 2, rank_of(x) - 1]) if keepdims else norm
 
@@ -121,10 +120,7 @@ def _matrix_norm(x: Any, order: Any) -> Any:
         values = apply("singular_values", [x])
         return largest(values, -1) if order > 0 else smallest(values, -1)
     raise TypeMismatchError(
-        "matrix_norm: an unknown norm",
-        source=here(),
-        expected="'fro', 'nuc', 1, -1, 2, -2, inf or -inf",
-        got=repr(order),
+        "matrix_norm: an unknown norm", expected="'fro', 'nuc', 1, -1, 2, -2, inf or -inf", got=repr(order)
     )
 
 
@@ -144,7 +140,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if len(axes) == 1:
         return vector_norm(x, axis=axes[0], keepdims=keepdims, ord=2 if ord is None else ord)
     if len(axes) != 2:
-        raise ShapeError("norm: takes one axis or two", source=here(), got=f"{shown(x)}, axis={axis}")
+        raise ShapeError("norm: takes one axis or two", got=f"{shown(x)}, axis={axis}")
     value = matrix_norm(moveaxis(x, axes, (-2, -1)), ord="fro" if ord is None else ord)
     return expanded(value, sorted(axes)) if keepdims else value
 
@@ -161,7 +157,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     for x in (a, b):
         size = None if rank_of(x) == 0 else shape_of(x)[axis_of("cross", axis, rank_of(x))]
         if rank_of(x) == 0 or size not in (3, None):
-            raise ShapeError("cross: not three elements along the axis", source=here(), got=shown(x))
+            raise ShapeError("cross: not three elements along the axis", got=shown(x))
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
     parts = []
     for i, j in ((1, 2), (2, 0), (0, 1)):

@@ -111,7 +111,6 @@ def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
     if pairs.size and (dtype_kind(pairs.dtype) not in "iu" or (pairs < 0).any()):
         raise ShapeError(
             "pad: a width is not a whole number of zero or more",
-            source=here(),
             expected="integers of 0 or more",
             got=str(pad_width),
             hint="cut an array by slices: x[1:-1]",
@@ -123,7 +122,6 @@ def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
     if isinstance(given, Tensor):
         raise TypeMismatchError(
             f"pad: {what} must be known",
-            source=here(),
             expected="numbers that are known when the function is traced",
             got=repr(given),
             hint="pass them as Python numbers",
@@ -133,7 +131,6 @@ def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
     except ValueError as error:
         raise ShapeError(
             f"pad: {what} are of the wrong form",
-            source=here(),
             expected=f"one number, (before, after), or {rank} such pairs",
             got=str(given),
         ) from error
@@ -174,7 +171,6 @@ def _padded(x: Any, axis: int, widths: tuple[int, int], mode: str, values: tuple
     if shape_of(x)[axis] == 0:
         raise ShapeError(
             f"pad: mode {mode!r} on an empty axis",
-            source=here(),
             expected="an axis with an element at least",
             got=f"axis {axis} of size 0",
             hint="mode='constant' needs none",

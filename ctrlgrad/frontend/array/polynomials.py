@@ -34,7 +34,6 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.reduction import trace
 from ctrlgrad.frontend.array.structured import vander
 from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -211,7 +210,6 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: 
     if isinstance(count, int) and count <= order:
         raise ShapeError(
             "polyfit: too few points to scale the covariance",
-            source=here(),
             expected=f"more than {order} points",
             got=str(count),
             hint="cov='unscaled'",

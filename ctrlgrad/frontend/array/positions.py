@@ -30,7 +30,6 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, truth
 from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.source import here
 
 
 def first_positions(mask: Any, size: int) -> tuple[Any, Any]:
@@ -47,7 +46,7 @@ def known_count(operation: str, size: Any) -> int:
     """The `size` of a result."""
     count = whole_number(operation, "size", size)
     if count < 0:
-        raise ShapeError(f"{operation}: a negative size", source=here(), expected="0 or more", got=str(count))
+        raise ShapeError(f"{operation}: a negative size", expected="0 or more", got=str(count))
     return count
 
 

@@ -32,7 +32,6 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -51,10 +50,10 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     bounds = operands("arange", (start, stop, step))
     if not any(isinstance(x, Tensor) for x in bounds):
         if step == 0:
-            raise ShapeError("arange: the step is zero", source=here())
+            raise ShapeError("arange: the step is zero")
         return concrete(np.arange(start, stop, step, dtype=result_dtype(*bounds) if dtype is None else dtype))
     if any(rank_of(x) for x in bounds):
-        raise ShapeError("arange: the bounds are scalars", source=here(), got=", ".join(shown(x) for x in bounds))
+        raise ShapeError("arange: the bounds are scalars", got=", ".join(shown(x) for x in bounds))
     exact = result_dtype(*bounds)
     span = subtract(stop, start)
     # Rounded up; for integers by flooring the negated quotient.
@@ -92,7 +91,7 @@ def linspace(
     check_device("linspace", device)
     number = whole_number("linspace", "num", num)
     if number < 0:
-        raise ShapeError("linspace: a negative number of points", source=here(), got=str(number))
+        raise ShapeError("linspace: a negative number of points", got=str(number))
     start, stop = (operand("linspace", x) for x in (start, stop))
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
         found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
@@ -125,7 +124,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     dtype = default_float() if dtype is None else dtype
     k = size_argument("eye", "k", k)
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
-        raise ShapeError("eye: a negative size", source=here(), got=str(tuple(sizes)))
+        raise ShapeError("eye: a negative size", got=str(tuple(sizes)))
     if not any(isinstance(d, Tensor) for d in (*sizes, k)):
         return concrete(np.eye(sizes[0], sizes[1], k=k, dtype=dtype))
     rows, columns = (iota(d) for d in sizes)
@@ -135,7 +134,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 def _lower(operation: str, x: Any, k: Any) -> Any:
     """Where the column number is at most k above the row number, as booleans in the last two dimensions."""
     if rank_of(x) < 2:
-        raise ShapeError(f"{operation}: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
     rows, columns = shape_of(x)[-2:]
     if rows is not None and columns is not None and not isinstance(k, Tensor):
         return np.tri(rows, columns, k, dtype=bool)
@@ -182,7 +181,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """
     x, offset = operand("diagonal", x), whole_number("diagonal", "offset", offset)
     if rank_of(x) < 2:
-        raise ShapeError("diagonal: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError("diagonal: needs rank 2 or more", got=shown(x))
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     down, right = max(-offset, 0), max(offset, 0)
     rows, columns = dim(x, -2), dim(x, -1)

@@ -31,7 +31,6 @@ from ctrlgrad.frontend.array.promote import operand, to_dtype, truth
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 def reduce(op: str, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -184,7 +183,6 @@ def _extreme(op: str, x: Any, axis: Any, keepdims: bool, initial: Any, where: An
         if where is not None:
             raise TypeMismatchError(
                 f"{op}: where= needs a value for no elements",
-                source=here(),
                 expected="initial=, such as -inf for max and inf for min",
                 got="where= alone",
             )
@@ -294,7 +292,6 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
         if rank_of(found) not in (rank, rank - 1):
             raise ShapeError(
                 "apply_over_axes: the function returned another rank",
-                source=here(),
                 expected=f"rank {rank} or {rank - 1}",
                 got=f"rank {rank_of(found)}",
             )

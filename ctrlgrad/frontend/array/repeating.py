@@ -30,7 +30,6 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -49,10 +48,10 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
            [1, 2]])
     """
     if indexing not in ("xy", "ij"):
-        raise TypeMismatchError("meshgrid: an unknown indexing", source=here(), expected="'xy' or 'ij'", got=indexing)
+        raise TypeMismatchError("meshgrid: an unknown indexing", expected="'xy' or 'ij'", got=indexing)
     vectors = [expanded(x, [0]) if rank_of(x) == 0 else x for x in same_dtype("meshgrid", arrays)] if arrays else []
     if any(rank_of(x) != 1 for x in vectors):
-        raise ShapeError("meshgrid: takes vectors", source=here(), got=", ".join(map(shown, vectors)))
+        raise ShapeError("meshgrid: takes vectors", got=", ".join(map(shown, vectors)))
     places = list(range(len(vectors)))
     if indexing == "xy" and len(places) > 1:
         places[:2] = [1, 0]
@@ -128,7 +127,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
         repeats = np.asarray(repeats)[0]
     count = size_argument("repeat", "the number of repeats", repeats)
     if not isinstance(count, Tensor) and count < 0:
-        raise ShapeError("repeat: a negative number of repeats", source=here(), got=str(count))
+        raise ShapeError("repeat: a negative number of repeats", got=str(count))
     sizes = dims(x)
     wide = [*sizes[: at + 1], count, *sizes[at + 1 :]]
     return reshaped(
@@ -139,7 +138,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
 def _integer_counts(repeats: Any) -> Any:
     counts = operand("repeat", repeats)
     if dtype_kind(dtype_of(counts)) not in "iu":
-        raise ShapeError("repeat: the counts are no integers", source=here(), expected="integers", got=shown(counts))
+        raise ShapeError("repeat: the counts are no integers", expected="integers", got=shown(counts))
     return cast(counts, np.int64)
 
 
@@ -150,9 +149,7 @@ def _repeat_by_counts(x: Any, counts: Any, axis: int, length: int | None = None)
     """
     known, given = shape_of(x)[axis], shape_of(counts)[0]
     if dtype_kind(dtype_of(counts)) not in "iu" or (None not in (known, given) and given not in (1, known)):
-        raise ShapeError(
-            "repeat: one integer for each element", source=here(), expected=f"i64[{known}]", got=shown(counts)
-        )
+        raise ShapeError("repeat: one integer for each element", expected=f"i64[{known}]", got=shown(counts))
     # One count is for all elements; this fails at run time where there are not as many counts as elements.
     counts = broadcasted(cast(counts, np.int64), [dim(x, axis)])
     ends = apply("cumsum", [counts], {"axis": 0, "reverse": False})
@@ -168,7 +165,6 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
     if known != len(repeats) or dtype_kind(repeats.dtype) not in "iu" or (repeats < 0).any():
         raise ShapeError(
             "repeat: one count of zero or more for each element",
-            source=here(),
             expected=f"{'a known size' if known is None else known} counts",
             got=f"{len(repeats)} of {repeats.dtype}",
         )

@@ -40,7 +40,6 @@ def _refuse_in_place(operation: str, inplace: bool) -> None:
     if inplace:
         raise TracingError(
             f"{operation}: arrays do not change in place",
-            source=here(),
             expected="inplace=False",
             got="inplace=True",
             hint=f"x = ctrlgrad.numpy.{operation}(x, ..., inplace=False)",
@@ -121,7 +120,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
     number = apply("cumsum", [cast(flat, np.int64)], {"axis": 0, "reverse": False}) - 1
     values = ravel(operand("place", vals))
     if shape_of(values)[0] == 0:
-        raise ShapeError("place: no values", source=here(), expected="one value or more", got="an empty array")
+        raise ShapeError("place: no values", expected="one value or more", got="an empty array")
     chosen = take(values, remainder(number, dim(values, 0)))
     return reshaped(where(flat, cast(chosen, dtype_of(arr)), ravel(arr)), dims(arr))
 
@@ -146,7 +145,6 @@ def fill_diagonal(arr: Any, val: Any, wrap: bool = False, *, inplace: bool = Fal
     if len(sizes) < 2 or (len(sizes) > 2 and len(set(sizes)) > 1):
         raise ShapeError(
             "fill_diagonal: the array has no diagonal",
-            source=here(),
             expected="a matrix, or a higher rank with axes of one size",
             got=str(tuple(sizes)),
         )

@@ -42,7 +42,6 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
-from ctrlgrad.source import here
 
 
 class UniqueAll(NamedTuple):
@@ -99,7 +98,6 @@ def _columns(x: Any) -> int:
     if columns is None:
         raise ShapeError(
             "unique: the size of a row is not known until the program runs",
-            source=here(),
             expected="known sizes of all axes but the one whose rows are compared",
             got=str(shape_of(x)),
             hint="unique(x) without an axis takes arrays of unknown sizes",
@@ -120,7 +118,6 @@ def _chosen(operation: str, kept: _Sorted, mask: Any, size: int | None, fill_val
         if fill_value is None and size:
             raise ShapeError(
                 f"{operation}: no elements to fill the result with",
-                source=here(),
                 expected="a fill_value, or an element at least",
                 got="an empty array",
             )

@@ -32,7 +32,7 @@ def _sortable(operation: str, x: Any, axis: Any) -> tuple[Any, int]:
     if axis is None:
         x, axis = ravel(x), 0
     if rank_of(x) == 0:
-        raise ShapeError(f"{operation}: a scalar has no axis", source=here(), got=shown(x))
+        raise ShapeError(f"{operation}: a scalar has no axis", got=shown(x))
     return x, axis_of(operation, axis, rank_of(x))
 
 
@@ -107,7 +107,7 @@ def lexsort(keys: Any, axis: Any = -1) -> Any:
     """
     rows = list(keys)
     if not rows:
-        raise TypeMismatchError("lexsort: no keys", source=here(), expected="one key or more", got="none")
+        raise TypeMismatchError("lexsort: no keys", expected="one key or more", got="none")
     order: Any = None
     for key in rows:
         x, place = _sortable("lexsort", key, axis)
@@ -166,9 +166,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     array([1, 2])
     """
     if side not in ("left", "right"):
-        raise TypeMismatchError(
-            "searchsorted: an unknown side", source=here(), expected="'left' or 'right'", got=repr(side)
-        )
+        raise TypeMismatchError("searchsorted: an unknown side", expected="'left' or 'right'", got=repr(side))
     row, values = same_dtype("searchsorted", (x1, x2))
     if sorter is not None:
         row = getitem(row, sorter)

@@ -25,7 +25,6 @@ from ctrlgrad.frontend.array.ranges import diagonal, eye
 from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -43,7 +42,6 @@ def diag(x: Any, k: int = 0) -> Any:
     if rank_of(x) != 1:
         raise ShapeError(
             "diag: neither a vector nor a matrix",
-            source=here(),
             expected="an array of rank 1 or 2",
             got=f"rank {rank_of(x)}",
             hint="take the diagonal of others by ctrlgrad.numpy.diagonal",

@@ -36,18 +36,17 @@ from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
-from ctrlgrad.source import here
 
 _METHODS = ("set", "add", "subtract", "multiply", "divide", "power", "min", "max", "apply", "get")
 
 
 def _misused(how: str, got: str, hint: str) -> TypeMismatchError:
-    return TypeMismatchError(f"at: {how}", source=here(), expected="x.at[index].set(value)", got=got, hint=hint)
+    return TypeMismatchError(f"at: {how}", expected="x.at[index].set(value)", got=got, hint=hint)
 
 
 def _missing(name: str, got: str, hint: str) -> MissingAttributeError:
     problem = f"at: there is no {name!r}"
-    return MissingAttributeError(problem, source=here(), expected="x.at[index].set(value)", got=got, hint=hint)
+    return MissingAttributeError(problem, expected="x.at[index].set(value)", got=got, hint=hint)
 
 
 @record
@@ -166,7 +165,6 @@ class Place:
         if not can_cast(result_dtype(value, self.index.target), dtype, "same_kind"):
             raise TypeMismatchError(
                 f"at[...].{method}: the value's dtype does not fit the array's",
-                source=here(),
                 expected=f"a value that becomes {dtype} without loss of kind",
                 got=shown(value),
                 hint=f"value.astype({dtype.name}), or an array of another dtype",
@@ -176,9 +174,7 @@ class Place:
     def _update(self, op: str, method: str, value: Any) -> Any:
         at = self.index
         if op == "additem" and dtype_kind(dtype_of(at.target)) == "b":
-            raise TypeMismatchError(
-                f"at[...].{method}: booleans do not add up", source=here(), got=shown(at.target), hint="use .set"
-            )
+            raise TypeMismatchError(f"at[...].{method}: booleans do not add up", got=shown(at.target), hint="use .set")
         if rank_of(at.target) == 0 and rank_of(value) <= len(at.key) and all(d == 1 for d in shape_of(value)):
             # The key adds axes at most: the part is the whole.
             whole = reshaped(value, ())

@@ -43,6 +43,7 @@ def dtype_of(number: int) -> np.dtype:
             hint="convert the model to float32: onnxconverter_common, or the exporter's settings"
             if name != "STRING"
             else "keep text outside of the model",
+            source=None,
         )
     return np.dtype(_DTYPES[number])
 
