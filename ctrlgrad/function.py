@@ -130,7 +130,6 @@ class Function:
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.
 
-        >>> import ctrlgrad as cg
         >>> print(cg.function(lambda x: x * x + 1.0, name="f").graph(2.0))
         graph f(x: f64[]) {
           v1 = multiply x, x : f64[]
@@ -155,7 +154,6 @@ class Function:
         ops by where they run (some go through the host), how the loop's predicate is read, and how often the run
         launched, copied and waited.
 
-        >>> import ctrlgrad as cg
         >>> def root(a):
         ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
         >>> report = cg.function(cg.grad(root)).explain(2.0)
@@ -348,7 +346,6 @@ def function(
     Two calls whose arrays differ in sizes alone share a graph: at the second call the sizes that differ become
     unknown and the function is traced once more.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.function
     ... def norm(x):
     ...     return np.sqrt((x * x).sum())

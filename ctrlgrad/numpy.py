@@ -3,7 +3,6 @@
 Called inside a traced function they record; called with concrete arrays they compute. `numpy.f(x)` on a traced
 tensor finds the function `f` of this module, so either import serves.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.sqrt([1.0, 4.0])
     array([1., 2.])
 """

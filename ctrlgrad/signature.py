@@ -34,7 +34,6 @@ class TensorSpec:
 
     The dtype is float64 unless `options(default_float=)` says otherwise.
 
-    >>> import ctrlgrad as cg
     >>> cg.TensorSpec((None, 3), "float32").type
     TensorType(dtype=dtype('float32'), shape=(None, 3))
     """

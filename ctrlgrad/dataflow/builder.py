@@ -32,7 +32,6 @@ def _op_of(name: str) -> Op:
 class FlatBuilder:
     """Collects the nodes of a flat graph.
 
-    >>> import numpy as np
     >>> from ctrlgrad.dataflow import FlatBuilder, run_flat
     >>> from ctrlgrad.ir import INDEX
     >>> b = FlatBuilder("count")

@@ -91,7 +91,6 @@ def device(name: str | None) -> Iterator[None]:
     Raises:
         UserInputError: the name is no device's. Whether the device is there is seen when the graph runs.
 
-    >>> import ctrlgrad as cg
     >>> @cg.function(engine="dataflow")
     ... def f(x):
     ...     with cg.device("cpu:1"):

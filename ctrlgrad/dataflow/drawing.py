@@ -208,7 +208,6 @@ class Passage:
 class Recorder:
     """Collects what happens in runs; give it to `ctrlgrad.dataflow.settings(recorder=...)`.
 
-    >>> import ctrlgrad as cg
     >>> from ctrlgrad import dataflow
     >>> recorder = dataflow.Recorder()
     >>> with dataflow.settings(recorder=recorder):

@@ -86,7 +86,6 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
         UserInputError: a node is on a device that does not exist.
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower, run_flat
     >>> flat = lower(cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)).graph(3))
     >>> print(run_flat(flat, [np.int64(7)])[0])

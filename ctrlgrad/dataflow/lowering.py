@@ -56,7 +56,6 @@ class _Region:
 def lower(graph: Graph, keeps: Callable[[Node], str | None] | None = None) -> FlatGraph:
     """The flat graph of a structured graph. A loop that `keeps` gives a device for stays one node there.
 
-    >>> import ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower
     >>> print(lower(cg.function(lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x), name="f").graph(2.0)))
     flat f(x: f64[]) {

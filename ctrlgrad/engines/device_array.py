@@ -34,7 +34,6 @@ class DeviceArray(NDArrayOperatorsMixin):
     `cupy.from_dlpack(x)`, `torch.from_dlpack(x)` and `jax.dlpack.from_dlpack(x)` see the same memory. Functions with
     engine="cuda" return such arrays; nobody makes one himself.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> result = cg.function(lambda x: 2 * x, engine="native")(np.ones(2))
     >>> isinstance(result, cg.DeviceArray), isinstance(result, np.ndarray)
     (False, True)

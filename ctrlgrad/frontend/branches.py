@@ -129,7 +129,6 @@ def cond(
     Raises:
         TypeMismatchError: `pred` is no scalar, or the branches' results differ.
 
-    >>> import ctrlgrad as cg
     >>> f = lambda x: cg.cond(x > 0, lambda x: x * x, lambda x: -x, x)
     >>> float(cg.grad(f)(3.0)), float(cg.grad(f)(-3.0))
     (6.0, -1.0)

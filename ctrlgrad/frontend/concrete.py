@@ -29,7 +29,6 @@ from ctrlgrad.source import user_frame
 class Array(np.ndarray):
     """A NumPy array with `x.at[key]`, as a traced tensor has it, that a traced tensor may index.
 
-    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
     >>> xs = cnp.asarray(np.array([1.0, 2.0, 4.0]))
     >>> xs.at[0].set(7.0)
     array([7., 2., 4.])

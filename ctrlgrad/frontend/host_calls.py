@@ -45,7 +45,6 @@ def pure_callback(
         UserInputError: a `vmap_method` that does not exist.
         TypeMismatchError: while it runs, a result of another shape or dtype than was stated, or more or fewer of them.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> def norm(x):
     ...     return np.float64(np.sqrt((x * x).sum()))
     >>> f = cg.function(lambda x: cg.pure_callback(norm, cg.TensorSpec((), np.float64), x))

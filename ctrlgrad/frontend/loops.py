@@ -177,7 +177,6 @@ def fori_loop(
     int64, or of the bounds' dtype where one is a float. Differentiable in both modes whatever the bounds. `unroll` is
     accepted for JAX's sake and changes nothing: a compiled loop has no cost per iteration that unrolling would save.
 
-    >>> import ctrlgrad as cg
     >>> power = lambda x, n: cg.fori_loop(0, n, lambda i, y: y * x, 1.0)
     >>> float(power(2.0, 10)), float(cg.grad(power)(2.0, 10))
     (1024.0, 5120.0)
@@ -269,7 +268,6 @@ def scan(
         ShapeError: the leading dimensions differ, or there is no length.
         TypeMismatchError: f's carry differs from `init`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> total, sums = cg.scan(lambda c, x: (c + x, c + x), 0.0, np.arange(4.0))
     >>> float(total), sums
     (6.0, array([0., 1., 3., 6.]))
@@ -285,7 +283,6 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 
     `batch_size` is accepted for JAX's sake: how many rows are computed at once is for the engine to say.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.map(lambda x: x * x, np.arange(3.0))
     array([0., 1., 4.])
     """
@@ -297,7 +294,6 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     """`f(...f(f(init, xs[0]), xs[1])..., xs[-1])`: a fold over the rows from the first, as `tf.foldl`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> float(cg.foldl(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
     123.0
     """
@@ -307,7 +303,6 @@ def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
 def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     """As `foldl`, from the last row to the first.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> float(cg.foldr(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
     321.0
     """

@@ -39,7 +39,6 @@ class TensorArray(Elements):
 
     Slots that were never written hold zeros, and may be read.
 
-    >>> import ctrlgrad as cg
     >>> def squares(n):
     ...     array = cg.TensorArray("float64", size=n)
     ...     return cg.fori_loop(0, n, lambda i, a: a.write(i, (i * i).astype("float64")), array).stack()
@@ -204,7 +203,6 @@ class TensorArray(Elements):
         Args:
             indices: integers, rank 1; a slot may be named more than once.
 
-        >>> import numpy as np, ctrlgrad as cg
         >>> cg.TensorArray("float64").unstack(np.array([1.0, 2.0, 3.0])).gather([2, 0, 2])
         array([3., 1., 3.])
         """
@@ -226,7 +224,6 @@ class TensorArray(Elements):
         The slots may differ in how many rows they have, where `element_shape` says so by None; each must have been
         written then.
 
-        >>> import numpy as np, ctrlgrad as cg
         >>> array = cg.TensorArray("float64", element_shape=(None,))
         >>> array.push(np.array([1.0])).push(np.array([2.0, 3.0])).concat()
         array([1., 2., 3.])

@@ -33,7 +33,6 @@ class ufunc:
         name: its name, that of `func` by default.
         identity: what `reduce` gives for no elements; None where there is no such value.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.add.reduce([[1, 2], [3, 4]], axis=1)
     array([3, 7])
     >>> cnp.divide([1.0, 2.0], [0.0, 4.0], where=[False, True])
@@ -80,7 +79,6 @@ class ufunc:
 
         `initial` stands before the first, and elements at which `where` does not hold are left out.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> print(cnp.subtract.reduce([9, 3, 2]))
         4
         """
@@ -89,7 +87,6 @@ class ufunc:
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None) -> Any:
         """What `reduce` gives of the elements up to each one along an axis.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.maximum.accumulate([1, 3, 2, 4])
         array([1, 3, 3, 4])
         """
@@ -98,7 +95,6 @@ class ufunc:
     def outer(self, a: Any, b: Any, /) -> Any:
         """The function of each element of a and each of b, of the shape of a followed by that of b.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.add.outer([1, 2], [10, 20])
         array([[11, 21],
                [12, 22]])
@@ -110,7 +106,6 @@ class ufunc:
 
         Returns the new array; a stays as it is.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.add.at([1, 2], [0, 0], 10)
         array([21,  2])
         """
@@ -121,7 +116,6 @@ class ufunc:
 
         Where the next one is not larger the part is one element; the last part goes to the end.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.add.reduceat([1, 2, 3, 4], [0, 2])
         array([3, 7])
         """

@@ -73,7 +73,6 @@ def while_loop(
         TypeMismatchError: the condition is no bool scalar, or the body's result differs from the carry.
         MaximumIterationsError: at run time.
 
-    >>> import ctrlgrad as cg
     >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))
     >>> steps, rest = halvings(10.0)
     >>> int(steps), float(rest)
@@ -174,7 +173,6 @@ def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions,
 def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     """The same tensor, the sizes of some axes counted as unknown: for a carry whose shape changes in the loop.
 
-    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
     >>> def doubled(x):
     ...     grow = lambda c: (c[0] + 1, cnp.concat([c[1], 2 * c[1]]))
     ...     return cg.while_loop(lambda c: c[0] < 2, grow, (0, cg.unknown_dims(x)))[1]

@@ -32,7 +32,6 @@ def from_onnx(model: Any) -> OnnxFunction:
         UnsupportedPrimitiveError (when called): an operator has no translation; it names the node.
         TracingError (when called): an operator needs a value that is known only when the model runs.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from onnx import parser
     >>> f = cg.from_onnx(parser.parse_model('''
     ...     <ir_version: 8, opset_import: ["" : 17]>

@@ -19,7 +19,6 @@ from ctrlgrad.transforms.custom_vjp import custom_vjp
 def div(x: Any, y: Any) -> Any:
     """x / y; of integers towards zero.
 
-    >>> import numpy as np
     >>> int(div(np.array(-7), 2)), float(div(7.0, 2.0))
     (-3, 3.5)
     """
@@ -48,7 +47,6 @@ def integer_pow(x: Any, y: int) -> Any:
 def round(x: Any, rounding_method: int = 0) -> Any:
     """The nearest whole numbers: halves away from zero, or with method 1 to even ones.
 
-    >>> import numpy as np
     >>> round(np.array([0.5, 2.5])), round(np.array([0.5, 2.5]), 1)
     (array([1., 3.]), array([0., 2.]))
     """
@@ -75,7 +73,6 @@ _clamp.defjvps(
 def clamp(min: Any, x: Any, max: Any) -> Any:
     """x between two bounds.
 
-    >>> import numpy as np
     >>> clamp(0.0, np.array([-1.0, 0.5, 3.0]), 1.0)
     array([0. , 0.5, 1. ])
     """
@@ -87,7 +84,6 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
 def select_n(which: Any, *cases: Any) -> Any:
     """For each element the case whose number it is; a boolean chooses among two.
 
-    >>> import numpy as np
     >>> select_n(np.array([True, False]), np.zeros(2), np.ones(2))
     array([1., 0.])
     """
@@ -100,7 +96,6 @@ def select_n(which: Any, *cases: Any) -> Any:
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:
     """The operand with another dtype.
 
-    >>> import numpy as np
     >>> convert_element_type(1.5, np.int32).dtype
     dtype('int32')
     """

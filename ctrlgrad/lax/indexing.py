@@ -455,7 +455,6 @@ def scatter(
     Where two windows meet, the later one counts. A window that does not lie inside is dropped, or with the mode "clip"
     moved inside.
 
-    >>> import numpy as np
     >>> rows = ScatterDimensionNumbers((1,), (0,), (0,))
     >>> scatter(np.zeros((3, 2)), np.array([[2]]), np.ones((1, 2)), rows)[2]
     array([1., 1.])
@@ -476,7 +475,6 @@ def scatter_add(
 ) -> Any:
     """As `scatter`, with updates added; where windows meet, all are.
 
-    >>> import numpy as np
     >>> scatter_add(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
     array([0., 2., 0.])
     """
@@ -496,7 +494,6 @@ def scatter_sub(
 ) -> Any:
     """As `scatter`, with updates subtracted; where windows meet, all are.
 
-    >>> import numpy as np
     >>> scatter_sub(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
     array([ 0., -2.,  0.])
     """
@@ -516,7 +513,6 @@ def scatter_mul(
 ) -> Any:
     """As `scatter`, with updates multiplied in; where windows meet, all are.
 
-    >>> import numpy as np
     >>> scatter_mul(np.ones(3), np.array([[1], [1]]), np.full(2, 3.0), ScatterDimensionNumbers((), (0,), (0,)))
     array([1., 9., 1.])
     """
@@ -536,7 +532,6 @@ def scatter_min(
 ) -> Any:
     """As `scatter`, with the smaller one of what is there and the update.
 
-    >>> import numpy as np
     >>> scatter_min(np.ones(2), np.array([[1]]), np.zeros(1), ScatterDimensionNumbers((), (0,), (0,)))
     array([1., 0.])
     """
@@ -556,7 +551,6 @@ def scatter_max(
 ) -> Any:
     """As `scatter`, with the larger one of what is there and the update.
 
-    >>> import numpy as np
     >>> scatter_max(np.ones(2), np.array([[1]]), np.full(1, 3.0), ScatterDimensionNumbers((), (0,), (0,)))
     array([1., 3.])
     """
@@ -577,7 +571,6 @@ def scatter_apply(
 ) -> Any:
     """As `scatter`, with an elementwise function applied to windows of `update_shape`, once for each.
 
-    >>> import numpy as np
     >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
     >>> scatter_apply(np.ones(2), np.array([[1]]), np.negative, numbers, update_shape=(1,))
     array([ 1., -1.])

@@ -49,7 +49,6 @@ def dropout(key: Any, x: Any, rate: float, *, deterministic: bool = False) -> An
         key: of `ctrlgrad.random.key`.
         deterministic: x as it is, as for evaluation.
 
-    >>> import ctrlgrad as cg
     >>> sorted({float(v) for v in dropout(cg.random.key(0), np.ones(20), 0.5)})
     [0.0, 2.0]
     """

@@ -20,7 +20,6 @@ def softmax_cross_entropy(logits: Any, targets: Any) -> Any:
     `logits` is `[..., classes]`, `targets` integers `[...]` in `0 <= target < classes`; the result is `[...]`, in
     nats, of the logits' dtype. Large logits do not overflow.
 
-    >>> import numpy as np
     >>> softmax_cross_entropy(np.array([[0.0, 0.0]]), np.array([1]))
     array([0.69314718])
     """

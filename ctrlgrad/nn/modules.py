@@ -3,7 +3,6 @@
 `layer.init(key)` makes the parameters, and `layer(params, x)` applies them. Nothing is stored in the object, so that
 gradients, optimisers and checkpoints take the parameters as any other pytree:
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> layer = Linear(3, 2)
     >>> params = layer.init(cg.random.key(0))
     >>> layer(params, np.ones((5, 3))).shape, sorted(params)

@@ -5,7 +5,6 @@ key. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
 numbers are those of `jax.random` for the same key (its partitionable Threefry): to the bit where they are bits,
 integers or uniform, else to the last digits. A key is used once: for more numbers split it.
 
-    >>> import ctrlgrad as cg
     >>> key, one = cg.random.split(cg.random.key(0))
     >>> cg.random.uniform(one, (3,)).dtype
     dtype('float64')

@@ -17,7 +17,6 @@ from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     """Uniform bits as unsigned integers.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.bits(cg.random.key(0), (2,)).dtype
     dtype('uint32')
     """
@@ -43,7 +42,6 @@ _MANTISSAS = {
 def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
     """Uniform numbers in [minval, maxval), of a float dtype; those of `jax.random.uniform`.
 
-    >>> import ctrlgrad as cg
     >>> x = cg.random.uniform(cg.random.key(0), (1000,))
     >>> bool((0 <= x).all() and (x < 1).all())
     True
@@ -61,7 +59,6 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
 
     Each has its probability up to a relative error of (maxval - minval) / 2 to the number of bits of the dtype.
 
-    >>> import ctrlgrad as cg
     >>> x = cg.random.randint(cg.random.key(0), (100,), 0, 6)
     >>> int(x.min()), int(x.max())
     (0, 5)
@@ -94,7 +91,6 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
 def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None) -> Any:
     """Bools that are true with probability `p`, of the given shape or that of `p`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.bernoulli(cg.random.key(0), 1.0))
     True
     """
@@ -106,7 +102,6 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Sequence[int] | None = None) -> Any
 def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = np.int64) -> Any:
     """-1 or 1, each as likely; the numbers of `jax.random.rademacher`.
 
-    >>> import ctrlgrad as cg
     >>> sorted({int(x) for x in cg.random.rademacher(cg.random.key(0), (20,))})
     [-1, 1]
     """

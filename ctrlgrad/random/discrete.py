@@ -31,7 +31,6 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
     Args:
         shape: of the result; that of the logits without the axis if not given, and it ends with that.
 
-    >>> import ctrlgrad as cg
     >>> int(cg.random.categorical(cg.random.key(0), np.array([0.0, 100.0])))
     1
     """
@@ -76,7 +75,6 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     Args:
         independent: each line along the axis is put into an order of its own.
 
-    >>> import ctrlgrad as cg
     >>> sorted(int(i) for i in cg.random.permutation(cg.random.key(0), 5))
     [0, 1, 2, 3, 4]
     """
@@ -95,7 +93,6 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     Args:
         p: the probability of each row; without replacement they are drawn by adding Gumbel noise to log(p).
 
-    >>> import ctrlgrad as cg
     >>> sorted(int(i) for i in cg.random.choice(cg.random.key(0), 4, (4,), replace=False))
     [0, 1, 2, 3]
     """
@@ -182,7 +179,6 @@ def _many(key: Any, lam: Any) -> Any:
 def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any = np.int64) -> Any:
     """Numbers of the Poisson distribution with mean `lam`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.poisson(cg.random.key(0), 3.0, (5,)).min() >= 0)
     True
     """
@@ -199,7 +195,6 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
 def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = np.int64) -> Any:
     """How many tries it takes to succeed once, each with probability p.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.geometric(cg.random.key(0), 0.3, (5,)).min() >= 1)
     True
     """
@@ -223,7 +218,6 @@ def multivariate_normal(
     Args:
         method: how the covariance is factored: "cholesky", "eigh" or "svd".
 
-    >>> import ctrlgrad as cg
     >>> cg.random.multivariate_normal(cg.random.key(0), np.zeros(2), np.eye(2), (3,)).shape
     (3, 2)
     """
@@ -262,7 +256,6 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
 
     Source: Mezzadri, "How to generate random matrices from the classical compact groups" (2007).
 
-    >>> import ctrlgrad as cg
     >>> q = cg.random.orthogonal(cg.random.key(0), 3)
     >>> bool(np.allclose(q @ q.T, np.eye(3)))
     True

@@ -24,7 +24,6 @@ _U32 = np.uint32
 def key(seed: Any) -> Any:
     """A key, uint32[2], from an integer of up to 64 bits.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.key(7)
     array([0, 7], dtype=uint32)
     """
@@ -53,7 +52,6 @@ def key(seed: Any) -> Any:
 def split(key: Any, num: int | tuple[int, ...] = 2) -> Any:
     """`num` new keys, uint32[num, 2], unpacked or indexed along axis 0; or as many as a shape has elements.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.split(cg.random.key(0), 3).shape
     (3, 2)
     """
@@ -66,7 +64,6 @@ def split(key: Any, num: int | tuple[int, ...] = 2) -> Any:
 def fold_in(key: Any, data: Any) -> Any:
     """A new key from a key and an integer, such as the number of an iteration.
 
-    >>> import ctrlgrad as cg
     >>> bool((cg.random.fold_in(cg.random.key(0), 1) != cg.random.fold_in(cg.random.key(0), 2)).any())
     True
     """
@@ -78,7 +75,6 @@ def fold_in(key: Any, data: Any) -> Any:
 def key_data(keys: Any) -> Any:
     """The numbers of a key: here a key is two uint32, so the same; one of `jax.random.key` becomes such a key.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.key_data(cg.random.key(7))
     array([0, 7], dtype=uint32)
     """
@@ -88,7 +84,6 @@ def key_data(keys: Any) -> Any:
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Any:
     """A key of two uint32; the opposite of `key_data`.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.wrap_key_data(np.array([0, 7], np.uint32))
     array([0, 7], dtype=uint32)
     """
@@ -98,7 +93,6 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Any:
 def clone(key: Any) -> Any:
     """The same key: what is drawn from it is drawn once more.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.clone(cg.random.key(7))
     array([0, 7], dtype=uint32)
     """
@@ -108,7 +102,6 @@ def clone(key: Any) -> Any:
 def key_impl(keys: Any) -> str:
     """How bits are made of a key: always "threefry2x32".
 
-    >>> import ctrlgrad as cg
     >>> cg.random.key_impl(cg.random.key(7))
     'threefry2x32'
     """

@@ -54,7 +54,6 @@ class checkpoint_policies:
 
     Of what a policy allows only what the derivative uses is saved. JAX's own functions of the plain names serve too.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> step = cg.checkpoint(lambda w, x: np.tanh(w @ x), policy=cg.checkpoint_policies.dots_saveable)
     >>> cg.grad(lambda w: step(w, np.ones(2)).sum())(np.zeros((2, 2))).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -123,7 +122,6 @@ def checkpoint(
             branch of `fn` are computed again, unless its body is a checkpoint with a policy of its own.
         static_argnums, static_argnames: further arguments that reach `fn` as they are, as for `ctrlgrad.function`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> step = cg.checkpoint(lambda x: np.sin(np.exp(x)))
     >>> float(cg.grad(lambda x: cg.fori_loop(0, 3, lambda i, y: step(y), x))(0.5)) != 0
     True

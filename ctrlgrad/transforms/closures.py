@@ -33,7 +33,6 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     Raises:
         TypeMismatchError (when called): the arguments do not have the structure of `example_args` and the values.
 
-    >>> import ctrlgrad as cg
     >>> def times(w):
     ...     converted, consts = closure_convert(lambda x: w * x, 1.0)
     ...     return converted(5.0, *consts) * len(consts)
@@ -86,7 +85,6 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
         fun: returns (result, backward): `backward(cotangent)` gives the cotangent of each argument, as a tuple, or for
             one argument as it is. It may use what `fun` computed.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_gradient
     ... def safe_log(x):
     ...     return np.log(x), lambda ct: ct / np.maximum(x, 1e-3)

@@ -58,7 +58,6 @@ class custom_vjp(RuleSetters):
     takes them first, before the residuals. Python integers, booleans and strings, among arguments and residuals, reach
     function and rules as they are.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_vjp
     ... def clipped(x):
     ...     return x * 1.0

@@ -26,7 +26,6 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Returns:
         A pytree like the result, of `TensorSpec`s; a size that only a run tells is None.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.eval_shape(lambda a, b: a @ b, cg.TensorSpec((2, 3)), np.ones((3, 5)))
     TensorSpec(shape=(2, 5), dtype=dtype('float64'))
     """

@@ -74,7 +74,6 @@ def value_and_grad(
     Raises (when called):
         DifferentiationError: the result is no float scalar, or an argument to differentiate is no float.
 
-    >>> import ctrlgrad as cg
     >>> value, gradient = cg.value_and_grad(lambda x: x ** 3)(2.0)
     >>> float(value), float(gradient)
     (8.0, 12.0)
@@ -133,7 +132,6 @@ def grad(
 
     With `has_aux` it returns (gradient, aux). See `value_and_grad`.
 
-    >>> import ctrlgrad as cg
     >>> cube = lambda x: x ** 3
     >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
     (12.0, 12.0)
@@ -188,7 +186,6 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         be called many times; the forward pass is not repeated. It is a pytree of what the forward pass saved, so a
         traced function may return it.
 
-    >>> import ctrlgrad as cg
     >>> y, pullback = cg.vjp(lambda a, b: a * b, 2.0, 3.0)
     >>> [float(g) for g in pullback(1.0)]
     [3.0, 2.0]
@@ -335,7 +332,6 @@ def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence
 def stop_gradient(x: Any) -> Any:
     """The same values with derivative zero, leaf by leaf; as `jax.lax.stop_gradient`.
 
-    >>> import ctrlgrad as cg
     >>> float(cg.grad(lambda x: x * cg.stop_gradient(x))(3.0))
     3.0
     """

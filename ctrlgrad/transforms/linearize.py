@@ -36,7 +36,6 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         returns one like the outputs. The tangent of an integer or boolean primal or output is of dtype `float0`. It is
         a pytree of what the forward pass saved, so a traced function may return it.
 
-    >>> import ctrlgrad as cg
     >>> y, push = cg.linearize(lambda x: x * x, 3.0)
     >>> float(y), float(push(1.0)), float(push(2.0))
     (9.0, 6.0, 12.0)
@@ -93,7 +92,6 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
         A function of a pytree like the result of `fn` to a tuple of one pytree per argument: a pytree itself, as the
         pullback of `vjp`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> (x,) = cg.linear_transpose(lambda x: np.array([[1.0, 2.0], [0.0, 1.0]]) @ x, np.zeros(2))(np.array([1.0, 1.0]))
     >>> x
     array([1., 3.])

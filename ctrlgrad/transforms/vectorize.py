@@ -37,7 +37,6 @@ def vectorize(
         UserInputError: the signature cannot be read, or has another number of arguments.
         ShapeError: an argument has too few axes, or sizes of one name differ.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> clipped = cnp.vectorize(lambda x, low: cnp.where(x < low, low, x))
     >>> clipped([1.0, 2.0, 3.0], 2.0)
     array([2., 2., 3.])
@@ -143,7 +142,6 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 
     The axes of its result stand in place of that axis.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.apply_along_axis(cnp.sort, 1, [[3, 1, 2], [9, 7, 8]])
     array([[1, 2, 3],
            [7, 8, 9]])
@@ -163,7 +161,6 @@ def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any
 def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
     """A `ufunc` of a function of numbers; as `jax.numpy.frompyfunc`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.frompyfunc(lambda x, y: x * 10 + y, 2, 1).reduce([1, 2, 3])
     array(123)
     """

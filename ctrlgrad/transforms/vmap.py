@@ -71,7 +71,6 @@ def vmap(
         TypeMismatchError: a result is not an array; a result with out_axes None differs from row to row; a
             TensorArray is mapped or returned; a slice's bounds differ from row to row.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))[0]
     >>> cg.vmap(halvings)(np.array([1.0, 10.0, 3.0]))
     array([0, 4, 2])

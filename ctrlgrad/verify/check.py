@@ -311,8 +311,6 @@ def check_grads(
         UserInputError: nothing to differentiate, an unknown mode or judge, JAX is the only judge and not installed, or
             it fails otherwise than by refusing a derivative.
 
-    >>> import numpy as np
-    >>> import ctrlgrad as cg
     >>> def f(x):
     ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, lambda y: 1.5 * y + np.sin(y), x)
     >>> cg.check_grads(f, (np.array([0.3, 0.5]),), order=2, against=("finite_differences",)).ok

@@ -43,7 +43,6 @@ def prod(
 
     Its derivatives are exact at zeros, to any order.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.prod([[1.0, 2.0], [3.0, 4.0]]))
     24.0
     """
@@ -109,7 +108,6 @@ def _running(op: str, x: Any, axis: Any, dtype: Any) -> tuple[Any, int]:
 def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     """The running sum along an axis, or of all elements in one dimension; widens as `sum`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.cumsum([1, 2, 3])
     array([1, 3, 6])
     """
@@ -123,7 +121,6 @@ def cumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
 
     Its derivatives are exact at zeros, to any order.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.cumprod([1, 2, 3])
     array([1, 2, 6])
     """
@@ -178,7 +175,6 @@ def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_in
 
     With `include_initial` a zero stands in front. Raises a ShapeError for a scalar, or where the axis is missing.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.cumulative_sum([1, 2, 3], include_initial=True)
     array([0, 1, 3, 6])
     """
@@ -191,7 +187,6 @@ def cumulative_prod(x: Any, /, *, axis: Any = None, dtype: Any = None, include_i
 
     With `include_initial` a one stands in front. Raises a ShapeError for a scalar, or where the axis is missing.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.cumulative_prod([1, 2, 3])
     array([1, 2, 6])
     """
@@ -207,7 +202,6 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         n: how often, at least 0.
         prepend, append: arrays or numbers to put at the ends first.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diff([1, 4, 9])
     array([3, 5])
     """

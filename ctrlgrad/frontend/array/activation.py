@@ -25,7 +25,6 @@ from ctrlgrad.options import default_float
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)), without overflow; integers give floats as in `exp`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.sigmoid(0.0))
     0.5
     """
@@ -36,7 +35,6 @@ def sigmoid(x: Any) -> Any:
 def relu(x: Any) -> Any:
     """x where it is positive, else zero; its derivative at zero is zero.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.relu(-1.0))
     0.0
     """
@@ -70,7 +68,6 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     Args:
         where: which elements count, booleans that broadcast with x; the others get zero.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.softmax([0.0, 0.0])
     array([0.5, 0.5])
     """
@@ -89,7 +86,6 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     Args:
         where: which elements count, booleans that broadcast with x; the others get -inf.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.log_softmax([0.0, -1e9])[0])
     0.0
     """
@@ -115,7 +111,6 @@ def logsumexp(
             is nan where the sum is negative.
         where: which elements count, booleans that broadcast with a.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.logsumexp([1000.0, -cnp.inf]))
     1000.0
     >>> print(cnp.logsumexp([1000.0, 1000.0], b=0.5))

@@ -30,7 +30,6 @@ def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ..
 def atleast_1d(*xs: Any) -> Any:
     """Arrays of rank 1 or more; as `numpy.atleast_1d`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.atleast_1d(2.0)
     array([2.])
     """
@@ -41,7 +40,6 @@ def atleast_1d(*xs: Any) -> Any:
 def atleast_2d(*xs: Any) -> Any:
     """Arrays of rank 2 or more, vectors as rows; as `numpy.atleast_2d`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.atleast_2d([1, 2])
     array([[1, 2]])
     """
@@ -52,7 +50,6 @@ def atleast_2d(*xs: Any) -> Any:
 def atleast_3d(*xs: Any) -> Any:
     """Arrays of rank 3 or more; as `numpy.atleast_3d`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.atleast_3d([1, 2]).shape
     (1, 2, 1)
     """
@@ -63,7 +60,6 @@ def atleast_3d(*xs: Any) -> Any:
 def column_stack(tup: Any) -> Any:
     """Vectors as columns, and matrices, side by side; as `numpy.column_stack`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.column_stack([[1, 2], [3, 4]])
     array([[1, 3],
            [2, 4]])
@@ -76,7 +72,6 @@ def column_stack(tup: Any) -> Any:
 def dstack(tup: Any) -> Any:
     """Arrays of rank 3 or more joined along axis 2; as `numpy.dstack`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.dstack([[1, 2], [3, 4]]).shape
     (1, 2, 2)
     """
@@ -87,7 +82,6 @@ def dstack(tup: Any) -> Any:
 def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
     """Parts along axis 1, of a vector along axis 0; as `numpy.hsplit`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hsplit(cnp.arange(4), 2)
     [array([0, 1]), array([2, 3])]
     """
@@ -99,7 +93,6 @@ def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
     """Parts along axis 0; as `numpy.vsplit`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> [part.shape for part in cnp.vsplit(cnp.ones((4, 1)), 2)]
     [(2, 1), (2, 1)]
     """
@@ -110,7 +103,6 @@ def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
     """Parts along axis 2; as `numpy.dsplit`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> [part.shape for part in cnp.dsplit(cnp.ones((1, 2, 4)), 2)]
     [(1, 2, 2), (1, 2, 2)]
     """
@@ -121,7 +113,6 @@ def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
 def block(arrays: Any) -> Any:
     """Nested lists of arrays as blocks of one array; as `numpy.block`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.block([[cnp.ones((1, 1)), cnp.zeros((1, 1))]])
     array([[1., 0.]])
     """
@@ -149,7 +140,6 @@ def _block(x: Any, depth: int, rank: int) -> Any:
 def fliplr(x: Any) -> Any:
     """x with axis 1 turned round; as `numpy.fliplr`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fliplr([[1, 2]])
     array([[2, 1]])
     """
@@ -160,7 +150,6 @@ def fliplr(x: Any) -> Any:
 def flipud(x: Any) -> Any:
     """x with axis 0 turned round; as `numpy.flipud`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.flipud([[1], [2]])
     array([[2],
            [1]])
@@ -172,7 +161,6 @@ def flipud(x: Any) -> Any:
 def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """x turned by quarters in the plane of two axes; as `numpy.rot90`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.rot90([[1, 2], [3, 4]])
     array([[2, 4],
            [1, 3]])
@@ -191,7 +179,6 @@ def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
     """x with an axis moved before another; as `numpy.rollaxis`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.rollaxis(cnp.ones((2, 3, 4)), 2).shape
     (4, 2, 3)
     """

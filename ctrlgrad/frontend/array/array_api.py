@@ -56,7 +56,6 @@ FUNCTIONS["__check_version__"] = check_version
 class ArrayNamespaceInfo:
     """What there is of the Array API; as `__array_namespace_info__()` of the standard has it.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.__array_namespace_info__().default_device()
     'cpu'
     """
@@ -95,7 +94,6 @@ class ArrayNamespaceInfo:
 def __array_namespace_info__() -> ArrayNamespaceInfo:
     """What there is of the Array API: devices, dtypes, capabilities.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> sorted(cnp.__array_namespace_info__().dtypes(kind="real floating"))
     ['float32', 'float64']
     """
@@ -108,7 +106,6 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
     A traced tensor is returned as it is.
 
-    >>> import numpy as np, ctrlgrad.numpy as cnp
     >>> cnp.from_dlpack(np.arange(3))
     array([0, 1, 2])
     """
@@ -135,7 +132,6 @@ class _Arrays(type):
 class ndarray(metaclass=_Arrays):
     """The type of arrays, traced and concrete ones; as `jax.numpy.ndarray`. Make one by `ctrlgrad.numpy.array`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> isinstance(cnp.zeros(2), cnp.ndarray)
     True
     """

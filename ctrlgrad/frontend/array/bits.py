@@ -47,7 +47,6 @@ bitwise_right_shift = _bits(
 def bitwise_invert(x: Any) -> Any:
     """Every bit of an integer, or a boolean, turned. It has no derivative.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.bitwise_invert(5))
     -6
     """

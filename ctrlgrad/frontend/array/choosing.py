@@ -38,7 +38,6 @@ def choose(a: Any, choices: Any, *, mode: str = "raise") -> Any:
         mode: what a number stands for that no choice has: "wrap" counts on from the first again, "clip" takes the
             nearest, and so does "raise" for traced numbers, which nothing can be raised for.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.choose([1, 0], [[1, 2], [3, 4]])
     array([3, 2])
     """
@@ -62,7 +61,6 @@ def choose(a: Any, choices: Any, *, mode: str = "raise") -> Any:
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """For each element the choice of the first condition that holds, else `default`; as `numpy.select`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.select([cnp.asarray([True, False])], [cnp.asarray([1.0, 2.0])], 9.0)
     array([1., 9.])
     """
@@ -78,7 +76,6 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
     All functions are computed for all elements, as in JAX.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.piecewise(cnp.asarray([-1.0, 2.0]), [cnp.asarray([True, False])], [0.0, lambda x: x * x])
     array([0., 4.])
     """
@@ -93,7 +90,6 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 def ix_(*args: Any) -> tuple[Any, ...]:
     """Vectors of indices, or of booleans, each along an axis of its own; as `numpy.ix_`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> [part.shape for part in cnp.ix_([0, 1], [2, 3, 4])]
     [(2, 1), (1, 3)]
     """
@@ -105,7 +101,6 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any:
     """The position along each axis of an array of this shape; as `numpy.indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.indices((2, 2)).shape
     (2, 2, 2)
     """
@@ -116,7 +111,6 @@ def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any
 def diag_indices(n: Any, ndim: int = 2) -> tuple[Any, ...]:
     """The indices of the main diagonal of an array of size n along each axis; as `numpy.diag_indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diag_indices(2)
     (array([0, 1]), array([0, 1]))
     """
@@ -127,7 +121,6 @@ def diag_indices(n: Any, ndim: int = 2) -> tuple[Any, ...]:
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     """The indices of the main diagonal of an array; as `numpy.diag_indices_from`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diag_indices_from(cnp.ones((2, 2)))
     (array([0, 1]), array([0, 1]))
     """
@@ -137,7 +130,6 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
     """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tril_indices(2)
     (array([0, 1, 1]), array([0, 0, 1]))
     """
@@ -147,7 +139,6 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
     """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.triu_indices(2)
     (array([0, 0, 1]), array([0, 1, 1]))
     """
@@ -158,7 +149,6 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
     """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tril_indices_from(cnp.ones((2, 2)))
     (array([0, 1, 1]), array([0, 0, 1]))
     """
@@ -170,7 +160,6 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
     """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.triu_indices_from(cnp.ones((2, 2)))
     (array([0, 0, 1]), array([0, 1, 1]))
     """
@@ -182,7 +171,6 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """The position along each axis of indices into the flattened array; as `numpy.unravel_index`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> [int(i) for i in cnp.unravel_index(5, (2, 3))]
     [1, 2]
     """
@@ -199,7 +187,6 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise") -> Any:
 
     With mode "raise" positions out of range are not looked for; "wrap" and "clip" are NumPy's.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ravel_multi_index(([1, 0], [2, 1]), (2, 3))
     array([5, 1])
     """
@@ -219,7 +206,6 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None)
 
     `size` as for `nonzero`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.mask_indices(2, cnp.triu)
     (array([0, 0, 1]), array([0, 1, 1]))
     """

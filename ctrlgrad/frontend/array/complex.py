@@ -21,7 +21,6 @@ from ctrlgrad.options import default_float
 def conjugate(x: Any) -> Any:
     """The complex conjugate; real numbers are their own.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.conjugate(1 + 2j))
     (1-2j)
     """
@@ -33,7 +32,6 @@ def conjugate(x: Any) -> Any:
 def real(x: Any) -> Any:
     """The real part: float32 for complex64, float64 for complex128; real numbers are their own.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.real(1 + 2j))
     1.0
     """
@@ -45,7 +43,6 @@ def real(x: Any) -> Any:
 def imag(x: Any) -> Any:
     """The imaginary part, of the dtype of the real one; zero for real numbers.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.imag(1 + 2j))
     2.0
     """
@@ -57,7 +54,6 @@ def imag(x: Any) -> Any:
 def angle(x: Any) -> Any:
     """The angle of a complex number in radians, in (-pi, pi]; 0 or pi for real ones.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(round(float(cnp.angle(1j)), 6))
     1.570796
     """
@@ -75,7 +71,6 @@ def make_complex(real: Any, imag: Any) -> Any:
     Raises:
         TypeMismatchError: an operand is complex.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.make_complex(1.0, 2.0))
     (1+2j)
     """
@@ -93,7 +88,6 @@ def make_complex(real: Any, imag: Any) -> Any:
 def iscomplexobj(x: Any) -> bool:
     """Whether the dtype is complex.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.iscomplexobj(1j)
     True
     """
@@ -104,7 +98,6 @@ def iscomplexobj(x: Any) -> bool:
 def isrealobj(x: Any) -> bool:
     """Whether the dtype is not complex; as `numpy.isrealobj`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.isrealobj([1.0, 2.0])
     True
     """

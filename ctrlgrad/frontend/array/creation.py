@@ -57,7 +57,6 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     Raises:
         ShapeError: a negative size. TypeMismatchError: a size that is not an integer.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.zeros((2,))
     array([0., 0.])
     """
@@ -68,7 +67,6 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """As `zeros`, filled with ones.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ones(2)
     array([1., 1.])
     """
@@ -79,7 +77,6 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """As `zeros`: every run of a program must give the same numbers, so nothing is left uninitialised.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.empty(2)
     array([0., 0.])
     """
@@ -90,7 +87,6 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """As `zeros`, filled with a value that broadcasts to the shape and may be traced; its dtype unless given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.full(2, 7)
     array([7, 7])
     """
@@ -101,7 +97,6 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Zeros of the shape and dtype of x, unless others are given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.zeros_like([1.0, 2.0])
     array([0., 0.])
     """
@@ -112,7 +107,6 @@ def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 def ones_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """Ones of the shape and dtype of x, unless others are given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ones_like([1.0, 2.0])
     array([1., 1.])
     """
@@ -123,7 +117,6 @@ def ones_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
 def empty_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """As `zeros_like`; see `empty`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.empty_like([1.0, 2.0])
     array([0., 0.])
     """
@@ -134,7 +127,6 @@ def empty_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """A value, which may be traced, in the shape and dtype of x, unless others are given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.full_like([1.0, 2.0], 7)
     array([7., 7.])
     """
@@ -168,7 +160,6 @@ def asarray(
     Raises:
         ShapeError: the lists are ragged. TypeMismatchError: a dtype that no graph holds, such as text.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.asarray([1, 2], dtype=cnp.float32)
     array([1., 2.], dtype=float32)
     """
@@ -193,7 +184,6 @@ def array(
 
     `ndmin` puts axes of size 1 in front, up to this rank.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.array([[1, 2]])
     array([[1, 2]])
     """

@@ -115,7 +115,6 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     Args:
         x: [..., n, n], hermitian and positive definite; of another matrix the hermitian part is taken.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]])
     array([[2., 0.],
            [1., 1.]])
@@ -132,7 +131,6 @@ def solve(x1: Any, x2: Any, /) -> Any:
         x1: [..., n, n], invertible.
         x2: [n], or [..., n, k]; leading dimensions broadcast.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
     array([1., 1.])
     """
@@ -159,7 +157,6 @@ def _solved(operation: str, x1: Any, x2: Any, solver: Callable[[Any, Any], Any])
 def inv(x: Any, /) -> Any:
     """The inverse of square matrices.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.inv([[2.0, 0.0], [0.0, 4.0]])
     array([[0.5 , 0.  ],
            [0.  , 0.25]])
@@ -174,7 +171,6 @@ def det(x: Any, /) -> Any:
 
     The first derivative is exact at singular matrices; the second one needs an invertible matrix.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(round(float(cnp.linalg.det([[2.0, 0.0], [0.0, 4.0]])), 12))
     8.0
     """
@@ -185,7 +181,6 @@ def det(x: Any, /) -> Any:
 def slogdet(x: Any, /) -> SlogdetResult:
     """The sign of the determinant (a number of modulus 1 for complex matrices) and the logarithm of its modulus.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.slogdet([[1.0, 0.0], [0.0, -1.0]]).sign)
     -1.0
     """
@@ -205,7 +200,6 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
 
     Derivatives exist where the first k columns are linearly independent.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> abs(cnp.linalg.qr([[3.0], [4.0]]).R)
     array([[5.]])
     """
@@ -249,7 +243,6 @@ def eigh(x: Any, /, UPLO: str = "L") -> EighResult:
         x: [..., n, n], hermitian; of another matrix the hermitian part is taken.
         UPLO: accepted for NumPy; both triangles count.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.eigh([[2.0, 0.0], [0.0, 1.0]]).eigenvalues
     array([1., 2.])
     """
@@ -261,7 +254,6 @@ def eigh(x: Any, /, UPLO: str = "L") -> EighResult:
 def eigvalsh(x: Any, /, UPLO: str = "L") -> Any:
     """The eigenvalues of `eigh` alone.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]])
     array([1., 2.])
     """
@@ -278,7 +270,6 @@ def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> A
             Array API's default is True, here it is False.
         compute_uv: False gives S alone, as in NumPy.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.svd([[0.0, 2.0], [1.0, 0.0]]).S
     array([2., 1.])
     """
@@ -298,7 +289,6 @@ def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> A
 def svdvals(x: Any, /) -> Any:
     """The singular values, descending: [..., min(m, n)].
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.svdvals([[0.0, 2.0], [1.0, 0.0]])
     array([2., 1.])
     """
@@ -315,7 +305,6 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Any:
 
     The derivative is the one along matrices of the same rank; rtol has none.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.pinv([[2.0, 0.0], [0.0, 0.0]])
     array([[0.5, 0. ],
            [0. , 0. ]])
@@ -338,7 +327,6 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
 
     `rtol` is a number, or one for each matrix.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.matrix_rank([[1.0, 1.0], [1.0, 1.0]]))
     1
     """
@@ -353,7 +341,6 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
 def matrix_power(x: Any, n: int, /) -> Any:
     """Square matrices to a whole power, by repeated squaring; a negative one of the inverse.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.matrix_power([[1, 1], [0, 1]], 3)
     array([[1, 3],
            [0, 1]])

@@ -32,7 +32,6 @@ from ctrlgrad.frontend.functions import array_function
 def append(x: Any, values: Any, axis: Any = None) -> Any:
     """x with values behind it along an axis, or both in one dimension; as `numpy.append`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.append([1, 2], 3)
     array([1, 2, 3])
     """
@@ -44,7 +43,6 @@ def append(x: Any, values: Any, axis: Any = None) -> Any:
 def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     """x with values inserted before known positions along an axis; as `numpy.insert`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.insert([1, 3], 1, 2)
     array([1, 2, 3])
     """
@@ -68,7 +66,6 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 def delete(x: Any, obj: Any, axis: Any = None) -> Any:
     """x without what stands at known positions along an axis; as `numpy.delete`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.delete([1, 2, 3], 1)
     array([1, 3])
     """
@@ -81,7 +78,6 @@ def delete(x: Any, obj: Any, axis: Any = None) -> Any:
 def resize(x: Any, new_shape: Any) -> Any:
     """The elements of x, again and again, in a known shape; as `numpy.resize`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.resize([1, 2, 3], (2, 2))
     array([[1, 2],
            [3, 1]])

@@ -27,7 +27,6 @@ def eig(x: Any, /) -> EigResult:
     norm 1, and its largest component is real. Derivatives exist where the eigenvalues are distinct; those of the
     vectors are along this scaling.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.eig([[0.0, 1.0], [-1.0, 0.0]]).eigenvalues
     array([0.+1.j, 0.-1.j])
     """
@@ -39,7 +38,6 @@ def eig(x: Any, /) -> EigResult:
 def eigvals(x: Any, /) -> Any:
     """The eigenvalues of `eig` alone.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.eigvals([[2.0, 1.0], [0.0, 1.0]])
     array([2.+0.j, 1.+0.j])
     """

@@ -32,7 +32,6 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
     Raises:
         ShapeError: the letters do not fit the arrays, or sizes of one letter differ.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1])
     array([3, 7])
     """
@@ -60,7 +59,6 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
 def einsum_path(subscripts: str, *arrays: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
     """The order of contraction that NumPy would choose for arrays of known sizes; as `numpy.einsum_path`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.einsum_path("ij,jk->ik", cnp.ones((2, 3)), cnp.ones((3, 4)))[0]
     ['einsum_path', (0, 1)]
     """

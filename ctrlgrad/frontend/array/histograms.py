@@ -37,7 +37,6 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
     Of a traced x `length`, as in JAX, says for how many numbers; larger ones are left out.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.bincount([0, 2, 2], length=3)
     array([1, 0, 2])
     """
@@ -57,7 +56,6 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
     """The number of the bin that each element lies in; as `numpy.digitize`. Edges that fall are known ones.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.digitize([0.5, 1.5], [0.0, 1.0, 2.0])
     array([1, 2])
     """
@@ -71,7 +69,6 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
 def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
     """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.histogram_bin_edges([0.0, 1.0], 2)
     array([0. , 0.5, 1. ])
     """
@@ -87,7 +84,6 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any 
 def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> tuple[Any, Any]:
     """The number of elements in each bin, or the sum of their weights, and the edges; as `numpy.histogram`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.histogram([0.1, 0.6, 0.7], 2, (0.0, 1.0))[0]
     array([1, 2])
     """
@@ -116,7 +112,6 @@ def histogramdd(
         weights: [n].
         density: divide by the whole and by the volume of each cell.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.histogramdd([[0.1, 0.6], [0.7, 0.9]], 2, [(0.0, 1.0), (0.0, 1.0)])[0]
     array([[0., 1.],
            [0., 1.]])
@@ -159,7 +154,6 @@ def histogram2d(
 ) -> tuple[Any, Any, Any]:
     """As `histogramdd` of two vectors: the counts, and the edges of each; as `numpy.histogram2d`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.histogram2d([0.1, 0.7], [0.6, 0.9], 2, [(0.0, 1.0), (0.0, 1.0)])[0]
     array([[0., 1.],
            [0., 1.]])

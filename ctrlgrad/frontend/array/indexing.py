@@ -275,7 +275,6 @@ def getitem(x: Any, key: Any) -> Any:
         ShapeError, TypeMismatchError: the key does not fit. IndexOutOfRangeError: an index does not, at once
             where it is known, else at run time.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.getitem([1, 2, 3], [2, 0])
     array([3, 1])
     """
@@ -291,7 +290,6 @@ def getitem(x: Any, key: Any) -> Any:
 def take(x: Any, indices: Any, axis: Any = None) -> Any:
     """The elements at integer indices along an axis, or of all elements in one dimension.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.take([[1, 2], [3, 4]], [1, 0], axis=1)
     array([[2, 1],
            [4, 3]])
@@ -323,7 +321,6 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
         indices: integers of rank n whose other axes broadcast with those of x.
         axis: None takes from all elements in one dimension.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.take_along_axis([[1, 2], [3, 4]], [[1], [0]], axis=1)
     array([[2],
            [3]])

@@ -30,7 +30,6 @@ _WEIGHTS = 2 ** np.arange(7, -1, -1)
 def gcd(x1: Any, x2: Any) -> Any:
     """The greatest common divisor, 0 of two zeros; as `numpy.gcd`, by Euclid's algorithm in a loop.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.gcd([12, 7], 18)
     array([6, 1])
     """
@@ -50,7 +49,6 @@ def gcd(x1: Any, x2: Any) -> Any:
 def lcm(x1: Any, x2: Any) -> Any:
     """The least common multiple, 0 where one is 0; as `numpy.lcm`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.lcm([4, 7], 6)
     array([12, 42])
     """
@@ -65,7 +63,6 @@ def lcm(x1: Any, x2: Any) -> Any:
 def bitwise_count(x: Any) -> Any:
     """How many bits of abs(x) are set: uint8; as `numpy.bitwise_count`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.bitwise_count([7, -8])
     array([3, 1], dtype=uint8)
     """
@@ -91,7 +88,6 @@ def _check_order(operation: str, bitorder: str) -> None:
 def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     """Eight elements along an axis as the bits of a byte, zeros at the end; as `numpy.packbits`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.packbits([1, 0, 1])
     array([160], dtype=uint8)
     """
@@ -119,7 +115,6 @@ def unpackbits(x: Any, axis: int | None = None, count: int | None = None, bitord
         count: how many to keep; a negative number leaves as many out, one that is too large fills up with zeros.
         bitorder: "big" has the highest bit first.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unpackbits(cnp.asarray([160], cnp.uint8), count=3)
     array([1, 0, 1], dtype=uint8)
     """

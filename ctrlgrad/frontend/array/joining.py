@@ -72,7 +72,6 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
     Raises:
         ShapeError: sizes differ on another axis, or the arrays are scalars.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.concatenate([[1, 2], [3.5]])
     array([1. , 2. , 3.5])
     """
@@ -97,7 +96,6 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
 def stack(arrays: Any, axis: Any = 0, *, dtype: Any = None) -> Any:
     """Arrays of one shape side by side along a new axis.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.stack([[1, 2], [3, 4]], axis=1)
     array([[1, 3],
            [2, 4]])
@@ -118,7 +116,6 @@ def _lifted(x: Any, rank: int) -> Any:
 def vstack(arrays: Any) -> Any:
     """Arrays below each other; vectors are rows.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.vstack([[1, 2], [3, 4]])
     array([[1, 2],
            [3, 4]])
@@ -130,7 +127,6 @@ def vstack(arrays: Any) -> Any:
 def hstack(arrays: Any) -> Any:
     """Arrays beside each other: along the second axis, or the first for vectors.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hstack([[1, 2], [3, 4]])
     array([1, 2, 3, 4])
     """
@@ -142,7 +138,6 @@ def hstack(arrays: Any) -> Any:
 def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
     """The slices along an axis of known size, without that axis.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unstack([[1, 2], [3, 4]])[1]
     array([3, 4])
     """
@@ -187,7 +182,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     Raises:
         ShapeError: the size does not divide.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.split([1, 2, 3, 4], 2)[1]
     array([3, 4])
     """
@@ -216,7 +210,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
 def array_split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     """As `split`, but the parts may differ by one element, the larger ones first.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.array_split([1, 2, 3], 2)[1]
     array([3])
     """
@@ -239,7 +232,6 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
 
     Without an axis, all elements in one dimension are moved.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.roll([1, 2, 3], 1)
     array([3, 1, 2])
     """

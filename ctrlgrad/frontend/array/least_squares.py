@@ -35,7 +35,6 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     Raises:
         ShapeError: `a` is no matrix, `b` is of another rank than 1 or 2, or has other rows.
 
-    >>> import numpy as np, ctrlgrad.numpy as cnp
     >>> x, squares, rank, s = cnp.linalg.lstsq([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [1.0, 3.0, 5.0])
     >>> np.round(x, 6), int(rank)
     (array([1., 2.]), 2)
@@ -63,7 +62,6 @@ def cond(x: Any, p: Any = None) -> Any:
         x: [..., m, n]; square unless p is None, 2 or -2.
         p: None or 2: the largest singular value over the smallest, -2: the other way round; or a norm's name.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.linalg.cond([[2.0, 0.0], [0.0, 0.5]]))
     4.0
     """
@@ -81,7 +79,6 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
 
     The first and the last may be vectors. Where a size is unknown they are multiplied from the left.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.multi_dot([[1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [3.0, 4.0]])
     array(11.)
     """

@@ -62,7 +62,6 @@ def matmul(x1: Any, x2: Any) -> Any:
     Raises:
         ShapeError: a scalar, or sizes that differ.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.matmul([[1, 2], [3, 4]], [1, 1])
     array([3, 7])
     """
@@ -89,7 +88,6 @@ def matmul(x1: Any, x2: Any) -> Any:
 def dot(x1: Any, x2: Any) -> Any:
     """NumPy's dot: the sum over the last axis of x1 and the last but one of x2; with a scalar, the product.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.dot([1, 2], [3, 4]))
     11
     """
@@ -105,7 +103,6 @@ def dot(x1: Any, x2: Any) -> Any:
 def vdot(x1: Any, x2: Any) -> Any:
     """The dot product of all elements in one dimension. Complex elements of x1 are conjugated.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.vdot([[1, 2]], [[3, 4]]))
     11
     """
@@ -116,7 +113,6 @@ def vdot(x1: Any, x2: Any) -> Any:
 def inner(x1: Any, x2: Any) -> Any:
     """The sum of products over the last axes of both; with a scalar, the product.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.inner([1, 2], [3, 4]))
     11
     """
@@ -130,7 +126,6 @@ def inner(x1: Any, x2: Any) -> Any:
 def outer(x1: Any, x2: Any) -> Any:
     """Every element of x1 times every element of x2: [m, n], both taken as vectors.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.outer([1, 2], [3, 4])
     array([[3, 4],
            [6, 8]])
@@ -142,7 +137,6 @@ def outer(x1: Any, x2: Any) -> Any:
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Any:
     """The dot product along one axis, the others broadcast. Complex elements of x1 are conjugated.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.vecdot([[1, 2], [3, 4]], [1, 1])
     array([3, 7])
     """
@@ -163,7 +157,6 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
         x1, x2: any shapes.
         axes: how many last axes of x1 meet the first of x2, or a pair: axes of x1, axes of x2.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tensordot([[1, 2], [3, 4]], [[1, 0], [0, 1]], 1)
     array([[1, 2],
            [3, 4]])
@@ -196,7 +189,6 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
 def matvec(x1: Any, x2: Any) -> Any:
     """The products of matrices [..., m, n] and vectors [..., n]: [..., m]; as `numpy.matvec`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.matvec([[1, 2], [3, 4]], [1, 1])
     array([3, 7])
     """
@@ -209,7 +201,6 @@ def matvec(x1: Any, x2: Any) -> Any:
 def vecmat(x1: Any, x2: Any) -> Any:
     """The products of the conjugates of vectors [..., n] and matrices [..., n, m]: [..., m]; as `numpy.vecmat`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.vecmat([1, 1], [[1, 2], [3, 4]])
     array([4, 6])
     """

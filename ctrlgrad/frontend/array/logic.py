@@ -64,7 +64,6 @@ logical_xor = _logical("logical_xor", "Whether exactly one is other than zero.",
 def logical_not(x: Any) -> Any:
     """Whether x is zero.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.logical_not(True))
     False
     """
@@ -79,7 +78,6 @@ def where(
 
     With the condition alone: the positions where it holds, as `nonzero` gives them, with its `size` and `fill_value`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.where([True, False], 1.0, [2.0, 3.0])
     array([1., 3.])
     """
@@ -102,7 +100,6 @@ def where(
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether abs(a - b) <= atol + rtol * abs(b), elementwise; equal infinities are close.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.isclose(1.0, 1.0 + 1e-9))
     True
     """
@@ -118,7 +115,6 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
     """Whether `isclose` holds everywhere: a boolean scalar.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.allclose([1.0, 2.0], [1.0, 2.0 + 1e-12]))
     True
     """
@@ -129,7 +125,6 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 def array_equal(a1: Any, a2: Any) -> Any:
     """Whether the shapes are equal and all elements are: a boolean scalar.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.array_equal([1, 2], [1, 2]))
     True
     """
@@ -153,7 +148,6 @@ def array_equal(a1: Any, a2: Any) -> Any:
 def array_equiv(a1: Any, a2: Any) -> Any:
     """Whether two arrays broadcast together and are equal then; as `numpy.array_equiv`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.array_equiv([1, 1], 1))
     True
     """

@@ -45,7 +45,6 @@ def _require_c_order(operation: str, order: str) -> None:
 def shape(x: Any) -> tuple[Any, ...]:
     """The shape: an int for each known size, a traced scalar for each unknown one.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.shape([[1, 2, 3]])
     (1, 3)
     """
@@ -56,7 +55,6 @@ def shape(x: Any) -> tuple[Any, ...]:
 def ndim(x: Any) -> int:
     """The number of dimensions.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ndim([[1, 2, 3]])
     2
     """
@@ -67,7 +65,6 @@ def ndim(x: Any) -> int:
 def size(x: Any, axis: Any = None) -> Any:
     """The number of elements, in all or along axes: an int, or a traced scalar where it is unknown.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.size([[1, 2, 3]])
     3
     """
@@ -88,7 +85,6 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
     Raises:
         ShapeError: the number of elements differs.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.reshape([1, 2, 3, 4], (2, -1))
     array([[1, 2],
            [3, 4]])
@@ -130,7 +126,6 @@ def _remaining(x: Any, others: Sequence[Any]) -> Any:
 def ravel(x: Any, order: str = "C") -> Any:
     """All elements in one dimension.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ravel([[1, 2], [3, 4]])
     array([1, 2, 3, 4])
     """
@@ -141,7 +136,6 @@ def ravel(x: Any, order: str = "C") -> Any:
 def flatten(x: Any, order: str = "C") -> Any:
     """As `ravel`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.flatten([[1, 2], [3, 4]])
     array([1, 2, 3, 4])
     """
@@ -155,7 +149,6 @@ def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
     Raises:
         ShapeError: `axes` is not a permutation of all axes.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.transpose([[1, 2], [3, 4]])
     array([[1, 3],
            [2, 4]])
@@ -174,7 +167,6 @@ def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
 def matrix_transpose(x: Any) -> Any:
     """The last two dimensions swapped.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.matrix_transpose([[1, 2]])
     array([[1],
            [2]])
@@ -189,7 +181,6 @@ def matrix_transpose(x: Any) -> Any:
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """Two dimensions swapped.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.swapaxes([[1, 2]], 0, 1)
     array([[1],
            [2]])
@@ -205,7 +196,6 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     """Dimensions moved to other places, the rest in their order.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.shape(cnp.moveaxis(cnp.zeros((2, 3, 4)), 0, -1))
     (3, 4, 2)
     """
@@ -224,7 +214,6 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
 def expand_dims(x: Any, axis: Any) -> Any:
     """With new dimensions of size 1 at the given places of the result.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.expand_dims([1, 2], 0)
     array([[1, 2]])
     """
@@ -240,7 +229,6 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     Raises:
         ShapeError: a given one is not of size 1, or none is given and an unknown size might be 1.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.squeeze([[1, 2]], 0)
     array([1, 2])
     """
@@ -256,7 +244,6 @@ def squeeze(x: Any, axis: Any = None) -> Any:
 def flip(x: Any, axis: Any = None) -> Any:
     """In reverse order along axes, or along all.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.flip([1, 2, 3])
     array([3, 2, 1])
     """
@@ -272,7 +259,6 @@ def broadcast_to(x: Any, shape: Any) -> Any:
     Raises:
         ShapeError: x does not broadcast to the shape.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.broadcast_to([1, 2], (2, 2))
     array([[1, 2],
            [1, 2]])
@@ -284,7 +270,6 @@ def broadcast_to(x: Any, shape: Any) -> Any:
 def broadcast_arrays(*xs: Any) -> list[Any]:
     """All arrays in the shape that they broadcast to together.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.broadcast_arrays([1, 2], 0)[1]
     array([0, 0])
     """

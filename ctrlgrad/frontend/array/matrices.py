@@ -34,7 +34,6 @@ from ctrlgrad.frontend.array.reduction import sum as _sum
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """The diagonals of matrices [..., m, n], `offset` above the main one: [..., k].
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.diagonal([[1, 2], [3, 4]])
     array([1, 4])
     """
@@ -47,7 +46,6 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
     """The sum of the diagonal of matrices [..., m, n]: [...].
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.trace([[1, 2], [3, 4]]))
     5
     """

@@ -23,7 +23,6 @@ from ctrlgrad.frontend.functions import array_function
 
 _DOC = """As `{plain}`, of the elements that are not nan; as `numpy.{name}`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.{name}([cnp.nan, 1.0]))
     1.0
     """
@@ -101,7 +100,6 @@ def _present(x: Any, axis: Any, keepdims: bool, where: Any) -> Any:
 def nanmean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
     """As `mean`, of the elements that are not nan; as `numpy.nanmean`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanmean([cnp.nan, 1.0, 3.0]))
     2.0
     """
@@ -115,7 +113,6 @@ def nanvar(
 ) -> Any:
     """As `var`, of the elements that are not nan; as `numpy.nanvar`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanvar([cnp.nan, 1.0, 3.0]))
     1.0
     """
@@ -134,7 +131,6 @@ def nanstd(
 ) -> Any:
     """As `std`, of the elements that are not nan; as `numpy.nanstd`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanstd([cnp.nan, 1.0, 3.0]))
     1.0
     """
@@ -145,7 +141,6 @@ def nanstd(
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """x with numbers in place of nan and infinities; as `numpy.nan_to_num`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.nan_to_num([cnp.nan, 1.0])
     array([0., 1.])
     """
@@ -162,7 +157,6 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
 def nancumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     """As `cumsum`, nan counting as 0; as `numpy.nancumsum`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.nancumsum([1.0, cnp.nan, 2.0])
     array([1., 1., 3.])
     """
@@ -174,7 +168,6 @@ def nancumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
 def nancumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     """As `cumprod`, nan counting as 1; as `numpy.nancumprod`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.nancumprod([2.0, cnp.nan, 3.0])
     array([2., 2., 6.])
     """

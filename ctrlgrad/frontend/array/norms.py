@@ -63,7 +63,6 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
         axis: an int, several, or None for all elements.
         ord: a known number; inf is the largest modulus, -inf the smallest, 0 the number of elements other than 0.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.vector_norm([3.0, 4.0]))
     5.0
     """
@@ -97,7 +96,6 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
         ord: "fro", "nuc" (the sum of singular values), 1 and -1 (largest and smallest column sum of moduli),
             inf and -inf (of rows), 2 and -2 (largest and smallest singular value).
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.matrix_norm([[3.0, 0.0], [0.0, 4.0]]))
     5.0
     """
@@ -128,7 +126,6 @@ def _matrix_norm(x: Any, order: Any) -> Any:
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """NumPy's norm: of a vector along one axis, of matrices along two, of all elements without axis and order.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.norm([3.0, 4.0]))
     5.0
     """
@@ -149,7 +146,6 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     """The cross product of vectors of three elements along an axis; the others broadcast.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.cross([1, 0, 0], [0, 1, 0])
     array([0, 0, 1])
     """

@@ -43,7 +43,6 @@ _TERMS = 16
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Values between points by straight lines; as `numpy.interp`. Differentiable in all three.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.interp(1.5, [1.0, 2.0], [10.0, 20.0]))
     15.0
     """
@@ -70,7 +69,6 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """The integral by the trapezoidal rule; as `numpy.trapezoid`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.trapezoid(cnp.asarray([1.0, 2.0, 3.0])))
     4.0
     """
@@ -89,7 +87,6 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     """The differences of neighbours in the flattened array; as `numpy.ediff1d`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ediff1d([1, 4, 9])
     array([3, 5])
     """
@@ -102,7 +99,6 @@ def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
     """Slopes by central differences, one-sided at the ends; as `numpy.gradient` with edge_order 1.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.gradient(cnp.asarray([1.0, 4.0, 9.0]))
     array([3., 4., 5.])
     """
@@ -136,7 +132,6 @@ def _slopes(f: Any, axis: int, spacing: Any) -> Any:
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     """The convolution of two vectors, the shorter of known size; as `numpy.convolve`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.convolve([1.0, 2.0, 3.0], [1.0, 1.0])
     array([1., 3., 5., 3.])
     """
@@ -180,7 +175,6 @@ def _sliding(x: Any, weights: Any, count: Any, size: int) -> Any:
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     """The correlation of two vectors; as `numpy.correlate`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.correlate([1.0, 2.0, 3.0], [1.0, 1.0])
     array([3., 5.])
     """
@@ -198,7 +192,6 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
     """Angles without jumps of more than half a period; as `numpy.unwrap`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unwrap(cnp.asarray([0.0, 6.0])).round(3)
     array([ 0.   , -0.283])
     """
@@ -216,7 +209,6 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
     """Numbers at equal ratios between two positive ones; as `numpy.geomspace`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.geomspace(1.0, 4.0, 3).round(6)
     array([1., 2., 4.])
     """
@@ -229,7 +221,6 @@ def logspace(
 ) -> Any:
     """Powers of a base at equal steps of the exponent; as `numpy.logspace`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.logspace(0.0, 2.0, 3).round(6)
     array([  1.,  10., 100.])
     """

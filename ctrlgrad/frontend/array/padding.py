@@ -80,7 +80,6 @@ def pad(x: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Any:
         UserInputError: an unknown mode or an option that the mode does not have.
         ShapeError: widths of the wrong form, or a margin that would be made of an empty axis.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.pad([1, 2], (1, 0))
     array([0, 1, 2])
     >>> cnp.pad([1, 2, 3], 2, "reflect")

@@ -40,7 +40,6 @@ from ctrlgrad.frontend.functions import array_function
 def polyval(p: Any, x: Any) -> Any:
     """A polynomial, its coefficients from the highest, at x; as `numpy.polyval`, by Horner's scheme.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.polyval([1.0, 0.0, -1.0], 3.0))
     8.0
     """
@@ -55,7 +54,6 @@ def polyval(p: Any, x: Any) -> Any:
 def polyadd(a1: Any, a2: Any) -> Any:
     """The sum of two polynomials; as `numpy.polyadd`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polyadd([1, 2], [3])
     array([1, 5])
     """
@@ -68,7 +66,6 @@ def polyadd(a1: Any, a2: Any) -> Any:
 def polysub(a1: Any, a2: Any) -> Any:
     """The difference of two polynomials; as `numpy.polysub`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polysub([1, 2], [3])
     array([ 1, -1])
     """
@@ -79,7 +76,6 @@ def polysub(a1: Any, a2: Any) -> Any:
 def polymul(a1: Any, a2: Any) -> Any:
     """The product of two polynomials; as `numpy.polymul`, leading zeros kept.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polymul([1, 1], [1, -1])
     array([ 1,  0, -1])
     """
@@ -90,7 +86,6 @@ def polymul(a1: Any, a2: Any) -> Any:
 def polyder(p: Any, m: int = 1) -> Any:
     """The derivative of a polynomial; as `numpy.polyder`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polyder([1, 2, 3])
     array([2, 2])
     """
@@ -105,7 +100,6 @@ def polyder(p: Any, m: int = 1) -> Any:
 def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
     """The integral of a polynomial, its constants k; as `numpy.polyint`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polyint([2.0, 1.0])
     array([1., 1., 0.])
     """
@@ -121,7 +115,6 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
 def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
     """The quotient and the remainder of two polynomials; as `jax.numpy.polydiv`, which keeps the size of u.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polydiv([1.0, 0.0, -1.0], [1.0, 1.0])
     (array([ 1., -1.]), array([0., 0., 0.]))
     """
@@ -139,7 +132,6 @@ def polydiv(u: Any, v: Any) -> tuple[Any, Any]:
 def poly(seq_of_zeros: Any) -> Any:
     """The polynomial with these zeros, or the characteristic polynomial of a matrix; as `numpy.poly`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.poly([1.0, -1.0])
     array([ 1.,  0., -1.])
     """
@@ -178,7 +170,6 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: 
         w: [n], what each distance is multiplied with.
         cov: return also the covariance of the coefficients, scaled by what is left unless it is "unscaled".
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.polyfit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0], 1).round(6)
     array([2., 1.])
     """

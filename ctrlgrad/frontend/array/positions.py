@@ -58,7 +58,6 @@ def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     out, and those that are missing are `fill_value`, 0 if it is not given (one number, or one for each axis). A
     scalar is a ShapeError. Positions have no derivative.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.nonzero([0, 3, 0, 4])
     (array([1, 3]),)
     >>> cnp.nonzero([0, 3, 0, 4], size=3, fill_value=-1)
@@ -82,7 +81,6 @@ def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 def argwhere(x: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """The positions of the elements other than zero, a row each; as `jax.numpy.argwhere`. See `nonzero`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.argwhere([0, 3, 5])
     array([[1],
            [2]])
@@ -94,7 +92,6 @@ def argwhere(x: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
 def flatnonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """The positions of the elements other than zero in the flattened array; as `jax.numpy.flatnonzero`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.flatnonzero([[0, 3], [5, 0]])
     array([1, 2])
     """
@@ -105,7 +102,6 @@ def flatnonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> A
 def extract(condition: Any, x: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
     """The elements where a condition holds, in one dimension; as `jax.numpy.extract`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.extract([True, False, True], [1, 2, 3])
     array([1, 3])
     """
@@ -119,7 +115,6 @@ def compress(condition: Any, x: Any, axis: Any = None, *, size: int | None = Non
 
     With `size` its number is known: what is missing is `fill_value`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.compress([True, False, True], [1, 2, 3])
     array([1, 3])
     """

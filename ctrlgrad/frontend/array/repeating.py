@@ -42,7 +42,6 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
         sparse: leave the axes that an array does not lie along at size 1.
         copy: accepted for NumPy; arrays of a graph have no identity.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.meshgrid([1, 2], [3, 4])[0]
     array([[1, 2],
            [1, 2]])
@@ -68,7 +67,6 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
 def tile(x: Any, reps: Any) -> Any:
     """x repeated as a whole, `reps` times along each axis (aligned at the right).
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tile([1, 2], 2)
     array([1, 2, 1, 2])
     """
@@ -109,7 +107,6 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
         total_repeat_length: the size of the result, as in JAX: what is too much is left out, and the last element
             stands for what is missing. Without it traced repeats make a dimension of unknown size.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.repeat([1, 2], 2)
     array([1, 1, 2, 2])
     """

@@ -59,7 +59,6 @@ def _again(operation: str, values: Any, count: Any) -> Any:
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any, *, inplace: bool = False) -> Any:
     """arr with values at indices along an axis; as `jax.numpy.put_along_axis`, which returns the new array.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.put_along_axis(cnp.zeros((1, 2)), cnp.asarray([[1]]), 5.0, axis=1)
     array([[0., 5.]])
     """
@@ -84,7 +83,6 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
         mode: what becomes of positions outside: None leaves them out, "clip" takes the nearest, "wrap" counts on
             from the first again.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.put([0, 0, 0], [2, 0], [5, 6])
     array([6, 0, 5])
     """
@@ -111,7 +109,6 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
     """arr with values, again and again, where a mask holds; as `jax.numpy.place`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.place([1, 2, 3], [True, False, True], [7, 8])
     array([7, 2, 8])
     """
@@ -134,7 +131,6 @@ def fill_diagonal(arr: Any, val: Any, wrap: bool = False, *, inplace: bool = Fal
         val: one value, or several.
         wrap: of a matrix with more rows than columns: begin again below each square.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fill_diagonal(cnp.zeros((2, 2)), 5.0)
     array([[5., 0.],
            [0., 5.]])

@@ -187,7 +187,6 @@ def unique(
         fill_value: what stands for missing sets, the smallest one if it is None.
         sorted: accepted for NumPy; the sets are always sorted.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unique([2, 1, 2], return_counts=True)
     (array([1, 2]), array([1, 2]))
     >>> cnp.unique([2, 1, 2], size=4, fill_value=0)
@@ -215,7 +214,6 @@ def unique_values(x: Any, *, size: int | None = None, fill_value: Any = None) ->
 
     Differentiable: each value is the first of the elements that equal it.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unique_values([2, 1, 2])
     array([1, 2])
     """
@@ -226,7 +224,6 @@ def unique_values(x: Any, *, size: int | None = None, fill_value: Any = None) ->
 def unique_counts(x: Any, *, size: int | None = None, fill_value: Any = None) -> UniqueCounts:
     """The distinct elements, ascending, and how often each occurs.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unique_counts([2, 1, 2]).counts
     array([1, 2])
     """
@@ -238,7 +235,6 @@ def unique_counts(x: Any, *, size: int | None = None, fill_value: Any = None) ->
 def unique_inverse(x: Any, *, size: int | None = None, fill_value: Any = None) -> UniqueInverse:
     """The distinct elements, ascending, and for each element of x the index of its value: of the shape of x.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unique_inverse([2, 1, 2]).inverse_indices
     array([1, 0, 1])
     """
@@ -250,7 +246,6 @@ def unique_inverse(x: Any, *, size: int | None = None, fill_value: Any = None) -
 def unique_all(x: Any, *, size: int | None = None, fill_value: Any = None) -> UniqueAll:
     """The distinct elements, ascending, with the index of the first of each, the inverse indices and the counts.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unique_all([2, 1, 2]).indices
     array([1, 0])
     """
@@ -261,7 +256,6 @@ def unique_all(x: Any, *, size: int | None = None, fill_value: Any = None) -> Un
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
     """Whether each element stands in another array; as `numpy.isin`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.isin([1, 2, 3], [2, 5])
     array([False,  True, False])
     """
@@ -279,7 +273,6 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
     """What stands in one of two arrays at least, distinct and ascending; as `jax.numpy.union1d`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.union1d([3, 1], [1, 2])
     array([1, 2, 3])
     """
@@ -304,7 +297,6 @@ def intersect1d(
 
     With `return_indices` also the first position of each in the first array and in the second.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.intersect1d([3, 1, 2], [1, 3, 3], return_indices=True)
     (array([1, 3]), array([1, 0]), array([0, 1]))
     """
@@ -333,7 +325,6 @@ def setdiff1d(
 
     `assume_unique` keeps the order of the first array. Missing values are 0 unless `fill_value` says otherwise.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.setdiff1d([3, 1, 2], [1])
     array([2, 3])
     """
@@ -351,7 +342,6 @@ def setxor1d(
 
     Missing values are the smallest one unless `fill_value` says otherwise.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.setxor1d([3, 1, 2], [1, 4])
     array([2, 3, 4])
     """

@@ -40,7 +40,6 @@ from ctrlgrad.source import here
 def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The largest element less the smallest; as `numpy.ptp`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.ptp([1.0, 4.0]))
     3.0
     """
@@ -51,7 +50,6 @@ def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """The mean with weights; as `numpy.average`. With `returned` also the sum of the weights.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.average([1.0, 2.0], weights=[3.0, 1.0]))
     1.25
     """
@@ -128,7 +126,6 @@ def _quantile(operation: str, x: Any, q: Any, axis: Any, method: str, keepdims: 
 def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.quantile([1.0, 2.0, 3.0], 0.5))
     2.0
     """
@@ -139,7 +136,6 @@ def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdi
 def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """As `quantile`, of q / 100.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.percentile([1.0, 2.0, 3.0], 50))
     2.0
     """
@@ -150,7 +146,6 @@ def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keep
 def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The middle element, or the mean of the two in the middle; as `numpy.median`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.median([3.0, 1.0, 2.0]))
     2.0
     """
@@ -161,7 +156,6 @@ def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """As `quantile`, of the elements that are not nan.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanquantile([cnp.nan, 1.0, 3.0], 0.5))
     2.0
     """
@@ -172,7 +166,6 @@ def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", kee
 def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """As `percentile`, of the elements that are not nan.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanpercentile([cnp.nan, 1.0, 3.0], 50))
     2.0
     """
@@ -183,7 +176,6 @@ def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", k
 def nanmedian(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """As `median`, of the elements that are not nan.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanmedian([cnp.nan, 1.0, 3.0]))
     2.0
     """
@@ -205,7 +197,6 @@ def cov(
     Of one variable it is a number, as NumPy's. Of a number of variables that is unknown when the function is traced it
     is a matrix, [1, 1] where that is 1: a rank cannot depend on a size.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.cov([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
     array([[ 1., -1.],
            [-1.,  1.]])
@@ -240,7 +231,6 @@ def cov(
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     """The matrix of correlations of variables, a row each; as `numpy.corrcoef`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).round(6)
     array([[ 1., -1.],
            [-1.,  1.]])

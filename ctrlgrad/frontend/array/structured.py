@@ -31,7 +31,6 @@ from ctrlgrad.options import default_float
 def diag(x: Any, k: int = 0) -> Any:
     """The matrix with x on a diagonal, or the diagonal of a matrix; as `numpy.diag`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diag([1, 2])
     array([[1, 0],
            [0, 2]])
@@ -55,7 +54,6 @@ def diag(x: Any, k: int = 0) -> Any:
 def diagflat(x: Any, k: int = 0) -> Any:
     """The matrix with the elements of x on a diagonal; as `numpy.diagflat`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diagflat([[1, 2]])
     array([[1, 0],
            [0, 2]])
@@ -66,7 +64,6 @@ def diagflat(x: Any, k: int = 0) -> Any:
 def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     """Ones at and below a diagonal, zeros above it; as `numpy.tri`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tri(2)
     array([[1., 0.],
            [1., 1.]])
@@ -80,7 +77,6 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
 def identity(n: Any, dtype: Any = None) -> Any:
     """The unit matrix; as `numpy.identity`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.identity(2)
     array([[1., 0.],
            [0., 1.]])
@@ -92,7 +88,6 @@ def identity(n: Any, dtype: Any = None) -> Any:
 def kron(a: Any, b: Any) -> Any:
     """The Kronecker product; as `numpy.kron`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.kron([1, 10], [1, 2])
     array([ 1,  2, 10, 20])
     """
@@ -109,7 +104,6 @@ def kron(a: Any, b: Any) -> Any:
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The powers of a vector as columns, the highest first; as `numpy.vander`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.vander([2, 3], 3)
     array([[4, 2, 1],
            [9, 3, 1]])

@@ -230,7 +230,6 @@ def at(x: Any) -> At:
 
     Keys are those of `x[key]`. x itself stays as it is.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.at([1, 2, 3])[1:].add(10)
     array([ 1, 12, 13])
     """

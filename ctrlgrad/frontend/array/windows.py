@@ -102,7 +102,6 @@ def by_chebyshev(x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind and order 0; as `numpy.i0`, and differentiable.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.round(cnp.i0(1.0), 6))
     1.266066
     """
@@ -115,7 +114,6 @@ def i0(x: Any) -> Any:
 def kaiser(M: int, beta: Any) -> Any:
     """Kaiser's window of M numbers; as `numpy.kaiser`. `beta` may be traced.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.kaiser(3, 0.0)
     array([1., 1., 1.])
     """
@@ -131,7 +129,6 @@ def kaiser(M: int, beta: Any) -> Any:
 def bartlett(M: int) -> Any:
     """Bartlett's window, a triangle, of M numbers of the default dtype; as `numpy.bartlett`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.bartlett(3)
     array([0., 1., 0.])
     """
@@ -142,7 +139,6 @@ def bartlett(M: int) -> Any:
 def blackman(M: int) -> Any:
     """Blackman's window of M numbers of the default dtype; as `numpy.blackman`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.blackman(5).round(2) + 0.0
     array([0.  , 0.34, 1.  , 0.34, 0.  ])
     """
@@ -153,7 +149,6 @@ def blackman(M: int) -> Any:
 def hamming(M: int) -> Any:
     """Hamming's window of M numbers of the default dtype; as `numpy.hamming`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hamming(3)
     array([0.08, 1.  , 0.08])
     """
@@ -164,7 +159,6 @@ def hamming(M: int) -> Any:
 def hanning(M: int) -> Any:
     """Von Hann's window of M numbers of the default dtype; as `numpy.hanning`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hanning(3)
     array([0., 1., 0.])
     """

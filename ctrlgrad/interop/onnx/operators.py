@@ -184,7 +184,6 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
     attributes by keyword, and returns its result, or a tuple of several. A graph among the attributes is a function of
     arrays that returns a list. It is written with `ctrlgrad.numpy`.
 
-    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
     >>> from onnx import TensorProto, helper
     >>> @cg.interop.onnx_op("ScaledSine", "my.domain")
     ... def _(x, *, scale):
