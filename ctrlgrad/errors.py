@@ -34,7 +34,7 @@ class CtrlgradError(Exception):
         hint: str | None = None,
     ) -> None:
         self.problem = problem
-        self.source = (here() if self.is_in_program else None) if source is _DEFAULT else source
+        self.source: Any = (here() if self.is_in_program else None) if source is _DEFAULT else source
         self.expected = expected
         self.got = got
         self.hint = hint

@@ -14,10 +14,9 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.arithmetic import conjugate, divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.arithmetic import real as real_part
 from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.complex import conjugate
-from ctrlgrad.frontend.array.complex import real as real_part
 from ctrlgrad.frontend.array.dims import (
     axes_in_order,
     axis_of,

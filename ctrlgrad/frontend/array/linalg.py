@@ -9,9 +9,7 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import multiply
-from ctrlgrad.frontend.array.complex import conjugate
-from ctrlgrad.frontend.array.contract import Labelled, contracted
+from ctrlgrad.frontend.array.arithmetic import conjugate, multiply
 from ctrlgrad.frontend.array.dims import (
     axes_in_order,
     dim,
@@ -26,6 +24,7 @@ from ctrlgrad.frontend.array.dims import (
     times,
     whole_number,
 )
+from ctrlgrad.frontend.array.einsum import Labelled, contracted
 from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.array.reduction import sum as total

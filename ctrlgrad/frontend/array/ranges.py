@@ -7,31 +7,37 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, result_type
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, divide, floor_divide, maximum, minimum, multiply, subtract
 from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.creation import zeros_like
+from ctrlgrad.frontend.array.creation import zeros, zeros_like
 from ctrlgrad.frontend.array.dims import (
     axis_of,
     dim,
+    dims,
     dtype_of,
     expanded,
     iota,
+    known_size,
     rank_of,
+    reshaped,
     shape_of,
     size_argument,
     whole_number,
 )
 from ctrlgrad.frontend.array.elementwise import ceil, negative
+from ctrlgrad.frontend.array.indexing import at
+from ctrlgrad.frontend.array.joining import concatenate, stack
 from ctrlgrad.frontend.array.logic import equal, greater_equal, where
-from ctrlgrad.frontend.array.manipulation import moveaxis
+from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
 from ctrlgrad.frontend.array.promote import operand, operands, shown, to_dtype
 from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.options import default_float
+from ctrlgrad.source import here
 
 
 @array_function()
@@ -190,11 +196,173 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return apply("getitem", [x, row_numbers, column_numbers], {"key": tuple(key)})
 
 
+# Arrays written with square brackets: `r_[a, b]`, `c_[a, b]`, `r_[0:1:5j]`.
+
+
+class Joined:
+    """What stands in the brackets, joined along an axis; slices are ranges, as in NumPy.
+
+    A first item such as "0", "0,2" or "0,2,1" gives the axis, the rank that arrays of less are brought to, and where
+    their own axes go there.
+    """
+
+    def __init__(self, axis: int, rank: int, start: int) -> None:
+        self._defaults = (axis, rank, start)
+
+    def __getitem__(self, key: Any) -> Any:
+        items = list(key) if isinstance(key, tuple) else [key]
+        axis, rank, start = self._defaults
+        if isinstance(items[0], str):
+            axis, rank, start = self._directive(items.pop(0))
+        return concatenate([_placed(_item(x), x, rank, start) for x in items], axis)
+
+    def _directive(self, text: str) -> tuple[int, int, int]:
+        try:
+            numbers = [int(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        if not 1 <= len(numbers) <= 3:
+            raise UserInputError(
+                "r_ and c_: an unknown first item",
+                source=here(),
+                expected='up to three integers as text, such as "0,2"',
+                got=repr(text),
+            )
+        return (*numbers, *self._defaults[len(numbers) :])  # type: ignore[return-value]
+
+
+def _item(x: Any) -> Any:
+    if not isinstance(x, slice):
+        return operand("r_", x)
+    start, step = 0 if x.start is None else x.start, 1 if x.step is None else x.step
+    if isinstance(step, complex):
+        return linspace(start, x.stop, int(abs(step)))
+    return arange(start, x.stop, step)
+
+
+def _placed(x: Any, given: Any, rank: int, start: int) -> Any:
+    """x with as many axes as all have, its own from `start` on."""
+    own = rank_of(x)
+    if own == 0:
+        return expanded(x, range(rank))
+    missing = rank - own
+    if missing <= 0:
+        return x
+    lifted = expanded(x, range(missing))
+    if start < 0:
+        start += missing + 1
+    return (
+        moveaxis(lifted, tuple(range(missing, rank)), tuple(range(start, start + own))) if start != missing else lifted
+    )
+
+
+r_ = Joined(0, 1, -1)
+c_ = Joined(-1, 2, 0)
+
+
+# Matrices of a structure: diagonals, triangles, Kronecker products, powers.
+
+
+@array_function()
+def diag(x: Any, k: int = 0) -> Any:
+    """The matrix with x on a diagonal, or the diagonal of a matrix; as `numpy.diag`.
+
+    >>> cnp.diag([1, 2])
+    array([[1, 0],
+           [0, 2]])
+    """
+    x = operand("diag", x)
+    if rank_of(x) == 2:
+        return diagonal(x, k)
+    if rank_of(x) != 1:
+        raise ShapeError(
+            "diag: neither a vector nor a matrix",
+            expected="an array of rank 1 or 2",
+            got=f"rank {rank_of(x)}",
+            hint="take the diagonal of others by ctrlgrad.numpy.diagonal",
+        )
+    k = whole_number("diag", "k", k)
+    size, rows = dim(x, 0) + abs(k), iota(dim(x, 0))
+    return at(zeros((size, size), dtype_of(x)))[rows + max(-k, 0), rows + max(k, 0)].set(x)
+
+
+@array_function()
+def diagflat(x: Any, k: int = 0) -> Any:
+    """The matrix with the elements of x on a diagonal; as `numpy.diagflat`.
+
+    >>> cnp.diagflat([[1, 2]])
+    array([[1, 0],
+           [0, 2]])
+    """
+    return diag(ravel(operand("diagflat", x)), k)
+
+
+def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+    """Ones at and below a diagonal, zeros above it; as `numpy.tri`.
+
+    >>> cnp.tri(2)
+    array([[1., 0.],
+           [1., 1.]])
+    """
+    columns, dtype = N if M is None else M, default_float() if dtype is None else dtype
+    return (reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns])).astype(
+        default_float() if dtype is None else dtype
+    )
+
+
+def identity(n: Any, dtype: Any = None) -> Any:
+    """The unit matrix; as `numpy.identity`.
+
+    >>> cnp.identity(2)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    return eye(n, dtype=dtype)
+
+
+@array_function()
+def kron(a: Any, b: Any) -> Any:
+    """The Kronecker product; as `numpy.kron`.
+
+    >>> cnp.kron([1, 10], [1, 2])
+    array([ 1,  2, 10, 20])
+    """
+    a, b = operand("kron", a), operand("kron", b)
+    rank = max(rank_of(a), rank_of(b))
+    a, b = (expanded(x, range(rank - rank_of(x))) if rank_of(x) < rank else x for x in (a, b))
+    if rank == 0:
+        return a * b
+    product = expanded(a, range(1, 2 * rank, 2)) * expanded(b, range(0, 2 * rank, 2))
+    return reshaped(product, [m * n for m, n in zip(dims(a), dims(b), strict=True)])
+
+
+@array_function()
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """The powers of a vector as columns, the highest first; as `numpy.vander`.
+
+    >>> cnp.vander([2, 3], 3)
+    array([[4, 2, 1],
+           [9, 3, 1]])
+    """
+    x = operand("vander", x)
+    count = known_size("vander", shape_of(x)[0]) if N is None else N
+    columns = [x**n for n in (range(count) if increasing else reversed(range(count)))]
+    return stack(columns, axis=1) if columns else zeros((dim(x, 0), 0), dtype_of(x))
+
+
 __all__ = [
     "arange",
+    "c_",
+    "diag",
+    "diagflat",
     "diagonal",
     "eye",
+    "identity",
+    "kron",
     "linspace",
+    "r_",
+    "tri",
     "tril",
     "triu",
+    "vander",
 ]

@@ -30,12 +30,11 @@ from ctrlgrad.frontend.array.dims import (
     sliced,
     times,
 )
-from ctrlgrad.frontend.array.indexing import getitem, take
+from ctrlgrad.frontend.array.indexing import at, getitem, take
 from ctrlgrad.frontend.array.joining import concatenate
 from ctrlgrad.frontend.array.logic import where as choose
 from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel
 from ctrlgrad.frontend.array.promote import loop_dtypes, operand, operands, to_dtype, truth
-from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import fori_loop, scan
 from ctrlgrad.frontend.ufuncs import ufunc
