@@ -29,7 +29,7 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import shared
 from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
 from ctrlgrad.options import check_engine, current_options
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.results import OnCard, hand_out
 from ctrlgrad.signature import (
     Concrete,

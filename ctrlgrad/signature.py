@@ -23,7 +23,7 @@ from ctrlgrad.ir import Graph, TensorType, Type
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.options import default_float
 from ctrlgrad.passes import simplify
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 

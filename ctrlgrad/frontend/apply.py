@@ -22,7 +22,7 @@ from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
 from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.options import current_options, default_float
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 

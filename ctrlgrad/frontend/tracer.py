@@ -27,7 +27,7 @@ from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
 from ctrlgrad.ir.interning import lift_constants, shared
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import raised_at
 from ctrlgrad.tree_classes import Aside

@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ctrlgrad.interop.onnx.function import OnnxFunction
+    from ctrlgrad.interop.onnx.reader import OnnxFunction
 
 
 def from_onnx(model: Any) -> OnnxFunction:
@@ -49,6 +49,6 @@ def from_onnx(model: Any) -> OnnxFunction:
     """
     if importlib.util.find_spec("onnx") is None:
         raise ImportError("ctrlgrad.from_onnx needs onnx, which is not installed: pip install -e '.[onnx]'")
-    from ctrlgrad.interop.onnx.function import OnnxFunction, read_model
+    from ctrlgrad.interop.onnx.reader import OnnxFunction, read_model
 
     return OnnxFunction(*read_model(model))

@@ -79,7 +79,7 @@ declare("cond", None, _infer_cond, attributes=attributes.Branch)
 # - "gradient": that of region 0, which yields what region 1 does, then its cotangents, as its attribute `rule` makes
 #   them, an `ir.rules.Gradient`. Batched, region 1 is batched, and its gradient taken after that.
 #
-# Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place of the node.
+# Before a graph runs, `ctrlgrad.passes.dead_code` puts region 0 in the place of the node.
 
 
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "gradient")

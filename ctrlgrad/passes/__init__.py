@@ -7,18 +7,13 @@ from functools import partial
 
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.common import merge_common
-from ctrlgrad.passes.counters import count_outside
-from ctrlgrad.passes.counts import know_counts
-from ctrlgrad.passes.dead_code import remove_dead_code
+from ctrlgrad.passes.counters import count_outside, know_counts
+from ctrlgrad.passes.dead_code import forward_results, inline_calls, remove_dead_code
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.folding import fold
-from ctrlgrad.passes.forwarding import forward_results
-from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
-from ctrlgrad.passes.joins import join_updates
 from ctrlgrad.passes.products import split_products
-from ctrlgrad.passes.reads import read_first
-from ctrlgrad.passes.slices import sink_slices
+from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
 
 Pass = Callable[[Graph], Graph]
 

@@ -31,7 +31,7 @@ from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.function import Function
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import lift_constants, shared
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.results import hand_out
 from ctrlgrad.signature import Concrete, Signature, StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed

@@ -21,7 +21,7 @@ import numpy as np
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.verify.jax_translation import Form, translate
 from ctrlgrad.verify.originals import originals, without_other_calls
 from ctrlgrad.verify.originals import originals_kept as originals_kept

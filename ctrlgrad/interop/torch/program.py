@@ -14,7 +14,7 @@ from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.interop.program import Program
 from ctrlgrad.options import current_options
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.results import hand_out
 
 
