@@ -1,7 +1,7 @@
 """`ctrlgrad train` beside the same model in PyTorch: time for a step, and perplexity after as many steps.
 
-`python -m benchmarks.text_model` trains both on the first megabytes of the source files of Python's standard library, in
-two processes that take turns of ten steps, so that what else the machine does meets both. Each has the same first
+`python -m benchmarks.text_model` trains both on the first megabytes of the source files of Python's standard library,
+in two processes that take turns of ten steps, so that what else the machine does meets both. Each has the same first
 parameters, batches, schedule, clipping and Adam; PyTorch's second bias, which ours has not, stays 0. It takes `nn.LSTM`
 over padded batches, or with `--packed` over packed sequences, and its fused Adam. Each side judges its own parameters
 on the same validation lines.
@@ -176,7 +176,8 @@ def main() -> None:
         print(header("native"), f"PyTorch {metadata.version('torch')}; {vars(given)}", sep=", ", flush=True)
         turns: dict[str, list[Any]] = {side: [] for side in SIDES}
         every = max(1, given.steps // given.judgements // TURN) * TURN
-        print("step | training bits per token | validation perplexity | ms a step | processor ms a step: " + ", ".join(SIDES))
+        print("step | training bits per token | validation perplexity | ms a step | processor ms a step")
+        print("each: " + ", ".join(SIDES))
         for done in range(TURN, given.steps + 1, TURN):
             order = list(SIDES) if done // TURN % 2 else list(SIDES)[::-1]
             bits = {side: ask(side, TURN) for side in order}
@@ -190,8 +191,8 @@ def main() -> None:
                 print(done, *("  ".join(f"{x:.4f}" for x in column) for column in columns), sep=" | ", flush=True)
         ours, theirs = (np.array(turns[side]) for side in SIDES)
         for number, name in enumerate(("elapsed", "processor")):
-            quartiles = "  ".join(f"{q:.2f}" for q in np.quantile(theirs[:, number] / ours[:, number], [0.25, 0.5, 0.75]))
-            total = theirs[:, number].sum() / ours[:, number].sum()
+            a, b = theirs[:, number], ours[:, number]
+            quartiles, total = "  ".join(f"{q:.2f}" for q in np.quantile(a / b, [0.25, 0.5, 0.75])), a.sum() / b.sum()
             print(f"torch / ctrlgrad, {name} time: all steps {total:.2f}; quartiles of turns {quartiles}")
         for side, process in zip(SIDES, processes, strict=True):
             pipes[side].send(None)

@@ -15,7 +15,7 @@ from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingErro
 from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, refuse_torch, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
-from ctrlgrad.source import here, operation_text
+from ctrlgrad.source import here, operation_text, user_operation
 
 
 def leaked(x: Tensor) -> LeakedValueError:
@@ -191,6 +191,8 @@ class Tensor:
             return float(number)
         if is_asked:
             raise self._concrete("float(x)", f"x.astype(float) is a tensor{_NUMBERS}")
+        if user_operation() == "BINARY_OP":  # "%.2f" % x
+            raise self._concrete("formatting it", "ctrlgrad.debug.print('{x:.2f}', x=x) prints the number when it runs")
         raise self._concrete(
             *what_the_user_does(
                 "float() (a function of `math`)",
