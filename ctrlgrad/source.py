@@ -9,6 +9,8 @@ gradient above all, carries the node's source and so sits with it.
 
 from __future__ import annotations
 
+import itertools
+import linecache
 import opcode
 import os
 import site
@@ -196,6 +198,18 @@ def user_operation() -> str:
     """The name of Python's operation that the user's line is at: "STORE_SUBSCR" for an assignment to an element."""
     frame = user_frame()
     return "" if frame is None else opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def operation_text() -> str:
+    """The text of the expression that the user's line is at; empty where its file is not there."""
+    frame = user_frame()
+    if frame is None:
+        return ""
+    line, last, start, end = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    if line is None or start is None:
+        return ""
+    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).encode()
+    return text[start : end if last == line else None].decode(errors="replace")
 
 
 def raised_at(error: BaseException) -> Source | None:

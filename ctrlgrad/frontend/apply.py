@@ -6,6 +6,7 @@ its type, its value in a graph, NumPy's promotion, and the shape of a result who
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,6 +97,8 @@ def as_array(x: Any) -> np.ndarray:
             array = array.astype(native(array.dtype))
     except (RuntimeError, TypeError) as error:
         if hasattr(x, "aval"):
+            if str(x.dtype).startswith("key<"):  # of `jax.random.key`: its numbers
+                return as_array(sys.modules["jax"].random.key_data(x))
             raise TracingError(
                 "a traced array of JAX reached a function of this library",
                 expected="arrays, numbers and traced tensors of this library",
@@ -266,7 +269,7 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     if isinstance(x, Unsized):
         return Unsized.of(converted(np.asarray(x), dtype), x.axes)
     if not is_weak(x) or isinstance(x, float):
-        array = np.asarray(x)
+        array = as_array(x) if hasattr(x, "aval") else np.asarray(x)
         copy = converted(array, dtype)
         if array.dtype == dtype and (captured := trace.captured()) is not None:
             captured[id(copy)] = (copy, array)

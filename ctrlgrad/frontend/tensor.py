@@ -15,6 +15,7 @@ from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingErro
 from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, refuse_torch, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
+from ctrlgrad.source import operation_text, user_operation
 
 
 def leaked(x: Tensor) -> LeakedValueError:
@@ -29,6 +30,9 @@ def leaked(x: Tensor) -> LeakedValueError:
         got=f"{x!r} from {builder.name}" + (f", made at {origin}" if origin else ""),
         hint="return the value, or carry it through the loop; ctrlgrad.scan or a TensorArray collects one an iteration",
     )
+
+
+_NUMBERS = ";\nin ctrlgrad.grad(fn)(x), without ctrlgrad.function and outside of loops, it is a number"
 
 
 class Tensor:
@@ -128,6 +132,10 @@ class Tensor:
         error.refused = (self,)
         return error
 
+    def _number(self) -> Any:
+        """Its array, where it is known in this call: a constant, as in JAX, through which no derivative goes."""
+        return self.builder.number(self.value)
+
     def _whole_number(self) -> Any:
         """Its number, where it is known in this call and has no derivative that could be lost."""
         return self.builder.number(self.value) if self.dtype.kind in "biu" else None
@@ -173,8 +181,14 @@ class Tensor:
         )
 
     def __float__(self) -> float:
-        if (number := self._whole_number()) is not None:
+        # Python's functions of numbers, `math.sin`, ask so too, and their derivative would be lost unseen.
+        is_asked = operation_text().startswith("float(")
+        if (number := self._number() if is_asked else self._whole_number()) is not None:
             return float(number)
+        if is_asked:
+            raise self._concrete("float(x)", f"x.astype(float) is a tensor{_NUMBERS}")
+        if user_operation() == "BINARY_OP":  # "%.2f" % x
+            raise self._concrete("formatting it", "ctrlgrad.debug.print('{x:.2f}', x=x) prints the number when it runs")
         raise self._concrete(
             *what_the_user_does(
                 "float() (a function of `math`)",
@@ -230,13 +244,16 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
-    def item(self) -> Any:
-        if (number := self._whole_number()) is not None:
-            return number.item()
-        raise self._concrete("x.item()", "leave it out: a tensor itself is good in arithmetic, conditions and indices")
+    def item(self, *index: Any) -> Any:
+        if (number := self._number()) is not None:
+            return number.item(*index)
+        hint = "leave it out: a tensor itself is good in arithmetic, conditions and indices"
+        raise self._concrete("x.item()", hint + _NUMBERS)
 
     def tolist(self) -> Any:
-        raise self._concrete("x.tolist()", "iterate over it by ctrlgrad.scan or ctrlgrad.map, or return it first")
+        if (number := self._number()) is not None:
+            return number.tolist()
+        raise self._concrete("x.tolist()", f"iterate over it by ctrlgrad.scan, or return it first{_NUMBERS}")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._concrete(

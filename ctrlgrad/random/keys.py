@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +77,7 @@ def key_data(keys: Any) -> Any:
     >>> cg.random.key_data(cg.random.key(7))
     array([0, 7], dtype=uint32)
     """
-    return numbers_of(keys)
+    return cnp.asarray(keys)
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Any:
@@ -147,7 +146,6 @@ def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
 
 def checked(operation: str, key: Any) -> Any:
     """A key as two uint32."""
-    key = numbers_of(key)
     if hasattr(key, "dtype"):
         key = cnp.asarray(key)
     dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
@@ -158,13 +156,6 @@ def checked(operation: str, key: Any) -> Any:
             got=f"{dtype}{list(shape)}" if dtype is not None else type(key).__name__,
             hint="pass random.key(seed), or one row of random.split(key)",
         )
-    return key
-
-
-def numbers_of(key: Any) -> Any:
-    """A key of `jax.random.key` as its numbers; others as they are."""
-    if "jax" in sys.modules and str(getattr(key, "dtype", "")).startswith("key<"):
-        return cnp.asarray(sys.modules["jax"].random.key_data(key))
     return key
 
 
