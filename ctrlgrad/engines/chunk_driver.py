@@ -7,7 +7,7 @@ many as the one before, and no more than push `chunk_bytes`.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, Rerun, chunk_bytes
@@ -89,7 +89,7 @@ class ChunkDriver(Generic[R]):
         self.chunk: Chunk | None = None
         # Iterations that the chunk has room for, and those that have run.
         self.capacity = self.ran = 0
-        self._running = ExitStack()
+        self._running: AbstractContextManager[object] | None = None
 
     def before(self) -> int:
         """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
@@ -115,7 +115,7 @@ class ChunkDriver(Generic[R]):
 
     def abandon(self) -> None:
         """The loop has failed."""
-        self._running.close()
+        self._stop()
         self.loop.abandon()
         if self.chunk is not None:
             self.chunk.discard()
@@ -137,10 +137,16 @@ class ChunkDriver(Generic[R]):
             chunk.discard()
             raise
         self.chunk, self.ran = chunk, 0
-        self._running.enter_context(chunk.running())
+        self._running = chunk.running()
+        self._running.__enter__()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.__exit__(None, None, None)
+            self._running = None
 
     def _end(self) -> None:
-        self._running.close()
+        self._stop()
         chunk = self.chunk
         assert chunk is not None
         closed = self.loop.close(self.ran)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -45,8 +45,11 @@ def chunk_bytes() -> int:
 class Chunk(Blocks, Protocol):
     """A chunk that runs: where it gets its blocks, and when it is over."""
 
-    def running(self) -> AbstractContextManager[None]:
+    def running(self) -> AbstractContextManager[object]:
         """Around the computation itself, to measure it."""
+
+    def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
+        """So many chunks ran in its blocks before it, each in this way: the blocks of each, which are nowhere."""
 
     def seal(self, ran: Any = None, seconds: float | None = None) -> None:
         """It is over, and its blocks are written.
@@ -66,9 +69,9 @@ class Held:
 
     __slots__ = ("block", "is_writable", "opened")
 
-    def __init__(self, block: memory.Block) -> None:
+    def __init__(self, block: memory.Block, is_writable: bool = True) -> None:
         self.block = block
-        self.is_writable = True
+        self.is_writable = is_writable
         self.opened = 0
 
     def open(self) -> Any:
@@ -104,25 +107,41 @@ class ManagedChunk:
     def __init__(self, loop: ManagedLoop, chunk: memory.Chunk) -> None:
         self.manager, self.label, self.phase, self.is_part = loop.manager, loop.label, loop.phase, loop.is_part
         self.chunk, self.replay = chunk, loop.replay
-        self.seconds = 0.0
+        self.seconds, self.chunks_timed = 0.0, 1
+        self._recorded: AbstractContextManager[None] | None = None
         self._held: list[Held] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         self._held.append(_held(self.chunk, shape, dtype, label, stack))
         return self._held[-1]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        start = time.perf_counter()
-        with _NOTHING if self.is_part else self.manager.running(self.label, self.phase, self.label, self.chunk.index):
-            yield
-        self.seconds += time.perf_counter() - start
+    def running(self) -> ManagedChunk:
+        return self
+
+    def __enter__(self) -> None:
+        if not self.is_part:
+            self._recorded = self.manager.running(self.label, self.phase, self.label, self.chunk.index)
+            self._recorded.__enter__()
+        self.seconds -= time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        if self._recorded is not None:
+            self._recorded.__exit__(None, None, None)
+
+    def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
+        assert self.replay is not None
+        first = self.chunk.index
+        self.replay.ran.update(dict.fromkeys(range(first, first + count), ran))
+        # Those chunks took their share of the time so far.
+        self.chunks_timed += count
+        return [[Held(block, is_writable=False) for block in blocks] for blocks in self.chunk.overwritten(count)]
 
     def seal(self, ran: Any = None, seconds: float | None = None) -> None:
         self._over()
         if self.replay is not None:
             self.replay.ran[self.chunk.index] = ran
-        self.chunk.seal(self.seconds if seconds is None else seconds)
+        self.chunk.seal(self.seconds / self.chunks_timed if seconds is None else seconds)
 
     def discard(self) -> None:
         self._over()
@@ -160,6 +179,10 @@ class ManagedLoop:
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return ManagedChunk(self, self.loop.begin(snapshot, state_bytes))
 
+    def passing(self) -> int:
+        """How many chunks may run in the blocks of the one that has begun."""
+        return self.loop.passing()
+
     def finish(self) -> None:
         self.loop.finish()
 
@@ -179,6 +202,12 @@ def _cannot_repeat(node: Node) -> UserInputError:
 
 class _Unsealed:
     """A chunk of which nobody has to know when it is over."""
+
+    def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
+        raise AssertionError("its blocks are wanted")
+
+    def passing(self) -> int:
+        return 0
 
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING
@@ -236,6 +265,9 @@ class Rerun:
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return self.chunk
 
+    def passing(self) -> int:
+        return 0
+
     def finish(self) -> None:
         pass
 
@@ -280,6 +312,10 @@ class Replay(Generic[R]):
 
     def advance(self, state: EntryState, chunk: memory.Chunk) -> EntryState:
         return self.run(state, Replaying(chunk), self.ran[chunk.index])
+
+    def skip(self, state: EntryState, first: int, last: int) -> EntryState | None:
+        """The state some chunks later; None where those chunks have to fill their blocks for that."""
+        return None
 
     def copy_bytes(self, state: EntryState) -> int:
         return state.nbytes

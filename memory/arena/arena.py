@@ -9,14 +9,13 @@ computation that used any bytes given back so far.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import field
 
 from ctrlgrad.errors import TierRefusedError
 from ctrlgrad.memory.arena.ledger import Account
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.devices.device import Device, Piece
-from ctrlgrad.memory.profile.actions import Action, Give, Take
+from ctrlgrad.memory.profile.actions import Give, Log, Take
 from ctrlgrad.memory.sizes import rounded_up
 from ctrlgrad.records import record
 
@@ -40,7 +39,7 @@ class Slot:
 class Arena:
     """Takes bytes from the tiers and gives them back."""
 
-    def __init__(self, device: Device, accounts: list[Account], order: Order, log: Callable[[Action], None]) -> None:
+    def __init__(self, device: Device, accounts: list[Account], order: Order, log: Log) -> None:
         self.device = device
         self.accounts = accounts
         self.order = order
@@ -63,7 +62,7 @@ class Arena:
         piece = self._tiers[level].allocate(max(nbytes, 1))
         account.add(nbytes, kind)
         slot = Slot(next(self._numbers), level, piece, nbytes, kind)
-        self._log(Take(slot.number, level, nbytes, kind))
+        self._log(Take, slot.number, level, nbytes, kind)
         return slot
 
     def retire(self, slot: Slot) -> None:
@@ -99,7 +98,7 @@ class Arena:
         if slot.level == 0:
             self.vacate(slot.last_use)
         self.accounts[slot.level].subtract(slot.nbytes, slot.kind)
-        self._log(Give(slot.number))
+        self._log(Give, slot.number)
         self._tiers[slot.level].free(slot.piece)
 
 

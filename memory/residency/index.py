@@ -27,12 +27,13 @@ class ResidencyIndex:
 
     def add(self, chunk: ChunkRecord) -> None:
         self._chunks[chunk.number] = chunk
+        if chunk.blocks:
+            self._update(chunk)
 
     def remove(self, chunk: ChunkRecord) -> None:
         """A chunk holds nothing any more."""
         if self._chunks.pop(chunk.number, None) is not None:
-            for numbers in (*self._in_level, self._away):
-                numbers.put(chunk.number, False)
+            self._put(chunk, (False,) * (len(self._in_level) + 1))
             self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
@@ -52,9 +53,20 @@ class ResidencyIndex:
         """A block of a chunk has come to a tier or left it, or nobody wants it any more."""
         if chunk.number not in self._chunks:
             return
-        for level, numbers in enumerate(self._in_level):
-            numbers.put(chunk.number, any(block.slots[level] is not None for block in chunk.blocks))
-        self._away.put(chunk.number, any(block.holders and block.slots[0] is None for block in chunk.blocks))
+        places = [False] * (len(self._in_level) + 1)
+        for block in chunk.blocks:
+            for level, slot in enumerate(block.slots):
+                if slot is not None:
+                    places[level] = True
+            if block.slots[0] is None and block.holders:
+                places[-1] = True
+        self._put(chunk, tuple(places))
+
+    def _put(self, chunk: ChunkRecord, places: tuple[bool, ...]) -> None:
+        for number, (before, after) in enumerate(zip(chunk.places or (False,) * len(places), places, strict=True)):
+            if before != after:
+                (self._away if number == len(self._in_level) else self._in_level[number]).put(chunk.number, after)
+        chunk.places = places
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -73,6 +85,11 @@ class ResidencyIndex:
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
         return (self._chunks[number] for number in self._uncopied.rising())
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a tier behind the device has a block."""
+        return any(map(len, self._in_level[1:]))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""

@@ -120,7 +120,7 @@ class Prefetcher:
     def fetch_ahead(self, current: ChunkRecord) -> None:
         """Fetch blocks that are read after those of a chunk, the next ones first, into free bytes."""
         account = self._accounts[0]
-        if account.limit is None:
+        if account.limit is None or not self._evictor.index.has_copies:
             return
         self._evictor.arena.sweep(0)
         # What all else had at its peak and has no more, it may need again; a block that had to leave for it would be

@@ -55,6 +55,7 @@ def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.
             yield chunk
 
     monkeypatch.setattr(prefetch, "AHEAD", number)
+    monkeypatch.setattr(ResidencyIndex, "has_copies", True)
     monkeypatch.setattr(ResidencyIndex, "away", counted)
     manager = Manager(SimulatedDevice({"device": 1 << 40}, blocking=True), Budget(device=6 * CHUNK))
     driver = Driver(manager, chunks(40))

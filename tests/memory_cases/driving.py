@@ -42,6 +42,9 @@ class Driver:
     advances: list[int] = field(default_factory=list)
     memory: LoopMemory | None = None
     state: int = 1
+    # Whether it finds a state without the blocks before it; and the chunks that it found states after so.
+    skips: bool = False
+    skipped: list[int] = field(default_factory=list)
 
     def start(self, **ways: Any) -> None:
         recompute = self if ways.pop("can_recompute", True) else None
@@ -53,6 +56,14 @@ class Driver:
         self.advances.append(chunk.index)
         self._fill(chunk, int(state), chunk.index)
         return advanced(int(state), chunk.index)
+
+    def skip(self, state: Any, first: int, last: int) -> Any:
+        if not self.skips:
+            return None
+        self.skipped += range(first, last)
+        for index in range(first, last):
+            state = advanced(int(state), index)
+        return state
 
     def copy_bytes(self, state: Any) -> int:
         return self.state_bytes

@@ -108,6 +108,8 @@ class Layout:
     # captures.
     chunked: dict[int, ChunkedLoop] = field(default_factory=dict)
     chunks: dict[int, int] = field(default_factory=dict)
+    # Of such a loop that is steady: how many chunks run in the blocks of the next one, each overwriting the last.
+    passing: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
     words: int = FIRST
 
@@ -130,6 +132,8 @@ class Layout:
             loop = found.loop
             self.chunked[loop.number] = found
             self.chunks[loop.number] = self.take(1 + sum(value_words(c.inside) for c in loop.carries))
+            if found.can_repeat and found.is_steady:
+                self.passing[loop.number] = self.take(1)
             self.captures[loop.number] = self.take(sum(map(value_words, found.captured)))
         for step in walk(plan.body):
             if isinstance(step, Loop):

@@ -135,10 +135,23 @@ class TurnsText(OutsideText):
         return left
 
     def end_of_chunk(self, step: Loop, left: str) -> None:
-        """Where a chunk has no iterations left, show what the loop carries and ask for another one."""
+        """Where a chunk has no iterations left, show what the loop carries and ask for another one.
+
+        Or go on in the same blocks, as often as that is allowed.
+        """
         w, index = self.w, self.layout.chunks[step.number]
         after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")
         w.line(f"store i64 {after}, ptr {left}")
+        if step.number in self.layout.passing:
+            word = self.layout.passing[step.number]
+            passing = self.load_word(word)
+            is_over = w.op(f"icmp slt i64 {after}, 0")
+            with self.w.when(w.op(f"and i1 {is_over}, {w.op(f'icmp sgt i64 {passing}, 0')}")):
+                self.store_word(word, w.op(f"sub i64 {passing}, 1"))
+                for handle in self.layout.chunked[step.number].pushed:
+                    self.store_word(self.layout.stack(handle) + frame.COUNT, "0")
+                w.line(f"store i64 {w.op(f'sub i64 {self.load_word(index)}, 1')}, ptr {left}")
+            after = w.op(f"load i64, ptr {left}")
         with self.w.when(w.op(f"icmp slt i64 {after}, 0")):
             self.tell_position()
             at = index + 1

@@ -46,7 +46,8 @@ class Program:
         self.plan, self.compile = plan, compile
         # The machine code stays in memory as long as a program holds it.
         self.code = code
-        self._loops: dict[int, tuple[Program, LoopPlan]] = {}
+        # By the loop's number, and whether it pushes.
+        self._loops: dict[tuple[int, bool], tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
@@ -83,22 +84,29 @@ class Program:
         while self.idle:
             self.idle.pop().dispose()
 
-    def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
-        """A loop of the plan as a program of its own, to run its chunks again."""
-        if number not in self._loops:
-            found = loop_plan(self.plan, self.layout.loops[number])
-            self._loops[number] = (self.compile(found.plan), found)
-        return self._loops[number]
+    def loop_program(self, number: int, *, pushes: bool) -> tuple[Program, LoopPlan]:
+        """A loop of the plan as a program of its own, to run its chunks again, or to come to the state after some."""
+        if (number, pushes) not in self._loops:
+            found = loop_plan(self.plan, self.layout.loops[number], pushes=pushes)
+            self._loops[number, pushes] = (self.compile(found.plan), found)
+        return self._loops[number, pushes]
 
-    def run_again(self, arguments: Sequence[Any], chunk: Chunk, capacity: int, scratch: np.ndarray | None) -> list[Any]:
-        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk.
+    def run_again(
+        self, arguments: Sequence[Any], again: tuple[Chunk, int] | None, scratch: np.ndarray | None
+    ) -> list[Any]:
+        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk; or without a chunk.
 
         The scratch memory is that of the call that waits for it.
         """
-        found = Frame(self)
+        try:
+            found = self.idle.pop()
+        except IndexError:
+            found = Frame(self)
         if scratch is not None:
             found.memory.take_scratch(scratch)
-        return _in_session(found, (chunk, capacity)).run(arguments)
+        results = _in_session(found, again, is_again=True).run(arguments)
+        self.idle.append(found)
+        return results
 
 
 class Frame:
@@ -180,6 +188,11 @@ class Frame:
         """The sizes of the arguments."""
         start = self.layout.sizes
         return self.integers[start : start + len(self.plan.sizes)].tolist()
+
+    def rest(self) -> None:
+        """Give all memory back; the frame may run again."""
+        self.memory.clear()
+        self.session = None
 
     def dispose(self) -> None:
         """Give all memory back now: the callback and the frame hold each other."""
@@ -343,8 +356,8 @@ class Frame:
             self.moved.clear()
 
 
-def _in_session(frame: Frame, again: tuple[Chunk, int] | None = None) -> Session:
+def _in_session(frame: Frame, again: tuple[Chunk, int] | None = None, is_again: bool = False) -> Session:
     """A run that a memory manager looks after; those without one do not need to know how that goes."""
     from ctrlgrad.engines.native.sessions import Session
 
-    return Session(frame, again)
+    return Session(frame, again, is_again)

@@ -52,15 +52,16 @@ def manager() -> Manager:
 class Session:
     """One call of a program in a session; of a loop's own program one that fills the blocks of a chunk again.
 
-    `again` is that chunk, and how many iterations its first blocks have room for.
+    `again` is that chunk, and how many iterations its first blocks have room for. Without a chunk a run that `is_again`
+    has no pushes. Its frame is kept for the next such run.
 
     Where the manager chose by measured times to compute chunks again, and there turns out to be no room for that, the
     call begins anew with copies: whether a budget suffices is no matter of times. A call that has effects cannot begin
     anew, and keeps to copies from the start.
     """
 
-    def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None) -> None:
-        self.frame, self.again = frame, again
+    def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None, is_again: bool = False) -> None:
+        self.frame, self.again, self.is_again = frame, again, is_again
         self.loops: dict[int, tuple[FrameLoop, ChunkDriver[_Length]]] = {}
         # The names of the loops that have begun.
         self.begun: set[str] = set()
@@ -71,7 +72,7 @@ class Session:
         try:
             return self._run(arguments)
         except MemoryBudgetError as error:
-            if self.again is not None or self.has_effects or not self.keep_to_copies(self.begun):
+            if self.is_again or self.has_effects or not self.keep_to_copies(self.begun):
                 raise
             forget_values(error)
         return program(arguments)
@@ -83,16 +84,21 @@ class Session:
     def _run(self, arguments: Any) -> list[Any]:
         frame = self.frame
         frame.session = self
-        frame.words[words.IS_MANAGED] = 1
+        # A loop without pushes is not divided.
+        frame.words[words.IS_MANAGED] = self.again is not None or not self.is_again
         try:
             with giving_back(frame.give_back):
-                return frame.run(arguments)
+                results = frame.run(arguments)
+            if self.is_again:
+                frame.rest()
+            else:
+                frame.dispose()
+            return results
         except BaseException:
             for _, driver in self.loops.values():
                 driver.abandon()
-            raise
-        finally:
             frame.dispose()
+            raise
 
     def begin(self, number: int) -> None:
         name = loop_name(self.frame.layout.loops[number].node)
@@ -128,7 +134,9 @@ class Session:
             driver.after(iterations)
         capacity = driver.before()
         # How much loops inside push is seen after each iteration.
-        loop.allow(1 if loop.roles.pushed_inside else capacity)
+        loop.allow(
+            1 if loop.roles.pushed_inside else capacity, driver.runs.passing() if capacity == loop.capacity else 0
+        )
 
     def end(self, number: int) -> None:
         loop, driver = self.loops.pop(number)
@@ -143,22 +151,37 @@ class FrameLoop:
         self.index = frame.layout.chunks[roles.loop.number]
         self.handles = (*roles.pushed, *roles.pushed_inside)
         self.chunk: Chunk | None = None
-        self.capacity = self.counted = self.bytes_before = 0
+        self.capacity = self.counted = self.bytes_before = self.passing = 0
+        self.passing_word = frame.layout.passing.get(roles.loop.number)
 
-    def allow(self, iterations: int) -> None:
-        """How many iterations compiled code runs before it asks again."""
+    def allow(self, iterations: int, passing: int = 0) -> None:
+        """How many iterations compiled code runs before it asks again, and how often that in the same blocks."""
         self.frame.words[self.index] = iterations
+        if self.passing_word is not None:
+            self.passing = self.frame.words[self.passing_word] = passing
 
     def iterations(self) -> int:
-        """How many have run since this was asked last."""
+        """How many of this chunk have run since this was asked last. Those of chunks before it that ran in its blocks
+        are put under them."""
         before = self.counted
         self.counted = int(self.frame.words[self.frame.layout.counters + self.roles.loop.number])
-        return self.counted - before
+        overwritten = 0 if self.passing_word is None else self.passing - int(self.frame.words[self.passing_word])
+        if overwritten:
+            assert self.chunk is not None
+            chunks = self.chunk.overwritten(overwritten, _Length(self.capacity, self.capacity))
+            for number, handle in enumerate(self.roles.pushed):
+                self.frame.stacks[handle].put_below([blocks[number] for blocks in chunks], self.capacity)
+            self.bytes_before += overwritten * self.capacity * self.bytes_each()
+            self.passing -= overwritten
+        return self.counted - before - overwritten * self.capacity
 
     def iteration_bytes(self) -> float:
         """Of what loops inside push nothing is known: they are given as much again."""
-        each = sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
-        return 2 * each if self.roles.pushed_inside else each
+        return 2 * self.bytes_each() if self.roles.pushed_inside else self.bytes_each()
+
+    def bytes_each(self) -> int:
+        """Bytes of a row of each stack that every iteration pushes on."""
+        return sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
         """Blocks for the stacks that each iteration pushes on; the others ask when a row comes."""
@@ -215,10 +238,11 @@ class LoopReplay(Replay[_Length]):
     def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
         super().__init__()
         self.frame = frame
-        self.program, found = frame.program.loop_program(roles.loop.number)
+        self.roles = roles
+        self.program, found = frame.program.loop_program(roles.loop.number, pushes=True)
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
         # What lies in the plan's own memory is overwritten once the plan needs it no more.
-        self.captured = [frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)]
+        self.captured = {value: frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)}
         self.carried = [c.inside for c in roles.loop.carries]
 
     def run(self, state: EntryState, chunk: Replaying, ran: _Length) -> EntryState:
@@ -226,7 +250,17 @@ class LoopReplay(Replay[_Length]):
             BlockStack(inside.dtype, ()) if isinstance(inside, Stack) else value
             for value, inside in zip(state.carry, self.carried, strict=True)
         ]
-        arguments = [np.int64(ran.iterations), *self.captured, *carry]
-        results = self.program.run_again(arguments, chunk, ran.capacity, self.frame.memory.scratch)
+        arguments = [np.int64(ran.iterations), *self.captured.values(), *carry]
+        results = self.program.run_again(arguments, (chunk, ran.capacity), self.frame.memory.scratch)
         is_stack = [isinstance(inside, Stack) for inside in self.carried]
         return EntryState(tuple(None if s else x for s, x in zip(is_stack, results, strict=True)))
+
+    def skip(self, state: EntryState, first: int, last: int) -> EntryState:
+        """One run of so many iterations, which pushes nothing."""
+        iterations = sum(self.ran[index].iterations for index in range(first, last))
+        program, found = self.frame.program.loop_program(self.roles.loop.number, pushes=False)
+        is_stack = [isinstance(inside, Stack) for inside in self.carried]
+        carry = (x for x, s in zip(state.carry, is_stack, strict=True) if not s)
+        arguments = [np.int64(iterations), *(self.captured[value] for value in found.captured), *carry]
+        results = iter(program.run_again(arguments, None, self.frame.memory.scratch))
+        return EntryState(tuple(None if s else next(results) for s in is_stack))

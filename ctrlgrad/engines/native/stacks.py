@@ -283,6 +283,14 @@ class RunningStack:
         self.show(block, True)
         self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + capacity)
 
+    def put_below(self, storages: Sequence[Storage], rows: int) -> None:
+        """Closed blocks of so many rows each come under the open one."""
+        top = self.stack.blocks.pop()
+        for storage in storages:
+            self.stack.add(Block(storage, rows))
+        self.stack.add(top)
+        self.words[frame.BELOW] = top.below
+
     def last_capacity(self) -> int:
         """For how many rows the last block had room, or how many it had in use where it is closed."""
         if self.open is None:
