@@ -116,7 +116,7 @@ def _solve(batcher: Batcher, node: Node) -> Sequence[Lane]:
 # Batching of ops that find an order or positions.
 
 
-@batches("argsort top_k fft")
+@batches("argsort top_k fft rfft irfft")
 def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = attributes.Axis.of(node).axis % x.tensor.rank + 1

@@ -170,6 +170,13 @@ class Transform(Axis):
 
 
 @record(kw_only=True)
+class RealTransform(Axis):
+    """Transform between `size` real numbers along an axis and their first size // 2 + 1 frequencies."""
+
+    size: int
+
+
+@record(kw_only=True)
 class Axes(Attributes):
     """Axes, counted from the front."""
 

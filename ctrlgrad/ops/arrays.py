@@ -435,6 +435,39 @@ def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequen
 declare("fft", 1, _infer_fft, Trait.TOTAL_IF_STATIC, attributes=attributes.Transform)
 
 
+# The transform of N real numbers, of which only the first N // 2 + 1 elements are kept: the rest are their conjugates.
+#
+# `rfft` computes those of `fft`. `irfft` computes y[n] = sum over all k of z[k] exp(+2 pi i k n / N), without a factor,
+# from them; the imaginary parts of z[0] and, for even N, of z[N / 2] do not count. N is static: sizes that are unknown
+# go through `fft`.
+
+
+def _infer_rfft(operands: Sequence[Type], attrs: attributes.RealTransform, regions: object) -> Sequence[Type]:
+    (x,) = tensors("rfft", operands)
+    (axis,) = axes("rfft", (attrs.axis,), x.rank)
+    if x.dtype.name not in ("float32", "float64"):
+        raise TypeMismatchError("rfft: the operand is not real", expected="f32 or f64", got=str(x), source=None)
+    if x.shape[axis] != attrs.size or not attrs.size:
+        raise ShapeError("rfft: another size", expected=f"{attrs.size} elements", got=str(x), source=None)
+    dtype = np.dtype(np.complex64 if x.dtype == np.float32 else np.complex128)
+    return (TensorType(dtype, (*x.shape[:axis], attrs.size // 2 + 1, *x.shape[axis + 1 :])),)
+
+
+def _infer_irfft(operands: Sequence[Type], attrs: attributes.RealTransform, regions: object) -> Sequence[Type]:
+    (x,) = tensors("irfft", operands)
+    (axis,) = axes("irfft", (attrs.axis,), x.rank)
+    if dtype_kind(x.dtype) != "c":
+        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+    if x.shape[axis] != attrs.size // 2 + 1 or not attrs.size:
+        raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x), source=None)
+    dtype = np.dtype(np.float32 if x.dtype == np.complex64 else np.float64)
+    return (TensorType(dtype, (*x.shape[:axis], attrs.size, *x.shape[axis + 1 :])),)
+
+
+declare("rfft", 1, _infer_rfft, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+declare("irfft", 1, _infer_irfft, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+
+
 # Indexing with NumPy's meaning: `getitem` reads, `setitem` replaces, `additem` adds (repeated indices add up).
 #
 # The key is a tuple of items in the order of the axes: an int, a `slice`, None (a new axis) or `DYNAMIC`,

@@ -96,6 +96,15 @@ def _fft(node: Node, sizes: Sizes | None, x: Any) -> Any:
     return jnp.fft.fft(x, axis=attributes.Axis.of(node).axis)
 
 
+def _rfft(node: Node, sizes: Sizes | None, x: Any) -> Any:
+    return jnp.fft.rfft(x, axis=attributes.Axis.of(node).axis)
+
+
+def _irfft(node: Node, sizes: Sizes | None, z: Any) -> Any:
+    given = attributes.RealTransform.of(node)
+    return jnp.fft.irfft(z, given.size, given.axis, norm="forward")
+
+
 _MATRICES: dict[str, Entry] = {
     "solve": _elementwise(_solve),
     "triangular_solve": _triangular_solve,
@@ -115,7 +124,14 @@ _MATRICES: dict[str, Entry] = {
 }
 
 TENSOR_OPS |= _MATRICES
-TENSOR_OPS |= {"argsort": _argsort, "top_k": _top_k, "searchsorted": _searchsorted, "fft": _fft}
+TENSOR_OPS |= {
+    "argsort": _argsort,
+    "top_k": _top_k,
+    "searchsorted": _searchsorted,
+    "fft": _fft,
+    "rfft": _rfft,
+    "irfft": _irfft,
+}
 
 # The ops that this file adds.
 ADDED = frozenset(TENSOR_OPS) - _FIRST

@@ -52,6 +52,8 @@ _SAMPLES: dict[str, _Sample] = {
     "argsort": _Sample(attrs={"axis": 0, "descending": False}),
     "top_k": _Sample(attrs={"axis": 0, "count": 1}),
     "fft": _Sample(attrs={"axis": 0, "inverse": False}),
+    "rfft": _Sample(attrs={"axis": 0, "size": 2}),
+    "irfft": _Sample(attrs={"axis": 0, "size": 2}),
     **dict.fromkeys(("matmul", "solve", "adjugate_along"), _Sample((_X, _X))),
     "triangular_solve": _Sample((_X, _X), {"lower": True, "unit_diagonal": False}),
     "concat": _Sample((_X, _X), {"axis": 0}),

@@ -96,7 +96,7 @@ TABLE = {
         "STRIP": "factors",
     },
     "ctrlgrad/engines/native/products/library.py": {
-        "pool.MOST_THREADS": "numbers of threads: tests/native/test_products.py",
+        "MOST_THREADS": "numbers of threads: tests/native/test_products.py",
     },
     "ctrlgrad/engines/native/products/lu.py": {
         "BLOCK": "factors",

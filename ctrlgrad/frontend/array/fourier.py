@@ -121,29 +121,42 @@ def rfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     >>> cnp.fft.rfft([1.0, 0.0, 0.0]).shape
     (2,)
     """
-    whole = _one("rfft", _real_operand("rfft", x), n, axis, norm, False)
-    place = axis_of("rfft", axis, rank_of(whole))
-    return sliced(whole, place, 0, _half(dim(whole, place)) + 1)
+    found, size = _first_half("rfft", x, n, axis)
+    return _scaled("rfft", found, size, norm, False)
+
+
+def _first_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
+    """The first n // 2 + 1 elements of the transform of real numbers, without a factor, and n."""
+    x = _real_operand(operation, x)
+    place = axis_of(operation, axis, rank_of(x))
+    if n is not None or shape_of(x)[place] == 0:
+        x = _resized(x, place, _size(operation, x, place, n))
+    size = dim(x, place)
+    if isinstance(size, Tensor):
+        return sliced(_transformed(_as_complex(operation, x), place, False), place, 0, _half(size) + 1), size
+    dtype = default_float() if dtype_kind(dtype_of(x)) in "biu" else dtype_of(x)
+    single = dtype.name in ("float16", "bfloat16", "float32")
+    return apply("rfft", [cast(x, np.float32 if single else np.float64)], {"axis": place, "size": size}), size
 
 
 def _half(size: Any) -> Any:
     return floor_divide(size, 2) if isinstance(size, Tensor) else size // 2
 
 
-def _whole(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, int]:
-    """All n elements of a transform of real numbers from the first n // 2 + 1, and the axis."""
+def _from_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
+    """The n real numbers whose inverse transform has these first n // 2 + 1 elements, without a factor, and n."""
     x = _as_complex(operation, x)
     place = axis_of(operation, axis, rank_of(x))
     size = multiply(subtract(dim(x, place), 1), 2) if n is None else size_argument(operation, "n", n)
     size = size if isinstance(size, Tensor) else int(size)
-    half: Any = _half(size)
     if not isinstance(size, Tensor) and size < 1:
         raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
-    kept = _resized(x, place, half + 1)
+    kept = _resized(x, place, _half(size) + 1)
+    if not isinstance(size, Tensor) and not isinstance(dim(kept, place), Tensor):
+        return apply("irfft", [kept], {"axis": place, "size": size}), size
     # Elements 1 to (n - 1) // 2 come back, conjugated, from the end.
-    last = size - half
-    mirrored = conjugate(flip(sliced(kept, place, 1, last), place))
-    return concatenated([kept, mirrored], place), place
+    mirrored = conjugate(flip(sliced(kept, place, 1, size - _half(size)), place))
+    return real_part(_transformed(concatenated([kept, mirrored], place), place, True)), size
 
 
 @array_function()
@@ -153,8 +166,8 @@ def irfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     >>> cnp.fft.irfft([1.0, 0.0])
     array([0.5, 0.5])
     """
-    whole, place = _whole("irfft", x, n, axis)
-    return _scaled("irfft", real_part(_transformed(whole, place, True)), dim(whole, place), norm, True)
+    found, size = _from_half("irfft", x, n, axis)
+    return _scaled("irfft", found, size, norm, True)
 
 
 @array_function()
@@ -164,8 +177,8 @@ def hfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     >>> cnp.fft.hfft([1.0, 0.0])
     array([1., 1.])
     """
-    whole, place = _whole("hfft", x, n, axis)
-    return _scaled("hfft", real_part(_transformed(whole, place, False)), dim(whole, place), norm, False)
+    found, size = _from_half("hfft", conjugate(_as_complex("hfft", x)), n, axis)
+    return _scaled("hfft", found, size, norm, False)
 
 
 @array_function()
@@ -175,9 +188,8 @@ def ihfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     >>> cnp.fft.ihfft([1.0, 1.0]).shape
     (2,)
     """
-    whole = _one("ihfft", _real_operand("ihfft", x), n, axis, norm, True)
-    place = axis_of("ihfft", axis, rank_of(whole))
-    return sliced(whole, place, 0, _half(dim(whole, place)) + 1)
+    found, size = _first_half("ihfft", x, n, axis)
+    return _scaled("ihfft", conjugate(found), size, norm, True)
 
 
 def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:

@@ -21,6 +21,7 @@ from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.products import blocks, pack, pool, real
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
+from ctrlgrad.engines.threads import MOST_THREADS, default_threads
 from ctrlgrad.errors import UserInputError
 
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
@@ -144,9 +145,9 @@ class Products:
 
     def set_threads(self, threads: int) -> None:
         """Share products by so many threads; they are made when they are first needed."""
-        if not 1 <= threads <= pool.MOST_THREADS:
+        if not 1 <= threads <= MOST_THREADS:
             raise UserInputError(
-                "the number of threads is out of range", expected=f"1 to {pool.MOST_THREADS}", got=str(threads)
+                "the number of threads is out of range", expected=f"1 to {MOST_THREADS}", got=str(threads)
             )
         self._resize(threads)
 
@@ -210,15 +211,3 @@ def _products() -> Products:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=library._forget)
     return library
-
-
-def default_threads() -> int:
-    """`$CTRLGRAD_THREADS`, or as many as the process may use processors."""
-    if given := os.environ.get("CTRLGRAD_THREADS"):
-        if given.isdecimal() and 1 <= int(given) <= pool.MOST_THREADS:
-            return int(given)
-        raise UserInputError(
-            "CTRLGRAD_THREADS is not a number of threads", expected=f"1 to {pool.MOST_THREADS}", got=repr(given)
-        )
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(available, pool.MOST_THREADS)

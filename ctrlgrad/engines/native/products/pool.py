@@ -33,8 +33,8 @@ from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
 from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.engines.threads import MOST_THREADS
 
-MOST_THREADS = 256
 SPIN, CALLER_SPIN = 100_000, 30_000
 SYMBOLS = ("cg_parallel", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
 DECLARATIONS = (
