@@ -1,4 +1,4 @@
-"""Which stacks may have rows that nobody has written yet: only their pushes and writes have to mark what they fill."""
+"""Find stacks that may have unwritten rows: only their pushes and writes must mark the rows that they fill."""
 
 from __future__ import annotations
 
