@@ -24,7 +24,7 @@ def partly_written(plan: Plan) -> frozenset[int]:
 
 
 def _passed_on(plan: Plan) -> Iterator[tuple[int, int]]:
-    """From which handle to which rows may go."""
+    """Pairs of handles: rows may go from the first to the second."""
     yield from _moved(plan.body)
     for step in walk(plan.body):
         if isinstance(step, CopyStack):

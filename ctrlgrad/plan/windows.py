@@ -44,7 +44,7 @@ class Window:
 
 
 def times_read(plan: Plan) -> Counter[Array]:
-    """At how many places of a plan each array is needed."""
+    """Number of places of a plan that need each array."""
     found = _reads(walk(plan.body))
     found.update(result for result in plan.results if isinstance(result, Array))
     for step in walk(plan.body):

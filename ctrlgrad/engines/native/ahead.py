@@ -23,10 +23,10 @@ from typing import Any
 Make = Callable[[], Any]
 
 MOST_THREADS = 3
-"""How many threads compile besides those that ask: what a first call needs is a few dozen objects at most."""
+"""Number of compiling threads besides the callers: a first call needs a few dozen objects at most."""
 
 LATER = 0.2
-"""So many seconds later what was put off is begun: a short program's first call is over then."""
+"""Delay in seconds before work that was put off begins: a short program's first call is over then."""
 
 
 class _Job:

@@ -136,7 +136,7 @@ class Elements:
             self.w.line(f"store {memory_type_of(dtype, lanes)} {piece}, ptr {address}, align {dtype.itemsize}")
 
     def first(self, width: int, count: int | str) -> First:
-        """So many of a vector's first lanes."""
+        """Selection of a vector's first `count` lanes: the number if it is known, else a mask."""
         if isinstance(count, int):
             return count
         count = self.w.in_all_lanes(self.w.op(f"trunc i64 {count} to i32"), "i32", width)

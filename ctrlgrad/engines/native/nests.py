@@ -120,7 +120,7 @@ class KernelWriter:
         axes = self.axes()
         kernel = self.kernel
         count = len(kernel.operands)
-        # From which axis on each write stands still: there its value is gathered in registers.
+        # The axis from which on each write's address is constant: its value is accumulated in registers there.
         still = self.still
         for k, write in enumerate(kernel.writes):
             if self.is_reduction(write):

@@ -234,7 +234,7 @@ def open_cache() -> DiskCache | None:
 
 
 def unsafe(path: Path) -> UserInputError | None:
-    """Why code from this directory must not be run; None where it may. On Windows only that it is a directory."""
+    """Error if code from this directory must not be run, else None. Windows checks only that it is a directory."""
     found = path.stat()
     got = None
     if not stat.S_ISDIR(found.st_mode):

@@ -79,7 +79,7 @@ class PlanText:
 
     @once
     def needed(self) -> Counter[Array]:
-        """At how many places the plan needs each array."""
+        """Number of places of the plan that need each array."""
         return times_read(self.plan)
 
     def word(self, index: int) -> str:

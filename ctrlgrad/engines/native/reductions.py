@@ -195,6 +195,6 @@ def mask_of(first: int | str, width: int) -> str:
 
 
 def _lanes(starts: Sequence[int], first: int, count: int) -> str:
-    """So many lanes from each of several on."""
+    """Shuffle mask of `count` lanes from each start + `first` on."""
     lanes = [f"i32 {start + first + k}" for start in starts for k in range(count)]
     return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"

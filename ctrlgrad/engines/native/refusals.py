@@ -10,7 +10,7 @@ class SizesDoNotFit(Exception):
 
     def __init__(self, text: str, callbacks: int) -> None:
         super().__init__(text)
-        # So many calls of the user's callbacks have been made by then.
+        # Number of calls of the user's callbacks made so far.
         self.callbacks = callbacks
 
 

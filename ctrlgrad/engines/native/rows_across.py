@@ -132,7 +132,7 @@ def _by_columns(nest: Nest) -> Iterator[None]:
 def _reduced(
     nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], at: str, vectors: int
 ) -> list[list[str]]:
-    """So many vectors of rows, from one row on: what each has come to, for each write."""
+    """Reduce `vectors` vectors of rows from row `at` on. Return for each vector its result of each write."""
     width, (outer, inner), count = form.width, axes[-2:], len(nest.kernel.writes)
     for k in range(count):
         nest.sums[k] = nest.gathered(k, [(width, number) for number in range(vectors)])

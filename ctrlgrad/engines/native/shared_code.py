@@ -46,7 +46,7 @@ def _ask() -> SharedFunction:
 
 
 def _tell_failure() -> SharedFunction:
-    """Why a run ends."""
+    """Return the function that records the reason why a run ends."""
     w = Writer()
     told = ((frame.STATUS, "%status"), (frame.SITE, "%site"), (frame.FOUND, "%found"), (frame.BOUND, "%bound"))
     for index, value in told:

@@ -105,7 +105,7 @@ class _Group:
                 self.first = nest.elements.first(width, int(self.lead) if is_number(self.lead) else self.lead)
 
     def write(self, at: str, count: int) -> None:
-        """So many rows from one on."""
+        """Write the reductions of `count` rows from row `at` on."""
         nest, (outer, inner), width = self.nest, self.axes[-2:], self.form.width
         rows = [nest.moved(outer, self.offsets, at)]
         while len(rows) < count:

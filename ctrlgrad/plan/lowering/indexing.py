@@ -157,7 +157,7 @@ def _cuts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] 
 
 
 def _parts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] | None:
-    """The same where the slice's bounds are sizes themselves: where `x[:1]` and `x[1:]` lie in what joins them."""
+    """Start and length as `_cuts`, of a slice with traced bounds: the slices that take a concatenation apart again."""
 
     def bound(part: Any, default: Size) -> Size:
         if isinstance(part, Value):
