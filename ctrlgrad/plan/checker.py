@@ -124,7 +124,7 @@ class Replay(Steps):
             self.at.pop()
 
     def release(self, step: Step) -> None:
-        """What the driver may take back after a step is lost."""
+        """Forget the memory that the driver may take back after a step."""
         released = self.plan.releases.get(step)
         if released is None:
             return
@@ -136,7 +136,7 @@ class Replay(Steps):
                 self.stacks.pop(handle).epoch += 1
 
     def moves(self, block: Block) -> None:
-        """What is copied and exchanged when a block ends."""
+        """Replay the copies and exchanges at the end of a block."""
         for move in block.moves:
             how = "exchange memory for" if move.exchanges else "copy"
             with self.doing(f"{how} {move.array} from {move.source} to {move.target}"):

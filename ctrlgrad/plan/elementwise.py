@@ -54,7 +54,7 @@ def elementwise_expression(
 
 
 def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: np.dtype) -> bool:
-    """Whether an elementwise op has a form as an expression on these dtypes."""
+    """Return true if an elementwise op has a form as an expression on these dtypes."""
     builder = ExpressionBuilder()
 
     def element(position: int, dtype: np.dtype) -> Operand:
@@ -74,7 +74,7 @@ def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: 
 
 
 def failure(name: str, operands: Sequence[Operand]) -> Number | None:
-    """Whether an elementwise op is an error for these elements; None where it never is."""
+    """Condition under which an elementwise op fails for these elements; None where it never fails."""
     if name != "integer_power":
         return None
     exponent = operands[1]
@@ -83,7 +83,7 @@ def failure(name: str, operands: Sequence[Operand]) -> Number | None:
 
 
 def may_fail(name: str, operand_dtypes: Sequence[np.dtype]) -> bool:
-    """Whether there are elements of these dtypes for which an elementwise op is an error."""
+    """Return true if an elementwise op fails for some elements of these dtypes."""
     return name == "integer_power" and dtype_kind(operand_dtypes[-1]) == "i"
 
 
@@ -114,7 +114,7 @@ def _primitives(names: str) -> _Table:
 
 
 def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of floats of 16 bits through float32; of others as it is."""
+    """Compute float16 arguments in float32; leave other dtypes as they are."""
 
     def wide(*args: Number) -> Number:
         dtype = args[0].dtype

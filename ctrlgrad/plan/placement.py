@@ -1,13 +1,14 @@
 """Placement: which arrays share memory, where pushes land, and which copies are needed at the ends of blocks.
 
-One walk in the order of execution gives each array a place when it is defined: where it is wanted, if that is free (the
-slot of its push, the carry that it becomes, the result that it is), else over an operand that nobody needs any more,
-else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it
-is needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
+One walk in the order of execution gives each array a place when it is defined. The first of these that is possible is
+taken: the place where the array is wanted (the slot of its push, the carry that it becomes, the result that it is); the
+memory of a dead operand; a free buffer of its size; a new buffer. A buffer is free for an array if no array in it is
+live after the step, and if the step reads each of its elements only just before it writes the same element.
 
-What carries and branches give has a buffer that is reserved as long as the loop or branch runs: only the value that it
-is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that
-is still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
+Results of loops and branches have buffers that are reserved while the loop or branch runs: only the value that a buffer
+is for may lie there. At the end of a block, moves bring values that lie elsewhere to their buffers, in an order that
+overwrites no value that is still to be moved. Arrays in arguments, constants, slots and popped rows are never
+overwritten.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ def ordered(moves: Iterable[tuple[Array, Place, Place]], spare_for: Callable[[Ar
     return tuple(done)
 
 
-# Which memory nobody needs any more after a step, so that the driver may take it back where bytes are short.
+# Memory that is dead after a step, so that the driver may take it back where bytes are short.
 #
-# Only buffers that are sized when they are needed, and stacks, are worth telling: the others are one piece of memory
-# that a call has from beginning to end. A row that is read or made in place keeps the stack that it lies in.
+# Only buffers that are sized when they are needed, and stacks, are worth telling: all other buffers are one piece of
+# memory that a call has from beginning to end. A row that is read or made in place keeps the stack that it lies in.
 
 
 Memory = tuple[Literal["buffer", "stack"], int]
@@ -106,7 +107,7 @@ class _Releases:
         steps = list(walk(plan.body))
         self.pushes = [s.stack for s in steps if isinstance(s, Push)]
         self.pops = [s.stack for s in steps if isinstance(s, Pop | FromStack)]
-        # What lies in each memory. That all have a place is the checker's to say.
+        # Values in each memory. The checker, not this pass, verifies that every value has a place.
         self.memory: dict[Value, Memory] = {}
         self.values: dict[Memory, set[Value]] = {}
         values: list[Array | Stack] = [*plan.handles, *plan.places]
@@ -132,7 +133,7 @@ class _Releases:
                 )
 
     def memory_of(self, value: Array | Stack) -> Memory | None:
-        """What a value lies in, if that is worth telling."""
+        """Memory of a value, if its release is reported."""
         handles = self.plan.handles
         if isinstance(value, Stack):
             return "stack", handles[value]
@@ -204,7 +205,7 @@ class Slots:
                         del self.numbers[each], self.handles[each]
 
     def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
-        """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""
+        """Return true if no step touches a stack as long as an array is read: then its rows do not move."""
         after = self.live.after[block.steps[position]]
         if position + 1 == len(block.steps) or array not in after:
             return True
@@ -212,7 +213,7 @@ class Slots:
         return not self._is_touched(block, position + 1, len(block.steps) if last is None else last + 1, handle)
 
     def is_last(self, block: Block, position: int, step: FromStack) -> bool:
-        """Whether nobody needs the stack after this: then its rows may be brought together where they are read."""
+        """Return true if a stack is dead after this step: then its rows may be gathered where they are read."""
         if step.stack in self.live.after[step]:
             return False
         return self.is_still(block, position, step.result, self.plan.handles[step.stack])
@@ -253,14 +254,14 @@ class _Placement:
         self.live = Liveness(plan)
         self.places: dict[Array, Place] = {}
         self.buffers: list[Buffer] = []
-        # What lies in each buffer and may still be needed.
+        # Arrays in each buffer that may still be needed.
         self.holds: dict[int, set[Array]] = {}
         self.reserved: set[int] = set()
         # By the sizes that fit, in order: buffers that may be free. Another one waits for an array that lies in it, or
         # is reserved.
         self.idle: dict[Hashable, list[int]] = {}
         self.waiting: dict[object, list[int]] = {}
-        # What each branch around reads: another block of it may need what this one does not.
+        # Reads of each enclosing branch: another block of it may need values that this block does not.
         self.branches: list[Live] = []
         self.wanted: dict[Array, _Wanted] = {}
         self.slots = Slots(plan, self.live)
@@ -359,7 +360,7 @@ class _Placement:
         holds.difference_update(over)
 
     def is_free(self, buffer: int, array: Array, step: Step) -> bool:
-        """Whether the step may write the array to a buffer."""
+        """Return true if the step may write the array to a buffer."""
         after, read = self.live.after[step], self.live.reads[step]
         for other in self.holds[buffer]:
             if other in after:
@@ -433,8 +434,8 @@ class _Placement:
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
-        """Where a value is wanted, what it updates is wanted too, what the loop that gives it starts with, and what the
-        blocks of a branch update or pass on."""
+        """Pass wishes for a place from a value on to what it updates: the base of an update, the initial value of a
+        loop's result, the values that the blocks of a branch update or pass on."""
         for step in reversed(block.steps):
             pairs: list[tuple[object, object]] = list(updates(step))
             if isinstance(step, Branch):
@@ -492,8 +493,8 @@ class _Placement:
     def carry_buffer(
         self, step: Loop, carry: Carry, others: Container[int], inner: Live, starts: Counter[Value]
     ) -> int:
-        """Where a carry lies: over what it starts with, if only the loop needs that; where the result is wanted; else
-        where there is room."""
+        """Buffer of a carry: that of its initial value, if only the loop needs that; else the one where the result is
+        wanted; else a free one."""
         init, inside, _, result = _four(carry)
         after = self.live.after[step]
         place = self.places[init]
@@ -521,12 +522,12 @@ class _Placement:
         return self.first_idle(array, step, others, lambda buffer: is_unused(self.holds[buffer]))
 
     def _is_mine(self, buffer: int, result: Array) -> bool:
-        """Whether a reserved buffer is reserved for this value."""
+        """Return true if a buffer is not reserved, or reserved for this value."""
         wanted = self.wanted.get(result)
         return buffer not in self.reserved or (wanted is not None and wanted.buffer == buffer)
 
     def captured(self, step: Loop) -> Live:
-        """What the blocks of a loop read from outside."""
+        """Values from outside that the blocks of a loop read."""
         found: set[Array | Stack] = set()
         for block in (step.condition, step.body):
             for inner in block.steps:
@@ -578,8 +579,8 @@ class _Placement:
         origins: Sequence[Mapping[Value, Value | None]],
         given: Mapping[Value, int],
     ) -> int:
-        """Where a result of a branch lies: over an array that a branch updates or passes on, where it is wanted, or
-        where there is room."""
+        """Buffer of a branch's result: that of an array that a branch updates or passes on, else the one where the
+        result is wanted, else a free one."""
         after, read = self.live.after[step], self.live.reads[step]
         mine = [outputs[position] for outputs in step.outputs]
         for found, output in zip(origins, mine, strict=True):
@@ -593,7 +594,7 @@ class _Placement:
             # Given at other positions as well.
             if any(other in after or given[other] > mine.count(other) for other in holds):
                 continue
-            # Others that lie there must not be needed in the branches at all.
+            # All other arrays that lie there must not be needed in the branches at all.
             if all(other is root or other not in read for other in holds):
                 return buffer
         return self.unused_buffer(step, result, result, others)

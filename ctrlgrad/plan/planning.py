@@ -68,7 +68,7 @@ def _contracted(kernel: Kernel, number: int) -> Kernel:
 
 
 def _uses(kernel: Kernel) -> Counter[int]:
-    """How often each instruction is needed: by others, and by what the kernel does with outputs."""
+    """Number of uses of each instruction, by other instructions and by the kernel's writes and checks."""
     expression = kernel.expression
     found = Counter(a for instruction in expression.instructions for a in instruction.args)
     outputs = [o for write in kernel.writes for o in (*write.outputs, *write.indices)]

@@ -92,7 +92,7 @@ class _Formulas:
         infix = (_INFIX | _LOGIC) if dtype_kind(instruction.dtype) == "b" else _INFIX
         if op in infix and not (op == "divide" and dtype_kind(instruction.dtype) in "iu"):
             sign, binds = infix[op]
-            # What is not associative, as all floats are not, keeps its parentheses on the right.
+            # A right operand that binds as tightly keeps its parentheses: float operators are not associative.
             return _Text(f"{args[0].within(binds)} {sign} {args[1].within(binds + 1)}", binds)
         if op == "negative":
             return _Text(f"-{args[0].within(8)}", 8)
@@ -112,7 +112,7 @@ class _Printer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
-        # What each buffer holds, in the order of the text, and what it holds now.
+        # Arrays that each buffer holds, in the order of the text, and the current one.
         self.holds: dict[int, list[str]] = {buffer.number: [] for buffer in plan.buffers}
         self.now: dict[int, str] = {}
         self.chunked = {c.loop: c for c in loops_in_chunks(plan) if c.pushes} if plan.handles else {}
@@ -143,7 +143,7 @@ class _Printer:
         return ", ".join(map(self.declared, item)) if isinstance(item, tuple) else self.declared(item)
 
     def named(self, item: object) -> str:
-        """What is read: a complex number is two registers."""
+        """Text of an operand; a complex number is two registers."""
         if isinstance(item, tuple):
             return f"({', '.join(map(str, item))})" if len(item) == 2 else ", ".join(map(str, item))
         return self.view(item) if isinstance(item, View) else str(item)

@@ -135,9 +135,9 @@ class TurnsText(OutsideText):
         return left
 
     def end_of_chunk(self, step: Loop, left: str) -> None:
-        """Where a chunk has no iterations left, show what the loop carries and ask for another one.
+        """End a chunk whose iterations are used up: report the loop's carries and request the next chunk.
 
-        Or go on in the same blocks, as often as that is allowed.
+        While passing is allowed, the loop continues in the same blocks instead.
         """
         w, index = self.w, self.layout.chunks[step.number]
         after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")

@@ -117,7 +117,7 @@ class Part:
 
 
 class Data(Replay):
-    """What a run knows of its values."""
+    """Values that a run has computed."""
 
     def __init__(self, plan: Plan, arguments: Sequence[Any]) -> None:
         super().__init__(plan)
@@ -228,7 +228,7 @@ class Data(Replay):
         self.elements(target, array)[...] = elements
 
     def addresses(self, view: View, part: Part | None = None) -> np.ndarray:
-        """Where the elements of a view lie in its array: of all, or of a part of them."""
+        """Addresses of a view's elements in its array: of all, or of a part of them."""
         shape = self.shape(view.shape)
         total = np.asarray(sum(self.size(term) for term in view.offset), np.int64)
         for axis, stride in enumerate(view.strides):
@@ -250,5 +250,5 @@ class Data(Replay):
 
 
 def poisoned(nbytes: int, dtype: np.dtype) -> np.ndarray:
-    """Memory that nobody has written."""
+    """Unwritten memory, filled with NaNs, or with a pattern where the dtype has none."""
     return np.full(nbytes, 0xFF if dtype_kind(dtype) in "fc" else 0x5A, np.uint8)

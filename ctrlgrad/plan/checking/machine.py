@@ -1,7 +1,7 @@
 """Checked execution: a machine that computes a placed plan in its places, one step after the other, with NumPy.
 
 Every read is checked as `replay` does, by name and iteration; every index against the array that it goes into; memory
-that nobody has written holds NaN. Ops outside of plans are computed by a function that is given.
+that has not been written holds NaN. Ops outside of plans are computed by a function that is given.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sharing import shared_axes
 
-# What the step `Factorise` means, by NumPy.
+# Reference implementation of the step `Factorise` in NumPy.
 
 
 def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -243,7 +243,7 @@ class _KernelRun:
         return (found.real, found.imag)[which] if dtype_kind(found.dtype) == "c" else found
 
     def has_columns(self, view: View) -> bool:
-        """Whether a run has laid out the columns that a view shows."""
+        """Return true if a run has laid out the columns that a view shows."""
         rows, terms = (self.data.size(n) for n in matrix_of(view))
         return is_laid_out(terms, rows, view.array.count.factor)
 
@@ -303,7 +303,8 @@ class _KernelRun:
 def _first_extremes(
     how: str, at: np.ndarray, values: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where positions go, and which: for each place that of the first extreme, a NaN being beyond all numbers."""
+    """Targets and positions of the extremes: for each target that of the first extreme, a NaN being beyond all
+    numbers."""
     found: dict[int, tuple[np.generic, np.generic]] = {}
     for where, value, position in zip(at.tolist(), values, positions, strict=True):
         if where in found:
@@ -558,7 +559,7 @@ class _Machine(Data):
             elements[k] = blank if row is None else row
 
     def length(self, stack: Stack) -> int:
-        """How many rows, or elements, a stack has."""
+        """Number of rows, or elements, of a stack."""
         running = self.stack(stack)
         if stack.holds != "elements":
             return len(running)

@@ -1,4 +1,4 @@
-"""What each step without blocks reads and writes, and when."""
+"""Reads and writes of each step without blocks, in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
 
-# What a replay knows: which value each name stands for, what memory holds, and how it is read and written.
+# State of a replay: the value that each name stands for, the contents of memory, and how it is read and written.
 
 
 # Rows of a stack by their contents, the last first.
@@ -59,13 +59,13 @@ class State:
         self.stacks: dict[int, RunningStack] = {}
         self.iterations: list[tuple[int, int]] = []
         self.in_chunks = {found.loop for found in loops_in_chunks(plan)}
-        # What is being done, outermost first.
+        # Steps in progress, outermost first.
         self.at: list[Step | str] = []
         self._scopes: list[list[str]] = [[]]
         pushes = [step for step in walk(plan.body) if isinstance(step, Push)]
         self.pushes = dict(enumerate(pushes))
         self.push_numbers = {step: number for number, step in enumerate(pushes)}
-        # What arrays are updates of.
+        # The base of each updated array.
         kernels = [step for step in walk(plan.body) if isinstance(step, Kernel)]
         self.bases = {write.view.array: write.base for kernel in kernels for write in kernel.writes}
         self.bases.update({step.result: step.base for step in walk(plan.body) if isinstance(step, Product)})
@@ -73,10 +73,10 @@ class State:
         # The stacks that an outside call reads, by position.
         self.operands: dict[int, RunningStack] = {}
 
-    # What subclasses decide and compute.
+    # Decisions and computations that subclasses supply.
 
     def goes_on(self, step: Loop, iteration: int) -> bool:
-        """Whether an iteration runs, after its condition."""
+        """Return true if an iteration runs, after its condition."""
         raise NotImplementedError
 
     def chosen(self, step: Branch) -> int:
@@ -84,29 +84,30 @@ class State:
         raise NotImplementedError
 
     def capacity(self) -> int:
-        """How many rows the next block of a stack takes."""
+        """Capacity of a stack's next block, in rows."""
         raise NotImplementedError
 
     def chunk_ends(self) -> bool:
-        """Whether a chunk of a loop ends before this iteration."""
+        """Return true if a chunk of a loop ends before this iteration."""
         raise NotImplementedError
 
     def chunk_ended(self, step: Loop, iteration: int) -> None:
         """A chunk of a loop has ended before an iteration, or the loop after the last one."""
 
     def row_index(self, step: ReadRow | WriteRow, length: int) -> int | None:
-        """Which row is meant, from the start; None where nobody knows of any."""
+        """Index of the row that is read or written, from the start; None where the stack has no rows."""
         raise NotImplementedError
 
     def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
-        """How many rows a new stack has."""
+        """Number of rows of a new stack."""
         raise NotImplementedError
 
     def allocated(self, cell: Cell, array: Array) -> None:
         """An array is about to be written to a cell."""
 
     def computed(self, step: Step, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
-        """A step computes: it finds what it reads in cells, in the order of its fields, and leaves arrays in others."""
+        """A step computes: it reads the cells `reads`, in the order of its fields, and leaves arrays in the cells
+        `writes`."""
 
     def copied(self, array: Array, source: Cell, target: Cell) -> None:
         """An array is copied as it is."""
@@ -146,7 +147,7 @@ class State:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is defined within is not seen after."""
+        """Scope of definitions: names defined inside are forgotten at its end."""
         self._scopes.append([])
         yield
         for name in self._scopes.pop():
@@ -194,7 +195,7 @@ class State:
         return self.cells[place]
 
     def read(self, array: Array) -> Cell:
-        """Where an array lies; it must."""
+        """Cell of an array; the array must be in it."""
         return self.read_at(self.place_of(array), array)
 
     def read_at(self, place: Place, array: Array) -> Cell:
@@ -207,7 +208,7 @@ class State:
         return cell
 
     def written(self, array: Array) -> Cell:
-        """Where an array is about to be written."""
+        """Cell that an array is about to be written to."""
         return self.room_at(self.place_of(array), array)
 
     def room_at(self, place: Place, array: Array) -> Cell:
@@ -239,7 +240,7 @@ class State:
             cell.room, cell.content = room, None
 
     def room_of(self, array: Array) -> object:
-        """How many elements an array has, in this iteration."""
+        """Number of elements of an array in this iteration, as a comparable value."""
         self.sees(array.count.names)
         return (array.count.factor, tuple(self.tokens[name] for name in array.count.names))
 
@@ -279,7 +280,7 @@ class State:
         return self.stacks[handle]
 
     def stack(self, stack: Stack) -> RunningStack:
-        """What a version of a stack is now; it must be that version, and all of its rows what they were."""
+        """Stack in the handle of a version; it must hold that version, with all rows unchanged."""
         wanted, handle = self.wanted(stack), self.handle_of(stack)
         found = self.stack_at(handle)
         if found.version is not wanted:
@@ -331,7 +332,7 @@ def _headline(step: Step) -> str:
     return f"{type(step).__name__.lower()}" + (f" of {results}" if results else "")
 
 
-# Whether a kernel may write where it reads: each element only at the point that reads it for the last time.
+# Test that a kernel may write where it reads: each element only at the point that reads it for the last time.
 #
 # Points run in any order, several at once; each reads all that it needs before it writes. So an element that a point
 # writes must be read by no other point. Where all sizes are known, the elements are compared. Where one is not, both
@@ -344,7 +345,7 @@ MOST_POINTS = 1 << 12
 
 
 def reads_only_what_it_writes(operand: Operand, write: Write) -> bool:
-    """Whether a kernel may write over what it reads as `operand`: no point reads what another one writes."""
+    """Return true if a kernel may write over what it reads as `operand`: no point reads what another one writes."""
     if operand.gathered or write.indices:
         return False
     if write.how != "store" and write.base is None:
@@ -370,7 +371,7 @@ def _equal_strides(a: View, b: View) -> bool:
 
 
 def _meets_no_element_twice(view: View) -> bool:
-    """Whether each axis of a view goes along another axis of its array, as those of a slice do, in any order.
+    """Return true if each axis of a view goes along another axis of its array, as those of a slice do, in any order.
 
     That a slice lies within its array is the lowering's duty: how long it is may be a number that only a run knows.
     """
@@ -393,7 +394,7 @@ def _is_multiple(stride: Size, of: Size) -> bool:
 
 
 def _is_longer(part: Size, whole: Size) -> bool:
-    """Whether a size is known to be larger than another one."""
+    """Return true if a size is known to be larger than another one."""
     return part.names == whole.names and part.factor > whole.factor
 
 
@@ -406,10 +407,10 @@ def _key(view: View) -> _View:
 
 @functools.lru_cache(maxsize=4096)
 def _is_safe(read: _View, written: _View) -> bool:
-    """Whether no point reads what another one writes, of views whose sizes are known."""
+    """Return true if no point reads what another one writes, of views whose sizes are known."""
     shape = tuple(size.factor for size in read[1])
     a, b = (_addresses(view[0], view[2], shape) for view in (read, written))
-    # Who reads each address, where it is one point; and nobody else may write it.
+    # A read address that several points write is unsafe; one that a single point writes must be read by that point.
     order = np.argsort(b, kind="stable")
     ordered = b[order]
     if (ordered[1:] == ordered[:-1]).any() and np.isin(a, ordered[1:][ordered[1:] == ordered[:-1]]).any():
@@ -636,7 +637,7 @@ class Steps(State):
         target.content = token
 
     def underflow(self, step: model.Pop) -> Cell:
-        """A row is popped where there is none: where nobody counts iterations, any row."""
+        """Cell of a row popped from an empty stack. A replay that does not count iterations allows it: any row."""
         return Cell()
 
     def indexed(self, step: model.ReadRow | model.WriteRow) -> tuple[RunningStack, list[Any], int | None]:

@@ -1,4 +1,4 @@
-"""Which elementary functions there are, as expressions, and how close to the exact result each comes.
+"""Table of elementary functions as expressions, each with its largest error.
 
 Special values are NumPy's: NaN in gives NaN (but `power` gives 1 for x**0 and 1**y, and `hypot` infinity for an
 infinite side), zeros keep their sign, overflow is infinity, and subnormal numbers are not flushed. Errors are in units
@@ -127,7 +127,7 @@ class Angle:
     """An angle r up to pi / 4, the same but for the last term of its reduction, and the square of that.
 
     Where r is large enough for its square to matter, its last term is too small to. Only the linear term of a sine
-    needs it, and the others need not wait for it.
+    needs it, and the remaining terms need not wait for it.
     """
 
     r: Number
@@ -563,7 +563,7 @@ def divisions(f: Format) -> Functions:
 
 
 def is_beyond_fmod(f: Format) -> Callable[[Number, Number], Number]:
-    """Whether a quotient is so large that its whole part, truncated, may be off by more than one."""
+    """Test that a quotient is so large that its whole part, truncated, may be off by more than one."""
     limit = 2.0 ** (f.mantissa_bits - 1)
 
     def beyond(x: Number, y: Number) -> Number:
@@ -725,7 +725,7 @@ def _functions(f: Format) -> Functions:
 
 
 def _beyond(f: Format) -> Callable[[Number], Number]:
-    """Whether an angle is too large."""
+    """Test that an angle is too large for the reduction."""
     return lambda x: absolute(x) > f.trigonometric_limit
 
 

@@ -21,7 +21,7 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
 # Matrix products.
 #
-# Those of complex matrices are four products of real ones: the routines for real numbers pack, go by tiles and use
+# Products of complex matrices are four products of real ones: the routines for real numbers pack, go by tiles and use
 # all cores, and taking the parts apart and putting them together is little beside that.
 
 
@@ -116,7 +116,8 @@ LARGEST = 64
 
 
 def _may_be_small(state: State, node: Node) -> bool:
-    """Whether the matrices of a node may be factorised by code in the loop; else the reference kernel is called."""
+    """Return true if the matrices of a node may be factorised inline in the loop; else emit a call of the reference
+    kernel."""
     rows, columns = state.shape(node.operands[0])[-2:]
     sizes = [size.factor for size in (rows, columns) if size.is_known]
     found = dtype_kind(node.operands[0].tensor.dtype) == "f" and all(size <= LARGEST for size in sizes)

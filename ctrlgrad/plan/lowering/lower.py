@@ -20,7 +20,7 @@ from ctrlgrad.records import record
 
 # Loops and branches.
 #
-# What a loop carries has one shape for the whole loop where each iteration leaves it as it is. A dimension that
+# A carried array has one shape for the whole loop where each iteration leaves it as it is. A dimension that
 # changes is carried itself, as a number beside its array: which dimensions do is found by lowering the body with the
 # sizes that the carry starts with, and once more for those that came out different.
 
@@ -250,8 +250,8 @@ def branch(state: State, node: Node, visit: Visit) -> None:
 
 
 def _common(state: State, stacks: Sequence[Stack | RaggedStack]) -> Stack | RaggedStack:
-    """That of several stacks, one of which a value is, by which all of them are known: rows of one shape stay so only
-    where all others have it too."""
+    """Of several stacks, one of which a branch or loop yields, return the one whose facts hold for all. Rows of one
+    shape stay so only if all the stacks agree."""
     facts = [state.facts_of(s) for s in stacks]
     plain = [s for s in stacks if isinstance(s, Stack)]
     if len(plain) < len(stacks):

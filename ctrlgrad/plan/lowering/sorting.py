@@ -49,7 +49,7 @@ def top_k(state: State, node: Node, visit: Visit) -> None:
 
 
 def _has_keys(node: Node) -> bool:
-    """Whether there is an integer below those that stand for the elements."""
+    """Return true if the keys' dtype has an integer below the keys of all elements."""
     dtype = node.operands[0].tensor.dtype
     return dtype_kind(dtype) in "fb" or dtype.itemsize < 8
 
@@ -376,7 +376,7 @@ def _searchsorted(node: Node) -> Graph:
 
 
 def _nonzero(node: Node) -> Graph:
-    """How many there are, and then their positions one after the other."""
+    """Number of elements that are not zero, then their positions, one array per axis."""
     builder, (x,) = begin(node)
     is_hit = x if dtype_kind(x.dtype) == "b" else emit("not_equal", x, constant(builder, np.zeros((), x.dtype)))
     total = x.dim(0)
@@ -392,7 +392,7 @@ def _nonzero(node: Node) -> Graph:
         return emit("less", k, count)
 
     def body(ones: Term, count: Term, i: Term, k: Term, found: Term) -> list[Term]:
-        # What is no hit is written over by the next one that is.
+        # A position that is no hit is overwritten by the next one.
         written = emit("setitem", found, i, k, key=(DYNAMIC,))
         return [i + 1, k + emit("getitem", ones, i, key=(DYNAMIC,)), written]
 

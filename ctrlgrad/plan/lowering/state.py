@@ -1,4 +1,4 @@
-"""What lowering knows while it goes through a graph: what stands for each value, sizes, scopes, and the steps so far.
+"""State of the lowering of a graph: the item that stands for each value, sizes, scopes, and the steps so far.
 
 A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is
 a `Stack`. Nothing is computed for a view.
@@ -70,11 +70,11 @@ class Cut:
         return None
 
     def joins(self, other: Cut) -> bool:
-        """Whether both are the two parts of one size."""
+        """Return true if both are the two parts of one size."""
         return (self.size, self.at) == (other.size, other.at) and self.part != other.part
 
 
-# What stands for an array while a graph is lowered: a view, or one number for all of its elements.
+# Items that stand for an array while a graph is lowered: a view, or one number for all of its elements.
 
 
 PARTS: dict[np.dtype, np.dtype] = {
@@ -146,7 +146,7 @@ INDEX = np.dtype(np.int64)
 
 @record(frozen=False)
 class Scope:
-    """A block that is being filled, the registers defined in it, and sizes that were checked to fit others."""
+    """A block that is being filled, the registers defined in it, and pairs of sizes that were checked to broadcast."""
 
     steps: list[Step] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -157,9 +157,9 @@ class State:
     """The lowering of one graph."""
 
     def __init__(self, origins: Origins, dropped: frozenset[Assumption] = frozenset()) -> None:
-        # What is known of stacks from the start; and what was found out besides: then there will be another lowering.
+        # Facts about stacks known from the start, and facts found now, which make another lowering necessary.
         self.origins, self.learned = origins, Origins()
-        # What a run has shown not to be so.
+        # Assumptions that a run has refuted.
         self.dropped = dropped
         self.items: dict[Value, Item] = {}
         self.scopes: list[Scope] = [Scope()]
@@ -175,7 +175,8 @@ class State:
         # Sizes of the whole plan that slices cut, and which cut a size is (see `cuts`).
         self.cuts: dict[Cut, Size] = {}
         self.cut_of: dict[Size, Cut] = {}
-        # Sizes that others are broadcast to, each with those; and what is 0 where a size is 1 (see `broadcasting`).
+        # `joins`: sizes that are broadcast results, each with the sizes broadcast to it. `moves`: 0 where a size is 1,
+        # else 1 (see `broadcasting`).
         self.joins: dict[Size, frozenset[Size]] = {}
         self.moves: dict[Size, Size] = {}
 
@@ -230,11 +231,11 @@ class State:
             self.learned |= Origins(listed=frozenset({origin}))
 
     def needs_list(self, item: Stack | RaggedStack) -> None:
-        """What is done with a stack is done with a list."""
+        """Require that a stack is kept as a list by reference kernels."""
         self.learned |= Origins(listed=frozenset({self.facts_of(item).origin}))
 
     def known_facts(self) -> dict[Stack, tuple[StackFacts, StackFacts]]:
-        """What is known of stacks now, to be restored."""
+        """Copy of the facts about stacks, to be restored."""
         return {stack: (facts, replace(facts)) for stack, facts in self.facts.items()}
 
     def restore(self, known: Mapping[Stack, tuple[StackFacts, StackFacts]]) -> None:
@@ -336,7 +337,7 @@ class State:
         with self.at_the_top():
             yield
 
-    # What has to hold.
+    # Guards.
 
     def assumes(self, assumption: Assumption) -> bool:
         return assumption not in self.dropped

@@ -38,7 +38,7 @@ class Products:
         return self.symbols[name]
 
     def packed_elements(self, dtype: Any, k: int, n: int) -> int:
-        """How many elements a packed right operand of `k` rows and `n` columns takes."""
+        """Number of elements of a packed right operand of `k` rows and `n` columns."""
         kind = self.reals[np.dtype(dtype).char]
         return k * -(-n // kind.columns) * kind.columns + pack.SLACK // kind.bytes
 
@@ -51,11 +51,11 @@ class Products:
         return packed
 
     def scratch_bytes(self, dtype: Any, m: int, n: int, k: int) -> int:
-        """What a product of two matrices (m by k and k by n) wants as scratch."""
+        """Scratch bytes of a product of two matrices (m by k and k by n)."""
         return self._bytes("gemm", dtype, m, n, k) if np.dtype(dtype).char in self.reals else 0
 
     def matmul(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
-        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with the others."""
+        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with `a` and `b`."""
         (m, k), n = a.shape, b.shape[1]
         if a.dtype.char in self.reals:
             self._need(a.dtype, m, n, False, _strides(b)[1] == 1)
@@ -139,7 +139,7 @@ class Products:
 
     @property
     def threads(self) -> int:
-        """How many threads share a product, the calling one counted."""
+        """Number of threads that share a product, the calling one counted."""
         found: int = _prototype("", ctypes.c_int64)(self.symbols["cg_pool_threads"])()
         return found
 

@@ -138,7 +138,8 @@ def _exchange(f: Function, kind: Field, here: str, there: str, k: str, best: str
 
 
 def _sizes(f: Function, kind: Field) -> tuple[str, str, str, str]:
-    """How long a row of the matrix is, and of the right sides; how many elements both take, of whole vectors."""
+    """Padded row lengths of the matrix and of the right sides, then the number of elements of each, in whole
+    vectors."""
     lanes = kind.real.lanes
     width = f.rounded_up("%n", lanes)
     of_right = f.select(f.test("eq", "%r", 1), "i64", 1, f.rounded_up("%r", lanes))

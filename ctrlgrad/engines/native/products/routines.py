@@ -1,7 +1,8 @@
 """The routines of this folder by name: objects of their own for each type, compiled once per machine when first needed.
 
-A program of float32 waits for the products of float32 only, one whose products have one row or one column for no
-others, each product for the kernels of its sizes, and a program without systems of equations for no solves.
+A program compiles only the routines that it needs: products of float32 only, if it has no other type; matrix-vector
+routines only, if each product has one row or one column; the kernels for its products' sizes; solves only for systems
+of equations.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Part:
 
 
 def parts(machine: Target) -> list[Part]:
-    """What others call comes before them."""
+    """Parts of the library, callees before their callers."""
     kinds = real.reals(machine)
     simple = tuple(f"cg_gemm_{kind}" for kind in lu.INTEGERS)
     vectors = [Part("vectors", tuple(name.format(kind.name) for name in _VECTORS), (kind,)) for kind in kinds]
