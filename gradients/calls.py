@@ -44,12 +44,12 @@ from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.ops.term import Term, emit, zeros
 from ctrlgrad.records import record
 
-# What a checkpoint with a policy computes again, and what it saves.
+# Checkpoints with a policy: the values to save, and the nodes to recompute.
 #
-# From the residuals of the function's derivative back through what makes them, as far as a value that the policy
-# saves, or an input. What lies before is computed again from these; what is not on the way is not, effects included.
-# A policy sees the values of the function itself, not those inside its loops and branches: of these the results are
-# values.
+# The search goes from the residuals of the function's derivative back through their producers, as far as a value that
+# the policy saves, or an input. The nodes on the way are recomputed from these values; other nodes are not, effects
+# included. A policy sees the values of the function itself, not those inside its loops and branches, whose results are
+# values of the function.
 
 
 _ARRANGING = frozenset({Trait.VIEW, Trait.MOVES})
@@ -65,7 +65,7 @@ class Recomputation:
 
     @staticmethod
     def of(halves: Pullback, function: Graph, policy: Sequence[Saving]) -> Recomputation:
-        """That of `function`, whose derivative is `halves`."""
+        """Recomputation for `function`, whose derivative is `halves`."""
         forward = halves.forward
         residuals = forward.outputs[len(forward.outputs) - halves.residuals :]
         producers = {v: node for node in forward.nodes for v in node.results}
@@ -103,9 +103,9 @@ class Recomputation:
 
 
 def _saveable(function: Graph, policy: Sequence[Saving]) -> set[Value]:
-    """The values of a function that a policy saves; constants, and others made of nothing, never.
+    """The values of a function that a policy saves; never results of ops without operands, such as constants.
 
-    A name is that of the value it was given to: where the derivative uses either, the same is saved once.
+    A name belongs to the value that it was given to: if the derivative uses the named copy too, it is saved once.
     """
     names: dict[Value, set[str]] = {}
     for node in function.nodes:

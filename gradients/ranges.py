@@ -203,7 +203,7 @@ def _sum(of: Limits, x: Range, *sizes: Range) -> Range:
 
 
 def _updated(of: Limits, x: Range, value: Range, *others: Range) -> Range:
-    """Elements to which others have been added, any number of times."""
+    """Range of elements to which values have been added, any number of times."""
     added = _sum(of, join(value, (0.0, 0.0)))
     return join(x, _plus(of, x, added))
 

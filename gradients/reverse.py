@@ -50,7 +50,8 @@ class _Side:
         backward.source = adjoint.scope.backward.source
         outer = dict(zip(region.inputs, branch.operands, strict=True))
         self.region = region
-        # What the branch yields is outside too; where it is to be had there anyway, it is not pushed in here.
+        # A value that the branch yields is a result outside, too: if the outer scope keeps that, it is not pushed in
+        # here.
         yielded = [pair for pair in zip(region.outputs, branch.results, strict=True) if _is_one_array(*pair)]
         kept = {v: result for v, result in yielded if adjoint.scope.keeps(result)}
         self.scope = RegionScope(region, backward, outer=adjoint.scope, captures={**kept, **outer})
@@ -65,7 +66,7 @@ class _Side:
         self.inner.run()
 
     def reaches(self, j: int) -> bool:
-        """Whether this branch adds to the cotangent of operand j."""
+        """True if this branch adds to the cotangent of operand j."""
         cotangent = self.inner.cotangents.get(self.region.inputs[j])
         return cotangent is not None and cotangent.value is not self.shares.get(j)
 
@@ -329,7 +330,7 @@ def reverse(
 
     Args:
         wrt: positions of the inputs whose cotangents are wanted; all of differentiable type.
-        seeded: positions of the outputs whose cotangents will be given; the others count as zero.
+        seeded: positions of the outputs whose cotangents will be given; the rest count as zero.
         batch: batches the derivative of one row, for calls of kind "rows".
         linear: the graph is linear in those inputs, a tangent map that is transposed. A function with a forward rule
             that is met on the way is linear too, and its own transpose: the rule, which may call it, is not asked.

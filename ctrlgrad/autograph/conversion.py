@@ -1,9 +1,9 @@
-"""What is converted, and when: a function given by the user at once, what it calls as it is called.
+"""Conversion of Python functions: a function given by the user at once, the functions it calls when they are called.
 
-The user's own functions, lambdas, methods and callable objects are converted, and so are those of them that are
-passed on to ctrlgrad (`ctrlgrad.grad(f)`, `ctrlgrad.scan(f, ...)`) or to `map` and `filter`. The library, NumPy, the
-standard library and installed packages are called as they are; so is a function that cannot be converted (a
-generator, for example), and errors from inside it say so. A `ctrlgrad.function` decides for itself.
+The user's own functions, lambdas, methods and callable objects are converted. So are user functions that are passed on
+to ctrlgrad (`ctrlgrad.grad(f)`, `ctrlgrad.scan(f, ...)`) or to `map` and `filter`. The library, NumPy, the standard
+library and installed packages are called as they are; so is a function that cannot be converted (a generator, for
+example), and errors from inside it say so. A `ctrlgrad.function` decides for itself.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ _FRAME_READERS = frozenset({"globals", "locals", "vars", "dir", "eval", "exec", 
 
 
 class _ConditionalExpressions(conditional_expressions.ConditionalExpressionTransformer):  # type: ignore[misc]
-    """malt's, for conditional expressions inside of others too."""
+    """malt's transformer, extended to nested conditional expressions."""
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         return super().visit_IfExp(self.generic_visit(node))
@@ -384,7 +384,7 @@ def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 
 
 def is_users(fn: FunctionType) -> bool:
-    """Whether a function is the user's own: not the library's, the standard library's or a package's."""
+    """Return true if a function is the user's own: not the library's, the standard library's or a package's."""
     file = fn.__code__.co_filename
     return source.is_users(file) and file != "<string>"
 
@@ -449,7 +449,7 @@ def with_function_scope(body: Callable[[FunctionScope], Any], scope_name: str, o
     return body(FunctionScope("lambda", scope_name, options))
 
 
-# What generated code finds under the name `ag__`.
+# Names that generated code finds under `ag__`.
 RUNTIME = SimpleNamespace(
     STD=None,
     FunctionScope=FunctionScope,

@@ -33,10 +33,10 @@ from ctrlgrad.source import here
 
 
 class Items:
-    """What a traced loop runs over."""
+    """Sequence that a traced loop runs over."""
 
     def length(self) -> Any:
-        """How many: an int, or a traced integer scalar."""
+        """Number of items: an int, or a traced integer scalar."""
         raise NotImplementedError
 
     def at(self, k: Any) -> Any:

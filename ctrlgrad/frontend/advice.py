@@ -1,4 +1,4 @@
-"""What to write in place of what a traced tensor refuses: methods that would change it, and other libraries' names."""
+"""Advice for errors: replacements for what a traced tensor refuses (in-place methods, names of other libraries)."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def instead_of_bool(argument: str = "") -> str:
 
 
 def instead_of(name: str) -> str:
-    """What to write in place of a method or attribute that a tensor does not have."""
+    """Return the replacement for a method or attribute that a tensor does not have."""
     if name in _IN_PLACE_OF:
         return _IN_PLACE_OF[name]
     return f"ctrlgrad.numpy.{name}(x)" if name in FUNCTIONS else "see ctrlgrad.numpy for the functions that there are"
@@ -203,7 +203,7 @@ or pass xs to the function as an argument""",
 
 
 def what_the_user_does(otherwise: str, hint: str) -> tuple[str, str]:
-    """What asks a tensor for its value, as the user sees it, and what to write instead."""
+    """Return the operation that asks a tensor for its value, as the user sees it, and its replacement."""
     operation, called = user_operation(), library_function()
     if operation in _ASSIGNS:
         return _ASSIGN

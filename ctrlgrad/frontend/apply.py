@@ -1,7 +1,7 @@
-"""How an op is applied: to traced tensors it records a node, to concrete arrays it computes at once.
+"""Application of an op: it records a node for traced tensors, and computes at once for concrete arrays.
 
-So the same array functions serve inside and outside of a trace. Beside it stands what it takes to make an operand:
-its type, its value in a graph, NumPy's promotion, and the shape of a result whose sizes are partly unknown.
+So the same array functions work inside and outside of a trace. This module also makes operands: their types, their
+values in a graph, NumPy's promotion, and the shapes of results whose sizes are partly unknown.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EagerStack:
 
 
 def is_weak(x: Any) -> bool:
-    """Whether x is a Python number, or a tensor that stands for one."""
+    """Return true if x is a Python number, or a tensor that stands for one."""
     # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
     return x.weak if isinstance(x, Tensor) else isinstance(x, _SCALARS) and not isinstance(x, np.generic)
 
@@ -133,14 +133,14 @@ def as_array(x: Any) -> np.ndarray:
 
 
 def of_default(dtype: np.dtype) -> np.dtype:
-    """What a float, or a complex number, without a dtype of its own has in place of NumPy's."""
+    """Default dtype of a float or complex number: NumPy's, or its 32-bit form with `default_float='float32'`."""
     if dtype_kind(dtype) in "fc" and default_float() == np.float32:
         return np.dtype(np.float32 if dtype_kind(dtype) == "f" else np.complex64)
     return dtype
 
 
 def _has_dtype(x: Any) -> bool:
-    """Whether an array stands somewhere in nested lists."""
+    """Return true if nested lists contain an array."""
     if isinstance(x, list | tuple):
         return any(map(_has_dtype, x))
     return not isinstance(x, _SCALARS) or isinstance(x, np.generic)
@@ -155,7 +155,7 @@ def _array(x: Any) -> np.ndarray:
 
 
 def too_large(operation: str, x: Any, dtype: Any) -> NumberOverflowError:
-    """What a Python number that a dtype cannot hold is answered with."""
+    """Error for a Python number that a dtype cannot hold."""
     return NumberOverflowError(
         f"{operation}: the number does not fit the dtype",
         expected=str(dtype),

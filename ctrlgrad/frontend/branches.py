@@ -241,7 +241,7 @@ def _join_branches(
 
 
 def _promotions(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, Promotion]:
-    """Which branches return a dtype that holds the others', and how they come to it."""
+    """Return, by name, the branches that return the widest dtype, with the op that promoted each."""
     dtypes = [t.dtype if isinstance(t, TensorType) else None for t in map(type_of, leaves)]
     widest = result_dtype(*leaves) if None not in dtypes else None
     found = {}

@@ -126,7 +126,7 @@ for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflag
 
 
 def _is_traced(key: Any) -> bool:
-    """Whether a key holds a traced tensor."""
+    """Return true if an index key contains a traced tensor."""
     if isinstance(key, tuple | list):
         return any(map(_is_traced, key))
     if isinstance(key, slice):

@@ -39,7 +39,7 @@ def array_function(*names: str) -> Callable[[F], F]:
 
 
 def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `__array_ufunc__` returns for a tensor."""
+    """Work of `__array_ufunc__` for a tensor: call the array function of the same name."""
     name = numpys.__name__
     if method == "at":
         raise _in_place(
@@ -57,7 +57,7 @@ def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Map
 
 
 def module_of(numpys: np.ufunc) -> str:
-    """Whose function a ufunc is, as users write it."""
+    """Module of a ufunc, as users write it."""
     there = sys.modules.get("scipy.special")
     return "scipy.special" if getattr(there, numpys.__name__, None) is numpys else "np"
 
@@ -67,7 +67,7 @@ def ours(module: str, name: str) -> str | None:
     if module in ("np", "numpy"):
         return f"ctrlgrad.numpy.{name}" if name in FUNCTIONS else None
     try:
-        # What stands above is looked at alone.
+        # A module of a higher layer, imported here only to look up its names.
         there = importlib.import_module(f"ctrlgrad.{module}")
     except ImportError:
         return None
@@ -75,7 +75,7 @@ def ours(module: str, name: str) -> str | None:
 
 
 def call_function(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `__array_function__` returns for a tensor."""
+    """Work of `__array_function__` for a tensor: call the array function of the same name."""
     module = str(func.__module__).replace("numpy", "np", 1)
     return call(f"{module}.{func.__name__}", func.__name__, args, kwargs)
 
@@ -114,7 +114,7 @@ def _called(shown: str, name: str, fn: Callable[..., Any], args: Sequence[Any], 
 
 
 def _says_nothing(key: str, value: Any) -> bool:
-    """Whether an argument of NumPy's is given as its default, as NumPy's own wrappers do."""
+    """Return true if a NumPy argument has its default value; NumPy's own wrappers pass such arguments."""
     if key == "where":
         return value is True or value is None
     if key == "out":
@@ -181,7 +181,8 @@ def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingE
         got=f"y {operator}= x, where x is traced" if in_place else "a call with out=",
         hint=f"y = y {operator} x" if in_place else "use the result: y = f(x) instead of f(x, out=y)",
     )
-    # What is changed is the user's: on his arrays it would be done.
+    # The targets are the user's own arrays: with concrete arguments the call works, so the trace may be retried with
+    # them.
     if all(isinstance(target, np.ndarray) for target in targets):
         error.refused = tuple(args)
     return error

@@ -26,14 +26,14 @@ def pure_callback(
     vmap_method: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """What `callback(*args, **kwargs)` returns, called with arrays while the program runs; as `jax.pure_callback`.
+    """Call `callback(*args, **kwargs)` with arrays while the program runs; as `jax.pure_callback`.
 
     Args:
         callback: takes the arguments with arrays in place of tensors. It must have no effects: it may be called more
             often than its place is reached (a backward pass computes anew), or not at all where nothing uses a result.
         result_shape_dtypes: a pytree like its result, of anything with a `shape` and a `dtype`, such as `TensorSpec`.
         *args: pytrees of tensors, arrays and numbers.
-        vmap_method: what becomes of it under `vmap`. None refuses it; "sequential" calls it for each row;
+        vmap_method: the treatment of the call under `vmap`. None refuses it; "sequential" calls it for each row;
             "expand_dims" calls it once for all rows, along a new first axis, which has size 1 where all rows share an
             argument; "broadcast_all" does so with the shared arguments repeated.
 

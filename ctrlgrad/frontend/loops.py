@@ -87,7 +87,7 @@ class RowSizes:
             return self._cut(cut)
         number = told(node, axis)
         if number is None:
-            # What an op is told of a stack's rows are the last of its result's unknown sizes.
+            # Sizes of a stack's rows that an op receives as operands are the last unknown sizes of its result.
             sizes, from_end = node.used_as(Use.SIZE), value.tensor.shape[axis:].count(None)
             number = sizes[-from_end] if from_end <= len(sizes) else None
         return None if number is None else self._number(number)
@@ -102,7 +102,7 @@ class RowSizes:
         return _computed("maximum", _computed("subtract", _place(stop, whole), _place(start, whole)), 0)
 
     def _collected(self, stack: Value) -> Any:
-        """How many rows a loop inside collects: one in each of its iterations, whose number is that of its bound."""
+        """Number of rows that an inner loop collects, one per iteration: the loop's bound; None if it is not known."""
         node = self.producers.get(stack)
         if node is None or not is_loop(node):
             return None
@@ -154,7 +154,7 @@ class RowSizes:
 
 
 def _place(bound: Any, size: Any) -> Any:
-    """Where in an array a bound of a slice is."""
+    """Place of a slice's bound in an array: a negative bound counts from the end, and the result is clipped."""
     counted = _computed("where", _computed("less", bound, 0), _computed("add", bound, size), bound)
     return _computed("minimum", _computed("maximum", counted, 0), size)
 
@@ -384,7 +384,7 @@ def _checked_pair(result: Any, source: Source | None) -> Any:
 def _collecting(
     step: Traced, carry: Carry, following: Sequence[Any], ys: Sequence[Any], elements: Sequence[TensorType]
 ) -> Iterator[Any]:
-    """What the body of a scan yields: the counter, the carry, and a stack for each result with the row's pushed."""
+    """Yield the outputs of a scan's body: the counter, the carry, and for each result a stack with this row pushed."""
     yield apply("add", [step.inputs[0], np.int64(1)])
     yield from [x if d is None else cast(x, d) for x, d in zip(following, carry.dtypes, strict=True)]
     for y, t in zip(ys, elements, strict=True):

@@ -118,7 +118,7 @@ class Tensor:
             raise self._concrete("formatting it (an f-string)", hint)
         return repr(self)
 
-    # What needs a concrete number is refused with advice.
+    # Operations that need a concrete number: refused, with advice.
 
     def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
         if not self.builder.is_open:
@@ -353,7 +353,7 @@ def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], 
 
 
 def is_operand(x: Any, nested: bool = False) -> bool:
-    """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
+    """Return true if x is a tensor, an array (another library's too) or a number; `nested`: also a list of them."""
     if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
     is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)

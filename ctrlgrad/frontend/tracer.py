@@ -32,7 +32,7 @@ from ctrlgrad.records import record
 from ctrlgrad.source import raised_at
 from ctrlgrad.tree_classes import Aside
 
-# What a tensor refused, where another library has put an error of its own in its place.
+# Recovery of this library's error where another library has replaced it by an error of its own.
 
 
 # NumPy's texts for what is no number to it.
@@ -85,7 +85,7 @@ def refused_inside(error: BaseException) -> TracingError | None:
 # `grad(f)(x)`, called outside of any compiled function, traces f while x is at hand. A Python `if` or `while` on what
 # is differentiated then needs no construct: the number that it asks for is computed from the arguments' numbers, and
 # the trace goes the way that they go, as JAX's transforms do. Such a trace is good for these arguments alone, and
-# nothing compiles it for others.
+# nothing compiles it for other arguments.
 #
 # `Builder.known` holds what the inputs of a trace stand for, and what was computed of them. The inputs of a loop's
 # body, of a compiled function and of the rows of `vmap` stand for no one number: what depends on them has none.
@@ -103,7 +103,7 @@ class Known:
 
     def number(self, builder: Builder, value: Value) -> Any:
         """The array that a value of `builder`, this one or one inside it, has in this call; None if it has no one."""
-        # What is waited for stands in a list: a Python loop makes longer chains than Python's calls may be deep.
+        # An explicit stack of waiting values: a Python loop makes chains longer than Python's recursion limit.
         waiting = [(builder, value)]
         while waiting:
             owner = _owner(*waiting[-1])
@@ -124,7 +124,7 @@ class Known:
         return value in self._numbers or value in self._producers
 
     def _missing(self, value: Value) -> list[tuple[Builder, Value]] | None:
-        """What has to be computed before the value; nothing once it is there, None if it has no number."""
+        """Return the values to compute before this one: empty once it has a number, None if it can have none."""
         if value not in self._numbers:
             node = self._producers[value]
             missing = [(self.builder, v) for v in node.operands if _found(self.builder, v) is None]
@@ -151,7 +151,7 @@ class Known:
 
 
 def _as_array(value: Value, given: Any) -> Any:
-    """What an input stands for, a Python number as the array that the reference kernels take."""
+    """Return an input's value as an array that the reference kernels take; a Python number is converted."""
     return np.asarray(given, value.tensor.dtype) if isinstance(given, bool | int | float | complex) else given
 
 
@@ -278,16 +278,16 @@ def set_aside(result: Any, is_traced: Callable[[Any], bool] | None = None) -> An
 
 
 def in_trace(fn: Callable[[], Any], *, aside: bool = False) -> Any:
-    """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once.
+    """Run the function in the current trace; without one, trace it alone and run the graph at once.
 
-    What runs at once gives arrays as functions of `ctrlgrad.numpy` do: a traced tensor may index them.
+    A graph that runs at once gives arrays as functions of `ctrlgrad.numpy` do: a traced tensor may index them.
     `aside`: the result may have leaves that are no arrays.
     """
     if trace.current() is not None:
         return fn()
     traced = Traced("at_once", lambda _: set_aside(fn()) if aside else fn(), known=())
     graph, arrays = lift_constants(traced.finish())
-    # What runs knows no rules, so that two traces of one program are equal.
+    # The graph that runs has no rules, so that two traces of one program are equal.
     graph, captured = shared(without_calls(graph))
     results = map(without_numbers, traced.leaves, evaluate(graph, [*arrays, *captured]))
     return tree.unflatten(traced.treedef, [*map(concrete, map(_writable, results))])

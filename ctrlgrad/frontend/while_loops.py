@@ -28,7 +28,7 @@ from ctrlgrad.source import Source, here
 
 @record
 class LoopOptions:
-    """What a loop carries beside its regions; each becomes an attribute of the node."""
+    """Options of a loop beside its regions; each becomes an attribute of the node."""
 
     maximum_iterations: int | None = None
     parallel_iterations: int = 32
@@ -57,8 +57,8 @@ def while_loop(
         init: the first carry, a pytree of arrays, numbers and tensors. A Python number takes the dtype that
             the body gives it.
         maximum_iterations: an error if the condition still holds after so many iterations.
-        parallel_iterations: how many iterations the engine "dataflow" may have in flight; the others run one after the
-            other. The result does not depend on it.
+        parallel_iterations: number of iterations that the engine "dataflow" may have in flight; the other engines run
+            one iteration at a time. The result does not depend on it.
         swap_memory: what is done with saved values that a budget (`ctrlgrad.memory.budget`) has no room for: True to
             copy them to slower memory, False to keep them, come what may; None leaves it to the memory manager.
         checkpoint: True to compute the values of a chunk of iterations again from the state at its start, instead of

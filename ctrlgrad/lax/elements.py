@@ -192,7 +192,7 @@ def _rounded(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
 
 
 def population_count(x: Any) -> Any:
-    """How many bits of integers are set.
+    """Number of set bits of integers.
 
     >>> population_count(np.array([7, -1], np.int8))
     array([3, 8], dtype=int8)
@@ -209,7 +209,7 @@ def population_count(x: Any) -> Any:
 
 
 def clz(x: Any) -> Any:
-    """How many of the highest bits of integers are zero.
+    """Number of leading zero bits of integers.
 
     >>> clz(np.array([1, 0, -1], np.int8))
     array([7, 8, 0], dtype=int8)
@@ -257,7 +257,7 @@ def mulhi(x: Any, y: Any) -> Any:
     return high.astype(x.dtype)
 
 
-# Which axes of the operands play which part in a gather, a scatter or a convolution, by JAX's classes and names.
+# Dimension numbers of a gather, a scatter or a convolution, by JAX's classes and names.
 
 
 class GatherDimensionNumbers(NamedTuple):
@@ -304,7 +304,7 @@ class ConvDimensionNumbers(NamedTuple):
     """The axes of a convolution; as `jax.lax.ConvDimensionNumbers`.
 
     Args:
-        lhs_spec: of the input: the batch, the features, then the others.
+        lhs_spec: of the input: the batch, the features, then the spatial axes.
         rhs_spec: of the kernels: the features out, the features in, then the window's.
         out_spec: of the result, as `lhs_spec`.
 
@@ -318,7 +318,7 @@ class ConvDimensionNumbers(NamedTuple):
 
 
 class GatherScatterMode(enum.Enum):
-    """What becomes of slices that do not lie inside the operand; as `jax.lax.GatherScatterMode`.
+    """Treatment of slices that do not lie inside the operand; as `jax.lax.GatherScatterMode`.
 
     CLIP moves them inside, FILL_OR_DROP reads a fill value and writes nothing, PROMISE_IN_BOUNDS says that there are
     none (reads of them are moved inside and writes, cotangents too, dropped), and ONE_HOT is CLIP.

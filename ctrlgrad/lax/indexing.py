@@ -18,8 +18,8 @@ from ctrlgrad.lax.elements import GatherDimensionNumbers, GatherScatterMode, Sca
 # Windows of an operand at starts that may be traced: `gather` reads them, the `scatter`s write them.
 #
 # A start is a row of the last axis of an array of starts. An axis that starts count along, or that operand and starts
-# have in common, is indexed by an array over (the starts, the axes of the window); of all others a window has a plain
-# slice. So a window of whole rows moves rows, and the operand itself is never transposed.
+# have in common, is indexed by an array over (the starts, the axes of the window); along every other axis a window has
+# a plain slice. So a window of whole rows moves rows, and the operand itself is never transposed.
 
 
 def module_of(*arrays: Any) -> Any:
@@ -38,9 +38,9 @@ class Windows:
     # The axes indexed by arrays, each with its starts: arrays of the shape `batch`, moved inside the operand.
     starts: dict[int, Any]
     batch: tuple[Any, ...]
-    # Which windows lie inside: of the shape `batch`; None where all do, or are moved there.
+    # True for windows that lie inside: of the shape `batch`; None if all do, or are moved inside.
     inside: Any
-    # Whether that was promised of all.
+    # True if the caller promised that all windows lie inside.
     promised: bool
 
     def at(self, starts: dict[int, Any]) -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ class Windows:
         return tuple(key)
 
     def order(self, batch: int) -> list[Any]:
-        """What the axes of `operand[key]` are: "b0", "b1", ... of the starts, and axes of the operand."""
+        """Order of the axes of `operand[key]`: "b0", "b1", ... of the starts, and numbers of the operand's axes."""
         joined: list[Any] = [f"b{i}" for i in range(batch)] + [d for d in self.starts if d in self.kept]
         plain = [d for d in range(len(self.sizes)) if d not in self.starts]
         indexed = list(self.starts)
@@ -151,7 +151,7 @@ def slice_in_dim(operand: Any, start_index: Any, limit_index: Any, stride: int =
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
-    """What stands at a place along an axis.
+    """Take the element at an index along an axis.
 
     >>> index_in_dim(np.arange(4), 2)
     array([2])
@@ -189,7 +189,7 @@ def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: 
 
 
 def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
-    """What stands at a place, which may be traced, along an axis.
+    """Take the element at an index, which may be traced, along an axis.
 
     >>> int(dynamic_index_in_dim(np.arange(5), 1, keepdims=False))
     1
@@ -377,7 +377,7 @@ class _Scatter:
 
 
 def _row(values: Any, k: Any, axis: int) -> Any:
-    """What stands at a place of an axis, with that axis."""
+    """Take the element at an index of an axis, and keep the axis."""
     return cnp.expand_dims(cnp.take(values, k, axis=axis), axis)
 
 

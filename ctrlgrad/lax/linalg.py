@@ -17,7 +17,7 @@ from ctrlgrad.source import here
 
 
 class FftType(enum.Enum):
-    """Which transform `fft` is; as `jax.lax.FftType`.
+    """Kind of the transform `fft`; as `jax.lax.FftType`.
 
     >>> FftType.IRFFT.name
     'IRFFT'

@@ -86,7 +86,7 @@ def _ungrouped(operation: str, groups: Any) -> None:
 
 
 def axis_size(axis_name: Hashable) -> Any:
-    """How many rows the mapped axis has: an int, or a traced scalar where that is unknown; as `jax.lax.axis_size`.
+    """Number of rows of the mapped axis: an int, or a traced scalar if it is unknown; as `jax.lax.axis_size`.
 
     >>> cg.vmap(lambda x: x * cg.lax.axis_size("rows"), axis_name="rows")(np.ones(3))
     array([3., 3., 3.])
@@ -178,12 +178,12 @@ def pmin(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
 def all_gather(
     x: Any, axis_name: Hashable, *, axis_index_groups: None = None, axis: int = 0, tiled: bool = False
 ) -> Any:
-    """What all rows have, the same in each: along a new axis, or `tiled`, joined along it; as `jax.lax.all_gather`.
+    """Gather the arrays of all rows along a new axis, or `tiled`, along an existing one; as `jax.lax.all_gather`.
 
     Args:
         x: a pytree of arrays `[*shape]`.
-        axis_name: what `vmap(axis_name=)` called the axis, or a tuple of such names.
-        axis: where the rows stand in the result.
+        axis_name: the name of the axis in `vmap(axis_name=)`, or a tuple of such names.
+        axis: the position of the rows in the result.
 
     >>> cg.vmap(lambda x: cg.lax.all_gather(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
     array([[1., 3.],

@@ -68,7 +68,7 @@ def reduce_min(operand: Any, axes: Any) -> Any:
 
 
 def reduce_and(operand: Any, axes: Any) -> Any:
-    """Whether all are true along axes.
+    """True if all elements along axes are true.
 
     >>> bool(reduce_and(np.array([True, False]), (0,)))
     False
@@ -77,7 +77,7 @@ def reduce_and(operand: Any, axes: Any) -> Any:
 
 
 def reduce_or(operand: Any, axes: Any) -> Any:
-    """Whether one is true along axes.
+    """True if any element along axes is true.
 
     >>> bool(reduce_or(np.array([True, False]), (0,)))
     True
@@ -353,7 +353,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
             shape = [(size - 1) * (interior + 1) + 1 if a == axis else n for a, n in enumerate(x.shape)]
             key = (*[np.s_[:]] * axis, places)
             x = cnp.at(cnp.broadcast_to(value, shape))[key].set(x)
-        # What is taken away may be what was added.
+        # The removed elements may be ones that were added.
         around = [(max(low, 0), max(high, 0)) if a == axis else (0, 0) for a in range(x.ndim)]
         x = cnp.pad(x, around, constant_values=value) if around[axis] != (0, 0) else x
         size = x.shape[axis]

@@ -29,7 +29,7 @@ def _not_negative(size: Any) -> Any:
 
 
 def window_count(size: Any, window: int, stride: int) -> Any:
-    """How many windows of so many elements, `stride` apart, lie within so many.
+    """Number of windows of `window` elements, `stride` apart, within `size` elements.
 
     >>> window_count(5, 3, 1), window_count(2, 3, 1)
     (3, 0)
@@ -38,7 +38,7 @@ def window_count(size: Any, window: int, stride: int) -> Any:
 
 
 def reach(count: Any, stride: int) -> Any:
-    """How many elements there are from the first one of the first window to the first one of the last.
+    """Number of elements from the first one of the first window to the first one of the last.
 
     >>> reach(3, 2), reach(0, 2)
     (5, 0)
@@ -178,7 +178,7 @@ def reduce(
 
 
 def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
-    """Whether an odd number is true along axes; of integers for each bit.
+    """True if an odd number of elements along axes is true; for integers, bit by bit.
 
     >>> bool(reduce_xor(np.array([True, True, True]), (0,)))
     True
@@ -187,7 +187,7 @@ def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
 
 
 def _chosen(select: Any, dtype: Any) -> tuple[Any, Any]:
-    """What a choice by `ge` or `le` reduces windows with, and where it begins."""
+    """Return the reduction that stands for a choice by `ge` or `le`, and its initial value."""
     least, largest = (-np.inf, np.inf) if dtype_kind(dtype) == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     name = getattr(select, "name", getattr(select, "__name__", str(select)))
     if name in ("ge", "greater_equal"):
@@ -254,7 +254,7 @@ _SLICES = 32
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: Any
 ) -> list[tuple[int, int]]:
-    """How much "SAME", "SAME_LOWER" or "VALID" pads before and after each axis.
+    """Padding before and after each axis for "SAME", "SAME_LOWER" or "VALID".
 
     >>> padtype_to_pads((5,), (2,), (1,), "SAME")
     [(0, 1)]

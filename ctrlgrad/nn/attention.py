@@ -16,7 +16,7 @@ Cache = dict[str, Any]
 
 
 def _lengths(lengths: Any, count: int) -> Any:
-    """Which of so many places lie within each sequence: [batch, count]."""
+    """Mask of the positions that lie within each sequence: [batch, count]."""
     return np.arange(count) < cnp.asarray(lengths)[:, None]
 
 

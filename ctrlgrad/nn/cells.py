@@ -196,7 +196,7 @@ def gru_cell(params: Params, state: State, x: Any) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a program needs to use a cell whose kind it does not know."""
+    """Interface of a cell of any kind."""
 
     init: Callable[..., Params]
     step: Callable[[Params, State, Any], State]

@@ -99,7 +99,7 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0,
 def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """An initializer of a matrix with orthonormal rows or columns, whichever are fewer, times `scale`.
 
-    Of an array of more axes, `column_axis` are the columns and all others the rows.
+    An array of more axes has its columns along `column_axis`, and its rows along all remaining axes.
 
     >>> q = orthogonal()(cg.random.key(0), (4, 2))
     >>> bool(np.allclose(q.T @ q, np.eye(2)))

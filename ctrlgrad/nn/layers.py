@@ -43,7 +43,7 @@ def rms_norm(x: Any, scale: Any = None, axis: Any = -1, epsilon: float = 1e-6) -
 
 
 def dropout(key: Any, x: Any, rate: float, *, deterministic: bool = False) -> Any:
-    """x with each element set to 0 with probability `rate`, and the others divided by what is left of 1.
+    """x with each element set to 0 with probability `rate`, and divided by 1 - rate otherwise.
 
     Args:
         key: of `ctrlgrad.random.key`.

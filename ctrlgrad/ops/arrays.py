@@ -294,7 +294,7 @@ def _infer_ensure(
     return (given,)
 
 
-# The identity on arrays of these sizes along some axes, which are in order; an error for all others.
+# The identity on arrays of these sizes along some axes, which are in order; an error for any other sizes.
 declare(
     "ensure_sizes",
     None,
@@ -490,7 +490,7 @@ def _fill_item(item: Item, rest: Iterator[Any]) -> Any:
 
 
 def is_advanced(key: Key, operands: Sequence[Type]) -> bool:
-    """Whether an array of rank 1 or more takes part, so that positions may repeat."""
+    """Return true if an operand is an array of rank 1 or more, so that positions may repeat."""
     return any(isinstance(t, TensorType) and t.rank > 0 for t in operands)
 
 
@@ -633,7 +633,7 @@ declare(
 
 
 def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
-    # What does not add up is not added to a part either: `add` takes no booleans.
+    # `additem` takes the dtypes of `add`, which takes no booleans.
     require_kind("additem", "iufc", tensors("additem", operands[:1]))
     return _infer_update(operands, attrs, regions)
 
@@ -652,7 +652,7 @@ for _name, _infer, _traits in (("setitem", _infer_update, ()), ("additem", _infe
 
 
 def is_static(key: Key) -> bool:
-    """Whether a key has no placeholder: then an index that fits the shape cannot fail."""
+    """True if a key has no placeholder: then an index that fits the shape cannot fail."""
     return not any(
         item is DYNAMIC or (isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step)) for item in key
     )

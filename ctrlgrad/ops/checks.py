@@ -54,7 +54,7 @@ def template(operation: str, shape: Shape, dims: Sequence[Type]) -> None:
     """Require one scalar integer operand for each unknown dimension of a shape template.
 
     Ops that make a shape (`reshape`, `broadcast_to`, ...) hold it as an attribute, known dimensions as
-    ints and the others as None, and take the values of the unknown ones as operands, in order.
+    ints and the unknown ones as None, and take the values of those as operands, in order.
     """
     unknown = sum(d is None for d in shape)
     if unknown != len(dims):

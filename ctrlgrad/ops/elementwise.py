@@ -69,7 +69,7 @@ Partial = Callable[..., Term]
 
 @record
 class Facts:
-    """What an elementwise op is to the stages that need no more than this: one entry, read by all of them."""
+    """Facts about an elementwise op, in one entry that all stages read if they need no more than this."""
 
     # Its partial derivatives, None for an operand without one. Being diagonal, each is its own transpose, so both modes
     # use it. Empty where no operand has one; None where its rule is written out in `gradients.rules`.

@@ -13,7 +13,7 @@ from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
 
-# What is said of factors that do not fit, by the op and by what computes its derivatives alone.
+# Parts of the error for factors that do not fit, shared by the op and by its derivative rules.
 DIFFER = "matmul: the sizes to sum over differ"
 TURN = "transpose one operand with .mT, or sum over other axes with numpy.tensordot or numpy.einsum"
 

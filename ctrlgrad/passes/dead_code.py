@@ -130,7 +130,7 @@ _WITHOUT_CALLS: Cache[None, Graph] = Cache(1)
 
 
 def without_calls(graph: Graph) -> Graph:
-    """What an engine runs of a graph that was not simplified: made once, however often it runs."""
+    """Return an unsimplified graph with its calls inlined, as an engine runs it; cached."""
     return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph) if any(map(is_call, walk(graph))) else graph)
 
 
@@ -218,7 +218,7 @@ class _Pruning:
 
 @record
 class _Pruned:
-    """What is left of a region, and the positions of the inputs that this uses."""
+    """Live part of a region, and the positions of the inputs that it uses."""
 
     region: Graph
     nodes: tuple[Node, ...]

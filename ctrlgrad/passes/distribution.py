@@ -176,7 +176,7 @@ class ChunkedLoop:
         return copy.finish(copy.inline(cond, inputs))
 
     def _limit(self, outer: Builder, carry: Sequence[Value], done: Value | None) -> Value:
-        """How many iterations this chunk has at most."""
+        """Number of iterations that this chunk runs at most."""
         length = outer.constant(self.chunk, INDEX.dtype)
         if done is not None:
             rest = outer.emit("subtract", [outer.constant(self.maximum, INDEX.dtype), done])
@@ -337,7 +337,7 @@ class ChunkedLoop:
 
 
 class Collected:
-    """What a chunk has collected: a stack per value, read as one array."""
+    """Values that a chunk has collected: a stack for each, read as one array."""
 
     def __init__(self, builder: Builder, stacks: Mapping[Value, Value]) -> None:
         self.builder, self.stacks = builder, stacks
@@ -448,7 +448,7 @@ class _Finding:
 
 
 def _bytes_collected(graph: Graph, finding: _Finding, is_inside: bool = False) -> int:
-    """What one iteration of the greediest loop collects and is given by producers, unknown sizes guessed."""
+    """Bytes that one iteration of the greediest loop collects and gets from producers; unknown sizes are guessed."""
     most = 0
     producers = definitions(graph)
     for node in graph.nodes:
@@ -481,7 +481,7 @@ class _Distributing(Rewriter):
 
 
 def _find(node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
-    """What leaves a loop; None where it stays whole."""
+    """Find the parts of a loop that can be distributed; None if the loop stays whole."""
     loop = Loop.of(node)
     if loop.attrs.chunk is not None or loop.attrs.chunks_of is not None:
         return None
@@ -511,6 +511,6 @@ def _find_producers(loop: Loop, outer_producers: Mapping[Value, Node]) -> dict[N
 
 
 def _starts_inside(start: Value, producers: Mapping[Value, Node]) -> bool:
-    """Whether a counter starts from a constant that is no negative index."""
+    """True if a counter starts from a constant that is no negative index."""
     node = producers.get(start)
     return node is not None and node.op.name == "constant" and int(attributes.Constant.of(node).value) >= 0

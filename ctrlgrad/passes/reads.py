@@ -160,7 +160,7 @@ def _pays(node: Node, slices: list[Node]) -> bool:
 
 
 def _is_slice(node: Node) -> bool:
-    """Whether a node is a slice with fixed bounds that keeps every axis."""
+    """True if a node is a slice with fixed bounds that keeps every axis."""
     if node.op.name != "getitem" or len(node.operands) != 1:
         return False
     return all(
@@ -276,7 +276,7 @@ def _part(node: Node) -> _Part | None:
 
 
 def _cover(parts: Sequence[_Part], shape: Sequence[int | None]) -> bool:
-    """Whether parts lie end to end along one axis."""
+    """True if parts lie end to end along one axis and cover it."""
     axis = parts[0].axis
     ends = [0, *(p.stop for p in parts)]
     return (

@@ -193,7 +193,7 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
 
 
 def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = np.int64) -> Any:
-    """How many tries it takes to succeed once, each with probability p.
+    """Number of tries until the first success, each with probability p.
 
     >>> bool(cg.random.geometric(cg.random.key(0), 0.3, (5,)).min() >= 1)
     True

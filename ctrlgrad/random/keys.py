@@ -99,7 +99,7 @@ def clone(key: Any) -> Any:
 
 
 def key_impl(keys: Any) -> str:
-    """How bits are made of a key: always "threefry2x32".
+    """Name of the generator of a key: always "threefry2x32".
 
     >>> cg.random.key_impl(cg.random.key(7))
     'threefry2x32'

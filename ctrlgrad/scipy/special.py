@@ -553,7 +553,7 @@ def beta(a: Any, b: Any) -> Any:
 
 @in_single
 def comb(N: Any, k: Any) -> Any:
-    """How many ways there are to choose k of N.
+    """Number of ways to choose k of N.
 
     >>> round(float(comb(5, 2)), 9)
     10.0

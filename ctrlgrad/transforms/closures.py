@@ -54,7 +54,7 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     )
     closed = close([traced.finish()])
     builder = recorder()
-    # What has no derivative stays closed over, as in JAX.
+    # Values without a derivative stay closed over, as in JAX.
     floats = [i for i, v in enumerate(closed.captures) if v.type.is_differentiable]
     count = len(floats)
 

@@ -202,7 +202,7 @@ def pulled(
     linear: bool = False,
     fixed: int = 0,
 ) -> Any:
-    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter.
+    """Work of `vjp`. With `linear` the function has to be linear, and the primals do not matter.
 
     The first `fixed` primals are not differentiated: their cotangents are of dtype `float0`.
     """

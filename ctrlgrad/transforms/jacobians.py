@@ -103,7 +103,7 @@ def jacfwd(
                 leaves, aux_treedef = tree.flatten(set_aside(aux))
                 return tangent, leaves
 
-            # What the function returns beside is the same for all directions.
+            # The auxiliary result is the same for all directions.
             result, aux = vmap(along, out_axes=(0, None))(_basis(x))
             moved, treedef = tree.flatten(result)
             columns.append([_last(column, zeros[position].shape) for column in moved])

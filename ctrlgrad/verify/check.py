@@ -72,7 +72,7 @@ def coarsest_epsilon(graph: Graph) -> float:
     return max((float(finfo(dtype).eps) for dtype in dtypes), default=float(finfo(np.float64).eps))
 
 
-# What a check is about: a user's function as a scalar function of its array leaves, at one point.
+# Subject of a check: a user's function as a scalar function of its array leaves, at one point.
 #
 # A result of any pytree is reduced to a scalar by seeded random cotangents. Further derivatives follow by
 # directions: s_0 is that scalar, s_k(x) = <gradient of s_{k-1} at x, v_k>. All functions here take every leaf
@@ -251,7 +251,7 @@ def sample(graph: Graph, leaves: Sequence[np.ndarray]) -> Sample:
 
 
 def outputs_and_path(graph: Graph, leaves: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Hashable]:
-    """What a graph gives, and the control-flow path it took: every branch and every trip count."""
+    """Return a graph's outputs, and a hash of its control-flow path: every branch and every trip count."""
     path = 0
 
     def observer(node: Node, operands: Sequence[Any]) -> None:
@@ -369,7 +369,7 @@ def _check_request(order: int, modes: Sequence[str], against: Sequence[str], jvp
 
 
 def _tracer(fn: Function) -> Callable[..., Graph]:
-    """How functions of the leaves are traced: with the unknown dimensions that `fn` declares, if it does."""
+    """Return the tracer of functions of the leaves, with the unknown dimensions of `fn`'s signature, if it has one."""
     declared = getattr(fn, "signature", None)
     signature = None if declared is None else tree.leaves(tuple(declared))
 
@@ -578,9 +578,9 @@ class _Check:
             yield np.asarray(direction / np.linalg.norm(direction), x.dtype)
 
     def evaluated(self, graph: Graph, tangent: Sequence[np.ndarray] = ()) -> tuple[list[np.ndarray], list[float]]:
-        """What a graph gives, and how far each result moves when the arguments do by their last bit.
+        """Return a graph's outputs, and the change of each when the arguments change in their last bit.
 
-        That is zero where it cannot be told: where the last bit changes the path, or leaves the function's domain.
+        The change counts as zero if it is unknown: the last bit changes the path, or leaves the function's domain.
         """
         results, path = outputs_and_path(graph, [*self.subject.leaves, *tangent])
         try:

@@ -36,7 +36,7 @@ from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS, NotStaticError
 from ctrlgrad.verify.originals import original_of, originals
 from ctrlgrad.verify.recording import Recording, Sizes, choice, record, sizes_of
 
-# What ops on complex numbers, orders, matrices and spectra are in JAX: further entries of `jax_ops.TENSOR_OPS`.
+# Translation of ops on complex numbers, orders, matrices and spectra: further entries of `jax_ops.TENSOR_OPS`.
 #
 # `nonzero` has no entry: the number of its results depends on data, and JAX needs it before it starts.
 
@@ -164,7 +164,7 @@ def x64(on: bool = True) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Translation:
-    """A JAX function of a graph's inputs, right for the arguments that it was made for and others of their path."""
+    """A JAX function of a graph's inputs, valid for all arguments on the path of those it was made for."""
 
     graph: Graph
     form: Form

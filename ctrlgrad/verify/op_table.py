@@ -105,7 +105,7 @@ def _fits(op: Op, sample: _Sample, dtype: np.dtype) -> bool:
 
 
 def _derivative(name: str) -> tuple[str, str]:
-    """How forward mode and reverse mode treat an op."""
+    """Kinds of derivative of an op, in forward mode and in reverse mode."""
     if name in REGION_OPS:
         # Each transform has a file for them.
         return "by region", "by region"

@@ -177,7 +177,7 @@ not_differentiable("argmax argmin any all prod cumprod")
 
 
 def _spread(ct: Term, x: Term, axes: tuple[int, ...], keepdims: bool) -> Term:
-    """What was reduced over `axes`, with those axes of size 1 again."""
+    """Restore axes of size 1 that a reduction over `axes` dropped."""
     return ct if keepdims or not axes else emit("expand_dims", ct, axes=axes)
 
 
@@ -244,7 +244,7 @@ reverse_variadic("additem", _additem)
 
 
 def _setitem(ct: Term, out: Term, x: Term, value: Term, *indices: Term, key: Any) -> Sequence[Term | None]:
-    """What was replaced gets no cotangent. It is read before it is cleared, so that clearing can happen in place."""
+    """Give no cotangent to the replaced elements. The read precedes the clearing, which can then happen in place."""
     read = emit("getitem", ct, *indices, key=key)
     if is_advanced(key, [i.type for i in indices]):
         kept = _is_kept(out, indices, key)

@@ -66,7 +66,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """exp(x) / sum(exp(x)) along an axis or several (None: all), without overflow. Entries of -inf get zero.
 
     Args:
-        where: which elements count, booleans that broadcast with x; the others get zero.
+        where: booleans that broadcast with x, true for elements that count; the other elements get zero.
 
     >>> cnp.softmax([0.0, 0.0])
     array([0.5, 0.5])
@@ -84,7 +84,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """x - logsumexp(x) along an axis or several (None: all), without overflow.
 
     Args:
-        where: which elements count, booleans that broadcast with x; the others get -inf.
+        where: booleans that broadcast with x, true for elements that count; the other elements get -inf.
 
     >>> print(cnp.log_softmax([0.0, -1e9])[0])
     0.0

@@ -1,4 +1,4 @@
-"""Arithmetic of two arrays, powers, and what bounds an array by others."""
+"""Arithmetic of two arrays, powers, and clipping."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def make_complex(real: Any, imag: Any) -> Any:
 
 @array_function()
 def iscomplexobj(x: Any) -> bool:
-    """Whether the dtype is complex.
+    """Return true if the dtype is complex.
 
     >>> cnp.iscomplexobj(1j)
     True
@@ -100,7 +100,7 @@ def iscomplexobj(x: Any) -> bool:
 
 @array_function()
 def isrealobj(x: Any) -> bool:
-    """Whether the dtype is not complex; as `numpy.isrealobj`.
+    """Return true if the dtype is not complex; as `numpy.isrealobj`.
 
     >>> cnp.isrealobj([1.0, 2.0])
     True

@@ -1,4 +1,4 @@
-"""What the Array API asks of a namespace besides functions: devices, versions, and arrays of other libraries."""
+"""Parts of the Array API besides array functions: devices, versions, and arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FUNCTIONS["__check_version__"] = check_version
 
 
 class ArrayNamespaceInfo:
-    """What there is of the Array API; as `__array_namespace_info__()` of the standard has it.
+    """Description of this Array API namespace; the result of the standard's `__array_namespace_info__()`.
 
     >>> cnp.__array_namespace_info__().default_device()
     'cpu'
@@ -92,7 +92,7 @@ class ArrayNamespaceInfo:
 
 
 def __array_namespace_info__() -> ArrayNamespaceInfo:
-    """What there is of the Array API: devices, dtypes, capabilities.
+    """Describe this Array API namespace: its devices, dtypes and capabilities.
 
     >>> sorted(cnp.__array_namespace_info__().dtypes(kind="real floating"))
     ['float32', 'float64']
@@ -120,7 +120,7 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 
 class _Arrays(type):
-    """What is an array: traced tensors, and NumPy's."""
+    """Metaclass of `ndarray`: traced tensors and NumPy's arrays are its instances."""
 
     def __instancecheck__(cls, x: Any) -> bool:
         return isinstance(x, Tensor | np.ndarray)

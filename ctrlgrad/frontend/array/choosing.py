@@ -41,7 +41,7 @@ from ctrlgrad.source import here
 def first_positions(mask: Any, size: int) -> tuple[Any, Any]:
     """The first `size` positions at which a vector of booleans holds, and which of them there are; the rest is 0."""
     count = apply("cumsum", [cast(mask, np.int64)], {"axis": 0, "reverse": False})
-    # What is false, and what is one too many, goes to a place behind the end.
+    # False elements, and true ones beyond `size`, go to a slot behind the end.
     slots = where(mask, minimum(count - 1, size), size)
     found = at(broadcasted(np.int64(0), [size + 1]))[slots].set(iota(dim(mask, 0)))
     present = np.arange(size) < apply("sum", [cast(mask, np.int64)], {"axes": (0,), "keepdims": False})
@@ -117,9 +117,9 @@ def extract(condition: Any, x: Any, *, size: int | None = None, fill_value: Any 
 
 @array_function()
 def compress(condition: Any, x: Any, axis: Any = None, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """What stands along an axis where a condition holds; as `jax.numpy.compress`.
+    """Select the elements along an axis at which a condition holds; as `jax.numpy.compress`.
 
-    With `size` its number is known: what is missing is `fill_value`.
+    `size` fixes the number of elements; missing ones are `fill_value`.
 
     >>> cnp.compress([True, False, True], [1, 2, 3])
     array([1, 3])

@@ -1,4 +1,4 @@
-"""Elementwise functions made of others."""
+"""Elementwise functions composed of other array functions."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def float_power(x1: Any, x2: Any) -> Any:
 
 @array_function()
 def isneginf(x: Any) -> Any:
-    """Whether each element is -inf; as `numpy.isneginf`.
+    """True where an element is -inf; as `numpy.isneginf`.
 
     >>> cnp.isneginf([-cnp.inf, 1.0])
     array([ True, False])
@@ -197,7 +197,7 @@ def isneginf(x: Any) -> Any:
 
 @array_function()
 def isposinf(x: Any) -> Any:
-    """Whether each element is inf; as `numpy.isposinf`.
+    """True where an element is inf; as `numpy.isposinf`.
 
     >>> cnp.isposinf([cnp.inf, 1.0])
     array([ True, False])
@@ -208,7 +208,7 @@ def isposinf(x: Any) -> Any:
 
 @array_function()
 def isreal(x: Any) -> Any:
-    """Whether the imaginary part of each element is 0; as `numpy.isreal`.
+    """True where the imaginary part of an element is 0; as `numpy.isreal`.
 
     >>> cnp.isreal([1.0, 1j])
     array([ True, False])
@@ -218,7 +218,7 @@ def isreal(x: Any) -> Any:
 
 @array_function()
 def iscomplex(x: Any) -> Any:
-    """Whether the imaginary part of each element is not 0; as `numpy.iscomplex`.
+    """True where the imaginary part of an element is not 0; as `numpy.iscomplex`.
 
     >>> cnp.iscomplex([1.0, 1j])
     array([False,  True])

@@ -95,7 +95,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 @array_function()
 def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Zeros of the shape and dtype of x, unless others are given.
+    """Zeros of the shape and dtype of x, unless another shape or dtype is given.
 
     >>> cnp.zeros_like([1.0, 2.0])
     array([0., 0.])
@@ -105,7 +105,7 @@ def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 @array_function()
 def ones_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Ones of the shape and dtype of x, unless others are given.
+    """Ones of the shape and dtype of x, unless another shape or dtype is given.
 
     >>> cnp.ones_like([1.0, 2.0])
     array([1., 1.])
@@ -125,7 +125,7 @@ def empty_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 @array_function()
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """A value, which may be traced, in the shape and dtype of x, unless others are given.
+    """A value, which may be traced, in the shape and dtype of x, unless another shape or dtype is given.
 
     >>> cnp.full_like([1.0, 2.0], 7)
     array([7., 7.])
@@ -140,7 +140,7 @@ def _as_array(operation: str, x: Any, dtype: Any) -> Any:
 
 
 def _is_shared(result: Any, x: Any) -> bool:
-    """Whether the result is an array of a caller's that may change later."""
+    """Return true if the result shares memory with an array of the caller, which may change later."""
     return isinstance(result, np.ndarray) and not isinstance(x, list | tuple) and np.may_share_memory(result, x)
 
 

@@ -151,7 +151,7 @@ def complete_qr(a: Any, q: Any) -> tuple[Any, Any]:
 
 
 def completed(basis: Any) -> Any:
-    """Orthonormal columns, and behind them others that make them a basis of the whole space."""
+    """Extend orthonormal columns by further columns to an orthonormal basis of the whole space."""
     return _followed(basis, _whole(*reduced(stop_gradient(basis), basis.shape[-1], 0, False)))
 
 
@@ -173,28 +173,28 @@ def _followed(basis: Any, whole: Any) -> Any:
 
 
 class QRResult(NamedTuple):
-    """What `qr` returns: x = Q @ R."""
+    """Result of `qr`: x = Q @ R."""
 
     Q: Any
     R: Any
 
 
 class SlogdetResult(NamedTuple):
-    """What `slogdet` returns: det(x) = sign * exp(logabsdet)."""
+    """Result of `slogdet`: det(x) = sign * exp(logabsdet)."""
 
     sign: Any
     logabsdet: Any
 
 
 class EighResult(NamedTuple):
-    """What `eigh` returns: x = eigenvectors @ diag(eigenvalues) @ adjoint(eigenvectors)."""
+    """Result of `eigh`: x = eigenvectors @ diag(eigenvalues) @ adjoint(eigenvectors)."""
 
     eigenvalues: Any
     eigenvectors: Any
 
 
 class SVDResult(NamedTuple):
-    """What `svd` returns: x = U @ diag(S) @ Vh."""
+    """Result of `svd`: x = U @ diag(S) @ Vh."""
 
     U: Any
     S: Any
@@ -351,7 +351,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
 
 
 def _sizes_for(what: str, x: Any, hint: str) -> int:
-    """How many more rows than columns there are, which has to be known for a basis of the whole space."""
+    """Number of rows minus number of columns, both of which must be known for a basis of the whole space."""
     rows, columns = shape_of(x)[-2:]
     if rows is None or columns is None:
         raise ShapeError(f"{what} needs known sizes", expected="[..., m, n]", got=shown(x), hint=hint)
@@ -454,7 +454,7 @@ def _relative_bound(operation: str, x: Any, rtol: Any) -> Any:
 
 @array_function()
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
-    """How many singular values exceed rtol (by default max(m, n) * eps) times the largest: int64 [...].
+    """Number of singular values above rtol (by default max(m, n) * eps) times the largest one: int64 [...].
 
     `rtol` is a number, or one for each matrix.
 
@@ -607,7 +607,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
 
 @array_function()
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """The cross product of vectors of three elements along an axis; the others broadcast.
+    """The cross product of vectors of three elements along an axis; the other axes broadcast.
 
     >>> cnp.linalg.cross([1, 0, 0], [0, 1, 0])
     array([0, 0, 1])

@@ -18,7 +18,7 @@ def _dtype(x: Any) -> Any:
 
 
 class FloatLimits:
-    """The limits of a floating-point dtype: the standard's as Python's numbers, all others as NumPy's."""
+    """The limits of a floating-point dtype: the standard's attributes as Python's numbers, further ones as NumPy's."""
 
     def __init__(self, limits: Any) -> None:
         self._limits = limits
@@ -52,7 +52,7 @@ def iinfo(dtype: Any) -> Any:
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
-    """Whether a dtype is of a kind: another dtype, a name such as "real floating", or a tuple of them.
+    """Return true if a dtype is of a kind: another dtype, a name such as "real floating", or a tuple of them.
 
     >>> cnp.isdtype(cnp.float32, "real floating")
     True
@@ -61,7 +61,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether a dtype is below another, or below an abstract one such as `floating`; bfloat16 is below `floating`.
+    """True if a dtype is below another, or below an abstract one such as `floating`; bfloat16 is below `floating`.
 
     >>> cnp.issubdtype(cnp.bfloat16, cnp.floating), cnp.issubdtype(cnp.bfloat16, cnp.float16)
     (True, False)
@@ -70,7 +70,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 
 def promote_types(type1: Any, type2: Any) -> np.dtype:
-    """The smallest dtype that two dtypes promote to; with bfloat16 as in JAX, with all others as in NumPy.
+    """The smallest dtype that two dtypes promote to; as in JAX for bfloat16, as in NumPy for the rest.
 
     >>> cnp.promote_types(cnp.bfloat16, cnp.int32), cnp.promote_types(cnp.bfloat16, cnp.float16)
     (dtype(bfloat16), dtype('float32'))
@@ -80,7 +80,7 @@ def promote_types(type1: Any, type2: Any) -> np.dtype:
 
 @array_function()
 def can_cast(from_: Any, to: Any, /) -> Any:
-    """Whether a dtype, or an array's, becomes another without loss by promotion.
+    """Return true if a dtype, or an array's dtype, becomes another without loss by promotion.
 
     >>> cnp.can_cast(cnp.float32, cnp.float64)
     True
@@ -119,7 +119,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
 
 
 def isscalar(element: Any) -> bool:
-    """Whether it is one number: a Python number, or an array of rank 0; as `jax.numpy.isscalar`.
+    """Return true if the argument is a Python number or an array of rank 0; as `jax.numpy.isscalar`.
 
     >>> cnp.isscalar(3.0), cnp.isscalar([3.0])
     (True, False)
@@ -128,7 +128,7 @@ def isscalar(element: Any) -> bool:
 
 
 def iterable(y: Any) -> bool:
-    """Whether it can be gone through; an array can, unless its rank is 0. As `numpy.iterable`.
+    """Return true if the argument can be iterated over; an array can unless its rank is 0. As `numpy.iterable`.
 
     >>> cnp.iterable([1, 2]), cnp.iterable(1)
     (True, False)

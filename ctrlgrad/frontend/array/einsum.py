@@ -72,7 +72,7 @@ def contracted(a: Labelled, b: Labelled, keep: frozenset[Label]) -> Labelled:
     """The product of two terms, summed over every label that is not in `keep`.
 
     Labels of one term alone are summed first. Shared labels to keep are the product's leading dimensions, where
-    sizes broadcast; shared labels to sum are its inner dimension; the others are rows and columns.
+    sizes broadcast; shared labels to sum are its inner dimension; the remaining labels are rows and columns.
     """
     a = a.without([label for label in a.labels if label not in b.labels and label not in keep])
     b = b.without([label for label in b.labels if label not in a.labels and label not in keep])
@@ -244,7 +244,7 @@ def _contract_all(terms: list[Labelled], output: tuple[Label, ...]) -> Labelled:
 
 
 def _path(terms: Sequence[Labelled], output: tuple[Label, ...]) -> list[tuple[int, ...]]:
-    """Which terms to contract, step by step; each step's result goes to the end of the list."""
+    """Plan the contraction: the terms to contract at each step; each step's result goes to the end of the list."""
     if len(terms) == 1:
         return []
     if len(terms) == 2 or any(None in shape_of(term.array) for term in terms):

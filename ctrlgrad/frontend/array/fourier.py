@@ -116,7 +116,7 @@ def ifft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
 
 @array_function()
 def rfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The first n // 2 + 1 elements of the `fft` of real numbers: the others are their conjugates.
+    """The first n // 2 + 1 elements of the `fft` of real numbers: the rest are their conjugates.
 
     >>> cnp.fft.rfft([1.0, 0.0, 0.0]).shape
     (2,)
@@ -235,7 +235,7 @@ def ifftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
 
 @array_function()
 def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    """`rfft` along the last of several axes, `fft` along the others.
+    """`rfft` along the last of several axes, `fft` along the preceding ones.
 
     >>> cnp.fft.rfftn([[1.0, 0.0, 0.0]]).shape
     (1, 2)

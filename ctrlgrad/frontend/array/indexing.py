@@ -132,7 +132,7 @@ class Place:
 
     @explains_calls
     def get(self) -> Any:
-        """What is there; as x[key]."""
+        """Read the elements at the key; as x[key]."""
         return self._whole(apply("getitem", [self.index.target, *self.index.operands], {"key": self.index.key}))
 
     @explains_calls
@@ -209,7 +209,7 @@ class Place:
         return apply(op, [at.target, value, *at.operands], {"key": at.key})
 
     def _is_choice(self, value: Any) -> bool:
-        """Whether a traced mask is the whole key and the value has no row for each true element."""
+        """True if a traced mask is the whole key and the value has no row for each true element."""
         at = self.index
         return at.mask is not None and rank_of(value) <= rank_of(at.target) - rank_of(at.mask)
 
@@ -325,7 +325,7 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
         ind = remainder(ind, size)
     elif mode == "clip":
         ind = where(ind < 0, 0, minimum(ind, size - 1))
-    # What is left out goes to an element behind the last.
+    # Indices outside the array are redirected to an extra element behind its end.
     inside = (ind >= -size) & (ind < size)
     ind = where(inside, where(ind < 0, ind + size, ind), size)
     longer = concatenated([flat, sliced(flat, 0, 0, 1)], 0)
@@ -395,12 +395,12 @@ class Index:
 
     @property
     def is_everything(self) -> bool:
-        """Whether the key selects the whole array as it is."""
+        """True if the key selects the whole array as it is."""
         return all(isinstance(item, slice) and item == slice(None) for item in self.key)
 
     @property
     def new_axes(self) -> tuple[int, ...] | None:
-        """Where the result has new axes, if the key does nothing but add them; else None."""
+        """Positions of new axes in the result, if the key only adds axes; else None."""
         if not all(item is None or (isinstance(item, slice) and item == slice(None)) for item in self.key):
             return None
         return tuple(axis for axis, item in enumerate(self.key) if item is None)
@@ -512,7 +512,7 @@ def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
 
 
 def _sized_by_masks(x: Any, items: Sequence[Any]) -> Any:
-    """x with the sizes that masks have where it had unknown ones, so that others are an error at run time."""
+    """Give x's unknown sizes the values of the masks' sizes; other sizes are an error at run time."""
     sizes: list[Any] = list(shape_of(x))
     axis = 0
     for item in items:

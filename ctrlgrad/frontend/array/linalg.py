@@ -134,7 +134,7 @@ def outer(x1: Any, x2: Any) -> Any:
 
 @array_function()
 def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Any:
-    """The dot product along one axis, the others broadcast. Complex elements of x1 are conjugated.
+    """The dot product along one axis; the other axes broadcast. Complex elements of x1 are conjugated.
 
     >>> cnp.vecdot([[1, 2], [3, 4]], [1, 1])
     array([3, 7])

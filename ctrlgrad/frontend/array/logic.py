@@ -62,7 +62,7 @@ logical_xor = _logical("logical_xor", "Whether exactly one is other than zero.",
 
 @array_function()
 def logical_not(x: Any) -> Any:
-    """Whether x is zero.
+    """True where an element is zero.
 
     >>> print(cnp.logical_not(True))
     False
@@ -98,7 +98,7 @@ def where(
 
 @array_function()
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether abs(a - b) <= atol + rtol * abs(b), elementwise; equal infinities are close.
+    """True where abs(a - b) <= atol + rtol * abs(b); equal infinities are close.
 
     >>> print(cnp.isclose(1.0, 1.0 + 1e-9))
     True
@@ -113,7 +113,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
 
 @array_function()
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether `isclose` holds everywhere: a boolean scalar.
+    """True if `isclose` holds everywhere: a boolean scalar.
 
     >>> print(cnp.allclose([1.0, 2.0], [1.0, 2.0 + 1e-12]))
     True
@@ -123,7 +123,7 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
 
 @array_function()
 def array_equal(a1: Any, a2: Any) -> Any:
-    """Whether the shapes are equal and all elements are: a boolean scalar.
+    """True if the shapes are equal and all elements are: a boolean scalar.
 
     >>> print(cnp.array_equal([1, 2], [1, 2]))
     True
@@ -146,7 +146,7 @@ def array_equal(a1: Any, a2: Any) -> Any:
 
 @array_function()
 def array_equiv(a1: Any, a2: Any) -> Any:
-    """Whether two arrays broadcast together and are equal then; as `numpy.array_equiv`.
+    """True if two arrays broadcast together and are equal then; as `numpy.array_equiv`.
 
     >>> print(cnp.array_equiv([1, 1], 1))
     True

@@ -78,7 +78,7 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
 
     Args:
         x: any shape.
-        shape: the sizes; one may be -1 and follows from the others, each may be a traced integer scalar.
+        shape: the sizes; one may be -1 and follows from the rest, each may be a traced integer scalar.
         order: "C" only.
         copy: accepted for the Array API; arrays of a graph have no identity.
 

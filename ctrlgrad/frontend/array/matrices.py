@@ -43,7 +43,7 @@ from ctrlgrad.frontend.functions import array_function
 
 
 class EigResult(NamedTuple):
-    """What `eig` returns: x @ eigenvectors = eigenvectors @ diag(eigenvalues)."""
+    """Result of `eig`: x @ eigenvectors = eigenvectors @ diag(eigenvalues)."""
 
     eigenvalues: Any
     eigenvectors: Any
@@ -117,7 +117,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
 
 @array_function()
 def cond(x: Any, p: Any = None) -> Any:
-    """How much a solution can grow against errors: |x| |x^-1| in the norm `p` names; as `numpy.linalg.cond`.
+    """Condition number |x| |x^-1| in the norm that `p` names; as `numpy.linalg.cond`.
 
     Args:
         x: [..., m, n]; square unless p is None, 2 or -2.
@@ -160,7 +160,7 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
 
 
 def _splits(sizes: Sequence[int | None]) -> np.ndarray:
-    """Where to split the factors i to j: the chain of matrices of Cormen et al., "Introduction to Algorithms"."""
+    """Best split of the factors i to j: the matrix chain of Cormen et al., "Introduction to Algorithms"."""
     count, known = len(sizes) - 1, [n for n in sizes if n is not None]
     split, work = np.zeros((count, count), int), np.zeros((count, count))
     for length in range(1, count):

@@ -270,7 +270,7 @@ def lcm(x1: Any, x2: Any) -> Any:
 
 @array_function()
 def bitwise_count(x: Any) -> Any:
-    """How many bits of abs(x) are set: uint8; as `numpy.bitwise_count`.
+    """Number of bits of abs(x) that are set: uint8; as `numpy.bitwise_count`.
 
     >>> cnp.bitwise_count([7, -8])
     array([3, 1], dtype=uint8)

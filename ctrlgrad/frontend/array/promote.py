@@ -39,7 +39,7 @@ def shown(x: Any) -> str:
 
 
 def has_tensor(x: Any) -> bool:
-    """Whether a tensor stands somewhere in nested lists."""
+    """Return true if nested lists contain a tensor."""
     return isinstance(x, Tensor) or (isinstance(x, list | tuple) and any(has_tensor(item) for item in x))
 
 
@@ -132,7 +132,7 @@ def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
 
 
 def _kind(x: Any) -> Any:
-    """What NumPy's promotion sees: a dtype, or a Python type for what stands for a Python number."""
+    """Operand as NumPy's promotion takes it: a dtype, or a Python type for a value that stands for a number."""
     if isinstance(x, Tensor):
         return _WEAK.get(dtype_kind(x.dtype), x.dtype) if x.weak else x.dtype
     if is_weak(x) and not isinstance(x, bool):
@@ -218,7 +218,7 @@ _MIRRORED = {
 
 
 def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
-    """int64 compared with uint64: a negative number is below every other, and all others are the same in both."""
+    """Compare int64 with uint64: a negative number is below every uint64; the rest compare as uint64."""
     negative = apply("less", [a, np.zeros((), np.int64)])
     of_others = apply(name, [cast(a, np.uint64), b])
     if name in ("less", "less_equal", "not_equal"):

@@ -135,7 +135,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 
 
 def _lower(operation: str, x: Any, k: Any) -> Any:
-    """Where the column number is at most k above the row number, as booleans in the last two dimensions."""
+    """True where the column number is at most k above the row number: booleans in the last two dimensions."""
     if rank_of(x) < 2:
         raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
     rows, columns = shape_of(x)[-2:]
@@ -200,10 +200,10 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 class Joined:
-    """What stands in the brackets, joined along an axis; slices are ranges, as in NumPy.
+    """Arrays in brackets, joined along an axis, as `numpy.r_` and `numpy.c_`; slices are ranges.
 
-    A first item such as "0", "0,2" or "0,2,1" gives the axis, the rank that arrays of less are brought to, and where
-    their own axes go there.
+    A first item such as "0", "0,2" or "0,2,1" gives the axis, the least rank of the joined arrays, and the position of
+    an array's own axes when its rank is raised.
     """
 
     def __init__(self, axis: int, rank: int, start: int) -> None:

@@ -40,7 +40,7 @@ from ctrlgrad.options import default_float
 # Products along an axis, running sums and products, and differences.
 #
 # A product of floats is made of pairwise multiplications in log2(n) rounds, whether n is known or not. Every
-# factor's derivative is then a product of the others, exact at zeros and to any order, without a division.
+# factor's derivative is then a product of the other factors, exact at zeros and to any order, without a division.
 
 
 @array_function("product")
@@ -292,7 +292,7 @@ def sum(
 
 
 def _count(x: Any, axes: tuple[int, ...], where: Any = None) -> Any:
-    """How many elements are reduced: one number, or, by a condition, one for each place that is left."""
+    """Number of reduced elements: one number, or, with a condition, one for each element of the result."""
     if where is None:
         return times([dim(x, a) for a in axes])
     return reduce("sum", cast(broadcasted(truth("where", where), dims(x)), np.int64), axes, True)
@@ -459,7 +459,7 @@ def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 @array_function()
 def any(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
-    """Whether an element along axes, or of all, is other than zero.
+    """True if any element along axes, or of all, is other than zero.
 
     >>> print(cnp.any([False, True]))
     True
@@ -470,7 +470,7 @@ def any(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) 
 
 @array_function()
 def all(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
-    """Whether every element along axes, or of all, is other than zero.
+    """True if every element along axes, or of all, is other than zero.
 
     >>> print(cnp.all([False, True]))
     False
@@ -513,7 +513,7 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
 
 @array_function()
 def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """How many elements along axes, or of all, are other than zero: int64. It has no derivative.
+    """Number of elements along axes, or of all, that are other than zero: int64. It has no derivative.
 
     >>> print(cnp.count_nonzero([1, 0, 2]))
     2

@@ -51,7 +51,7 @@ from ctrlgrad.source import here
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` returns."""
+    """Result of `unique_all`."""
 
     values: Any
     indices: Any
@@ -60,14 +60,14 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` returns."""
+    """Result of `unique_counts`."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` returns."""
+    """Result of `unique_inverse`."""
 
     values: Any
     inverse_indices: Any
@@ -260,7 +260,7 @@ def unique_all(x: Any, *, size: int | None = None, fill_value: Any = None) -> Un
 
 @array_function()
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
-    """Whether each element stands in another array; as `numpy.isin`.
+    """True for each element that occurs in another array; as `numpy.isin`.
 
     >>> cnp.isin([1, 2, 3], [2, 5])
     array([False,  True, False])
@@ -277,7 +277,7 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
 
 @array_function()
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """What stands in one of two arrays at least, distinct and ascending; as `jax.numpy.union1d`.
+    """Union of two arrays, distinct and ascending; as `jax.numpy.union1d`.
 
     >>> cnp.union1d([3, 1], [1, 2])
     array([1, 2, 3])
@@ -299,7 +299,7 @@ def intersect1d(
     size: int | None = None,
     fill_value: Any = None,
 ) -> Any:
-    """What stands in both of two arrays, distinct and ascending; as `jax.numpy.intersect1d`.
+    """Intersection of two arrays, distinct and ascending; as `jax.numpy.intersect1d`.
 
     With `return_indices` also the first position of each in the first array and in the second.
 
@@ -327,7 +327,7 @@ def intersect1d(
 def setdiff1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """What stands in the first of two arrays and not in the second, distinct and ascending; as `jax.numpy.setdiff1d`.
+    """Elements of the first of two arrays that are not in the second, distinct and ascending; as `jax.numpy.setdiff1d`.
 
     `assume_unique` keeps the order of the first array. Missing values are 0 unless `fill_value` says otherwise.
 
@@ -344,7 +344,7 @@ def setdiff1d(
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """What stands in exactly one of two arrays, distinct and ascending; as `jax.numpy.setxor1d`.
+    """Elements of exactly one of two arrays, distinct and ascending; as `jax.numpy.setxor1d`.
 
     Missing values are the smallest one unless `fill_value` says otherwise.
 

@@ -194,9 +194,9 @@ def nancumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
 
 @array_function()
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
-    """How often each number from 0 on stands in x, or the sum of its weights; as `numpy.bincount`.
+    """Count each number from 0 on in x, or sum its weights; as `numpy.bincount`.
 
-    Of a traced x `length`, as in JAX, says for how many numbers; larger ones are left out.
+    A traced x needs `length`, the number of counts, as in JAX; larger numbers are left out.
 
     >>> cnp.bincount([0, 2, 2], length=3)
     array([1, 0, 2])

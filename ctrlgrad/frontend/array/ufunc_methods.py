@@ -1,6 +1,6 @@
-"""What the methods and the keywords of a `ufunc` compute.
+"""Methods and keywords of a `ufunc`.
 
-Sums, products, extremes and updates are those of the array functions; of any other function they are loops.
+Sums, products, extremes and updates use the array functions; any other function is applied in a loop.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _call(fn: ufunc, args: Sequence[Any], others: Mapping[str, Any], where: Any,
     if where is True:
         return fn.func(*xs, **others)
     mask = truth(fn.__name__, where)
-    # What is left out is computed at a point where the function and its derivative are finite.
+    # Elements that are left out are computed at a point where the function and its derivative are finite.
     results = fn.func(*(choose(mask, x, _harmless(fn, x)) for x in xs), **others)
     several = results if isinstance(results, tuple) else (results,)
     found = tuple(choose(mask, x, np.zeros((), dtype_of(x))) for x in several)
