@@ -32,8 +32,8 @@ class TurnsText(OutsideText):
         return left
 
     def end_of_chunk(self, step: Loop, left: str) -> None:
-        """Where a chunk has no iterations left, show what the loop carries and ask for another one; or go on in the same
-        blocks, as often as that is allowed."""
+        """Where a chunk has no iterations left, show what the loop carries and ask for another one; or run on in the
+        same blocks, as often as that is allowed."""
         w, index = self.w, self.layout.chunks[step.number]
         after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")
         w.line(f"store i64 {after}, ptr {left}")
