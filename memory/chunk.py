@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -49,7 +49,7 @@ class BlockRecord:
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keep(self.rows)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def keep(self, rows: int) -> None:
         """Only so many rows are worth keeping."""
@@ -64,6 +64,10 @@ class BlockRecord:
     def full_nbytes(self) -> int:
         """Bytes as the block was asked for."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_in_one_place(self) -> bool:
+        return self.slots.count(None) == len(self.slots) - 1
 
     @property
     def is_anywhere(self) -> bool:
@@ -89,7 +93,7 @@ class ChunkRecord:
     # Blocks with a holder.
     held: int = 0
     # In which tiers it has a block, and whether a block with a holder is not on the device: kept by `ResidencyIndex`.
-    places: tuple[bool, ...] = ()
+    places: list[bool] = field(default_factory=list)
 
     @property
     def is_alive(self) -> bool:
@@ -313,13 +317,14 @@ class Chunk:
 
 
 class Recompute(Protocol):
-    """What the manager asks of a loop that can run a chunk again from the state at its start."""
+    """What the manager asks of a loop that can run chunks again from the state at the start of one."""
 
-    def advance(self, state: Any, chunk: Chunk) -> Any:
-        """Run one chunk from its entry state and give the state after it, which is the next chunk's entry state.
+    def advance(self, state: Any, chunks: Iterator[Chunk], first: int, last: int) -> Any:
+        """Run the chunks from `first` to before `last` and give the state after them, the entry state of chunk `last`.
 
-        It asks `chunk.block` for the same blocks in the same order as the first time, fills them and shrinks them
-        alike. It does not seal the chunk, and it leaves `state` as it was: the state may be used again.
+        It takes a chunk when the one before it is filled, and asks `chunk.block` for the same blocks in the same order
+        as the first time, fills them and shrinks them alike. It does not seal chunks, and it leaves `state` as it was:
+        the state may be used again.
         """
 
     def skip(self, state: Any, first: int, last: int) -> Any:
@@ -332,7 +337,7 @@ class Recompute(Protocol):
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple of Python ints."""
-    return tuple(int(n) for n in shape)
+    return tuple(map(int, shape))
 
 
 __all__ = ["Block", "BlockRecord", "Chunk", "ChunkOwner", "ChunkRecord", "LoopRecord", "Recompute", "shape_of"]

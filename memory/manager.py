@@ -78,8 +78,8 @@ class Manager:
         self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
         self.stats = Statistics(self.accounts)
         self.recorder = Recorder(self.number, device, self.accounts, recording, self.stats)
-        self.order = Order(self.recorder.log)
-        self.arena = Arena(device, self.accounts, self.order, self.recorder.log)
+        self.order = Order(self.recorder)
+        self.arena = Arena(device, self.accounts, self.order, self.recorder)
         self.index = ResidencyIndex(len(device.tiers))
         self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
         self.evictor = Evictor(self.mover, self.recorder, lambda: self.state_store.spare())
@@ -243,7 +243,8 @@ class Manager:
                 loop.chunks.append(record)
                 found.append([Block(self, block, None) for block in self.writer.overwritten(chunk, record)])
             self.planner.computed_again(loop)
-            loop.alive.put_all(range(first, first + count + 1))
+            for index in range(first, first + count + 1):
+                loop.alive.put(index, True)
             chunk.number, chunk.index = next(self._chunks), first + count
             loop.chunks.append(chunk)
             self.index.add(chunk)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
-from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, Rerun, chunk_bytes
+from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, chunk_bytes
 from ctrlgrad.records import record
 
 # Iterations of the one chunk of a loop that is one: as many as it takes.
@@ -84,7 +84,7 @@ class ChunkDriver(Generic[R]):
     `lengths` is a number where the whole loop is one chunk: the iterations that its blocks are to have room for.
     """
 
-    def __init__(self, loop: LoopRun[R], runs: ManagedLoop | Measured | Rerun, lengths: Lengths | int) -> None:
+    def __init__(self, loop: LoopRun[R], runs: ManagedLoop | Measured, lengths: Lengths | int) -> None:
         self.loop, self.runs, self.lengths = loop, runs, lengths
         self.chunk: Chunk | None = None
         # Iterations that the chunk has room for, and those that have run.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -253,27 +253,6 @@ class Replaying(_Unsealed):
         return _held(self.chunk, shape, dtype, label, stack)
 
 
-class Rerun:
-    """A loop that runs no more than one chunk, again. Whoever wanted the chunk knows what to do if that fails."""
-
-    replay = None
-    lock: AbstractContextManager[Any] = nullcontext()
-
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
-        return self.chunk
-
-    def passing(self) -> int:
-        return 0
-
-    def finish(self) -> None:
-        pass
-
-    abandon = finish
-
-
 def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str, stack: int) -> Held:
     """A block of a chunk, for which others leave."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -310,8 +289,10 @@ class Replay(Generic[R]):
         """Run the chunk that began with a state as it ran, into its blocks; gives the state after it."""
         raise NotImplementedError
 
-    def advance(self, state: EntryState, chunk: memory.Chunk) -> EntryState:
-        return self.run(state, Replaying(chunk), self.ran[chunk.index])
+    def advance(self, state: EntryState, chunks: Iterator[memory.Chunk], first: int, last: int) -> EntryState:
+        for chunk in chunks:
+            state = self.run(state, Replaying(chunk), self.ran[chunk.index])
+        return state
 
     def skip(self, state: EntryState, first: int, last: int) -> EntryState | None:
         """The state some chunks later; None where those chunks have to fill their blocks for that."""

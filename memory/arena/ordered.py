@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 
 class OrderedNumbers:
@@ -39,11 +39,6 @@ class OrderedNumbers:
         else:
             self._known.remove(number)
             del self._sorted[bisect_left(self._sorted, number)]
-
-    def put_all(self, numbers: Iterable[int]) -> None:
-        """Add numbers in rising order, most of them above all that are in."""
-        for number in numbers:
-            self.put(number, True)
 
     def last_before(self, number: int) -> int | None:
         """The largest number below a given one; None without one."""

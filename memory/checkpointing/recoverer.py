@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
-from ctrlgrad.errors import BlockLostError
+from ctrlgrad.errors import BlockLostError, ExecutionError
 from ctrlgrad.memory.arena.ledger import BLOCKS, RUNNING, STATES
 from ctrlgrad.memory.checkpointing.recovery import Recovery, plan_recovery
 from ctrlgrad.memory.checkpointing.replay import ReplayedChunk, ReplayOwner
@@ -103,8 +105,14 @@ class Recoverer:
                 if after is not None:
                     step, state = min(stop, recovery.first_kept), after
                     continue
-            state = self._advance(loop, base + step, entry, state, step >= recovery.first_kept)
-            step += 1
+            stop = step + 1 if step < recovery.first_kept else recovery.length
+            chunks = self._chunks(loop, range(base + step, base + stop), entry, step >= recovery.first_kept)
+            with closing(chunks):
+                state = loop.recompute.advance(state, chunks, base + step, base + stop)
+                # The last one is filled.
+                if next(chunks, None) is not None:
+                    raise ExecutionError(f"loop {loop.label!r}: fewer chunks were run again than were to be")
+            step = stop
 
     def _skip(self, loop: LoopRecord, first: int, last: int, entry: int | None, state: Any) -> Any:
         """Run chunks without their blocks; None where the loop cannot."""
@@ -119,25 +127,27 @@ class Recoverer:
                 self._throttle.issued(self._order.mark(self._device.compute))
         return after
 
-    def _advance(self, loop: LoopRecord, index: int, entry: int | None, state: Any, keep: bool) -> Any:
-        """Run one chunk; its blocks stay if `keep`, and if it was dropped."""
-        record = loop.chunks[index]
-        assert loop.recompute is not None
-        with self._lock:
-            self._recorder.log(Recompute, loop.number, index, entry)
-            self._statistics.recomputed_chunks += 1
-            keep = keep and record.is_dropped
-        chunk = ReplayedChunk(self._owner, record, keep)
-        complete = False
-        try:
-            with self._recorder.running(f"{loop.label} again", self._recorder.phase, loop.label, index, again=True):
-                after = loop.recompute.advance(state, chunk)
-            chunk.check_complete()
-            complete = True
-        finally:
+    def _chunks(
+        self, loop: LoopRecord, indexes: range, entry: int | None, keep: bool
+    ) -> Generator[ReplayedChunk, None, None]:
+        """Chunks that are filled one after the other; their blocks stay if `keep`, of those that were dropped."""
+        for index in indexes:
+            record = loop.chunks[index]
             with self._lock:
-                self._take_in(record, chunk, keep and complete)
-        return after
+                self._recorder.log(Recompute, loop.number, index, entry)
+                self._statistics.recomputed_chunks += 1
+                is_kept = keep and record.is_dropped
+            entry = None
+            chunk = ReplayedChunk(self._owner, record, is_kept)
+            complete = False
+            try:
+                with self._recorder.running(f"{loop.label} again", self._recorder.phase, loop.label, index, again=True):
+                    yield chunk
+                chunk.check_complete()
+                complete = True
+            finally:
+                with self._lock:
+                    self._take_in(record, chunk, is_kept and complete)
 
     def _take_in(self, record: ChunkRecord, chunk: ReplayedChunk, keep: bool) -> None:
         """The blocks that were filled become the chunk's again; bytes that nobody wants go."""

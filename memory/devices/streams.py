@@ -76,7 +76,6 @@ class WorkerEvent:
             self._failure = next((f for f in self._queue.failures if f.index > self._since), None)
         self._time = now
         self._is_reached = True
-        self._queue.changed.notify_all()
 
 
 @record
@@ -112,7 +111,11 @@ class _Queue:
     is_busy: bool = False
     worker: threading.Thread | None = None
     process: int = field(default_factory=os.getpid)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    changed: threading.Condition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition(self.lock)
 
     def check_process(self) -> None:
         """A forked child has no worker; it must not wait for one."""
@@ -134,8 +137,9 @@ class _Queue:
         Where nothing is under way, an event is reached at once, and short work runs in the caller's thread: to wake
         the worker would take longer.
         """
-        self.check_process()
-        with self.changed:
+        if os.getpid() != self.process:
+            self.check_process()
+        with self.lock:
             if self.closed:
                 raise ExecutionError(f"stream {self.name!r}: it is closed")
             self.issued += 1
@@ -184,6 +188,7 @@ def _run(queue: _Queue, item: _Item) -> None:
     if item.event is not None:
         with queue.changed:
             item.event._reach(queue.clock())
+            queue.changed.notify_all()
     if item.work is not None:
         try:
             item.work()
@@ -213,6 +218,7 @@ def _die(queue: _Queue, index: int, cause: BaseException) -> None:
                 queue.failures.append(_Failure(item.index, error))
             else:
                 item.event._reach(queue.clock())
+        queue.changed.notify_all()
         queue.items.clear()
         queue.is_busy, queue.worker = False, None
 
@@ -229,11 +235,7 @@ class WorkerStream:
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._queue = _Queue(name, clock)
-
-    @property
-    def name(self) -> str:
-        return self._queue.name
+        self.name, self._queue = name, _Queue(name, clock)
 
     def put(self, work: Work, is_short: bool = False) -> None:
         """Run a function after all work so far; at once where that `is_short` and nothing is under way. What it raises

@@ -9,6 +9,7 @@ stream, not of the host.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from ctrlgrad.records import record
 
@@ -177,7 +178,14 @@ Action = (
 )  # fmt: skip
 
 # Takes an action's class and its fields: an object is made only where there is a recording.
-Log = Callable[..., None]
+Log = Callable[..., object]
+
+
+class Logging(Protocol):
+    """Where actions go."""
+
+    log: Log
+
 
 __all__ = [
     "Action",
@@ -193,6 +201,7 @@ __all__ = [
     "KeepState",
     "LetStateGo",
     "Log",
+    "Logging",
     "Lose",
     "Open",
     "Overwrite",

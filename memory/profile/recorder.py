@@ -9,7 +9,7 @@ from typing import Any
 from ctrlgrad.memory.arena.ledger import Account
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import Device, Event
-from ctrlgrad.memory.profile.actions import Action, Overwrite
+from ctrlgrad.memory.profile.actions import Action, Log, Overwrite
 from ctrlgrad.memory.profile.records import (
     BlockEntry,
     BytesInUse,
@@ -24,6 +24,8 @@ from ctrlgrad.memory.profile.records import (
 from ctrlgrad.memory.profile.statistics import Statistics
 from ctrlgrad.memory.residency.policy import UNDECIDED
 
+# Takes any arguments, and is no Python function: it is called dozens of times for a block.
+IGNORED: Log = "".format
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -46,6 +48,8 @@ class Recorder:
     def record(self, recording: Recording | None) -> None:
         """Write to a recording from now on, or to none."""
         self._recording = recording
+        # Logs an action of such fields before it is done; of bytes that are counted, after.
+        self.log: Log = IGNORED if recording is None else self._write
         for account in self._accounts:
             account.watch = None if recording is None else self._sample
         if recording is not None:
@@ -59,10 +63,9 @@ class Recorder:
         """Whether there is a recording."""
         return self._recording is not None
 
-    def log(self, action: type[Action], *fields: Any) -> None:
-        """Log an action of such fields before it is done; of bytes that are counted, after."""
-        if self._recording is not None:
-            self._recording.actions.append(TimedAction(self._device.now(), self._manager, action(*fields)))
+    def _write(self, action: type[Action], *fields: Any) -> None:
+        assert self._recording is not None
+        self._recording.actions.append(TimedAction(self._device.now(), self._manager, action(*fields)))
 
     def fall_back(self, text: str) -> None:
         """Something had to be done otherwise than planned; the text says what, to which value, and why."""

@@ -33,7 +33,7 @@ class ResidencyIndex:
     def remove(self, chunk: ChunkRecord) -> None:
         """A chunk holds nothing any more."""
         if self._chunks.pop(chunk.number, None) is not None:
-            self._put(chunk, (False,) * (len(self._in_level) + 1))
+            self._update(chunk)
             self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
@@ -43,29 +43,28 @@ class ResidencyIndex:
 
     def take(self, block: BlockRecord, *levels: int) -> list[Slot]:
         """A block lies in these tiers no longer; gives the slots that it had there."""
-        slots = [slot for level in levels if (slot := block.slots[level]) is not None]
-        for slot in slots:
-            block.slots[slot.level] = None
+        slots = []
+        for level in levels:
+            slot, block.slots[level] = block.slots[level], None
+            if slot is not None:
+                slots.append(slot)
         self._update(block.chunk)
         return slots
 
     def _update(self, chunk: ChunkRecord) -> None:
-        """A block of a chunk has come to a tier or left it, or nobody wants it any more."""
-        if chunk.number not in self._chunks:
-            return
+        """A block of a chunk has come to a tier or left it, or has no holder any more; or the chunk itself is gone."""
         places = [False] * (len(self._in_level) + 1)
-        for block in chunk.blocks:
+        for block in chunk.blocks if chunk.number in self._chunks else ():
             for level, slot in enumerate(block.slots):
                 if slot is not None:
                     places[level] = True
             if block.slots[0] is None and block.holders:
                 places[-1] = True
-        self._put(chunk, tuple(places))
-
-    def _put(self, chunk: ChunkRecord, places: tuple[bool, ...]) -> None:
-        for number, (before, after) in enumerate(zip(chunk.places or (False,) * len(places), places, strict=True)):
-            if before != after:
-                (self._away if number == len(self._in_level) else self._in_level[number]).put(chunk.number, after)
+        if places == chunk.places:
+            return
+        for level, numbers in enumerate((*self._in_level, self._away)):
+            if places[level] != (level < len(chunk.places) and chunk.places[level]):
+                numbers.put(chunk.number, places[level])
         chunk.places = places
 
     def __len__(self) -> int:

@@ -164,8 +164,11 @@ class Planner:
 
     def closed(self, chunk: ChunkRecord, device: Device) -> None:
         """A block was closed; with the last one of a chunk its backward pass ends."""
-        if self._reading is None or self._reading[0] is not chunk or any(block.pins for block in chunk.blocks):
+        if self._reading is None or self._reading[0] is not chunk:
             return
+        for block in chunk.blocks:
+            if block.pins:
+                return
         self._backward.append(_Pass(chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
         # On a device that measures no times none is ever observed.
         del self._backward[:-64]

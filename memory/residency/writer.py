@@ -93,7 +93,7 @@ class Writer:
         chunk.is_sealed = True
         chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
         self._planner.ran(chunk, seconds)
-        if any(block.holders and block.slots[0] is None for block in chunk.blocks):
+        if chunk.places and chunk.places[-1]:
             # Its blocks do not fit all at once, as they would have to for it to be computed again.
             self._planner.copy_only(chunk.loop.label)
         self._recorder.sealed(chunk)

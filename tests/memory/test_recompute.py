@@ -201,7 +201,7 @@ def test_a_loop_that_cannot_run_again_cannot_be_checkpointed() -> None:
 class Liar(Driver):
     """Asks for other blocks when it runs again."""
 
-    def advance(self, state: Any, chunk: Chunk) -> Any:
+    def filled(self, state: Any, chunk: Chunk) -> Any:
         chunk.block((3, 1), DOUBLE, "other")
         return state
 

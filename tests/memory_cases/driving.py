@@ -6,7 +6,7 @@ back, every row is compared with what it must be, on the compute stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,12 @@ class Driver:
 
     # The protocol of recomputation.
 
-    def advance(self, state: Any, chunk: Chunk) -> Any:
+    def advance(self, state: Any, chunks: Iterator[Chunk], first: int, last: int) -> Any:
+        for chunk in chunks:
+            state = self.filled(state, chunk)
+        return state
+
+    def filled(self, state: Any, chunk: Chunk) -> Any:
         self.advances.append(chunk.index)
         self._fill(chunk, int(state), chunk.index)
         return advanced(int(state), chunk.index)

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.stacks import RunningStack
+from ctrlgrad.memory import Chunk
 from ctrlgrad.plan.chunks import LoopPlan
 from ctrlgrad.plan.model import Loop, Plan, Step, Value
 
@@ -36,7 +36,7 @@ class Program(Protocol):
     def loop_program(self, number: int, *, pushes: bool) -> tuple[Program, LoopPlan]: ...
 
     def run_again(
-        self, arguments: Sequence[Any], again: tuple[Chunk, int] | None, scratch: np.ndarray | None
+        self, arguments: Sequence[Any], chunks: Iterator[Chunk], ran: Sequence[Any], scratch: np.ndarray | None
     ) -> list[Any]: ...
 
 

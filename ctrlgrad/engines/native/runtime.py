@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
 from ctrlgrad.engines.account import empty
-from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -30,7 +29,8 @@ from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.native.sessions import Session
+    from ctrlgrad.engines.native.sessions import Again, Session
+    from ctrlgrad.memory import Chunk
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -92,19 +92,25 @@ class Program:
         return self._loops[number, pushes]
 
     def run_again(
-        self, arguments: Sequence[Any], again: tuple[Chunk, int] | None, scratch: np.ndarray | None
+        self,
+        arguments: Sequence[Any],
+        chunks: Iterator[Chunk],
+        ran: Sequence[Any],
+        scratch: np.ndarray | None,
     ) -> list[Any]:
-        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk; or without a chunk.
+        """Run its one loop for as many iterations as some chunks had, into their blocks; or into none, without chunks.
 
         The scratch memory is that of the call that waits for it.
         """
+        from ctrlgrad.engines.native.sessions import Again
+
         try:
             found = self.idle.pop()
         except IndexError:
             found = Frame(self)
         if scratch is not None:
             found.memory.take_scratch(scratch)
-        results = _in_session(found, again, is_again=True).run(arguments)
+        results = Again(found, chunks, ran).run(arguments)
         self.idle.append(found)
         return results
 
@@ -141,7 +147,7 @@ class Frame:
         ]
         self.outside = Outside(self)
         self.silent_callbacks = 0
-        self.session: Session | None = None
+        self.session: Session | Again | None = None
         for index in self.layout.chunks.values():
             self.words[index] = ENDLESS
         self.error: BaseException | None = None
@@ -356,8 +362,8 @@ class Frame:
             self.moved.clear()
 
 
-def _in_session(frame: Frame, again: tuple[Chunk, int] | None = None, is_again: bool = False) -> Session:
+def _in_session(frame: Frame) -> Session:
     """A run that a memory manager looks after; those without one do not need to know how that goes."""
     from ctrlgrad.engines.native.sessions import Session
 
-    return Session(frame, again, is_again)
+    return Session(frame)

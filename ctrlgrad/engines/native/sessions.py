@@ -7,14 +7,15 @@ have a chunk's blocks again, the loop is run as a plan of its own, from a copy o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad import memory
 from ctrlgrad.engines.account import CPU, forget_values, giving_back
 from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, Rerun, chunk_bytes, managed
+from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import loop_name
@@ -50,18 +51,15 @@ def manager() -> Manager:
 
 
 class Session:
-    """One call of a program in a session; of a loop's own program one that fills the blocks of a chunk again.
-
-    `again` is that chunk, and how many iterations its first blocks have room for. Without a chunk a run that `is_again`
-    has no pushes. Its frame is kept for the next such run.
+    """One call of a program in a session.
 
     Where the manager chose by measured times to compute chunks again, and there turns out to be no room for that, the
     call begins anew with copies: whether a budget suffices is no matter of times. A call that has effects cannot begin
     anew, and keeps to copies from the start.
     """
 
-    def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None, is_again: bool = False) -> None:
-        self.frame, self.again, self.is_again = frame, again, is_again
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
         self.loops: dict[int, tuple[FrameLoop, ChunkDriver[_Length]]] = {}
         # The names of the loops that have begun.
         self.begun: set[str] = set()
@@ -72,7 +70,7 @@ class Session:
         try:
             return self._run(arguments)
         except MemoryBudgetError as error:
-            if self.is_again or self.has_effects or not self.keep_to_copies(self.begun):
+            if self.has_effects or not self.keep_to_copies(self.begun):
                 raise
             forget_values(error)
         return program(arguments)
@@ -84,21 +82,16 @@ class Session:
     def _run(self, arguments: Any) -> list[Any]:
         frame = self.frame
         frame.session = self
-        # A loop without pushes is not divided.
-        frame.words[words.IS_MANAGED] = self.again is not None or not self.is_again
+        frame.words[words.IS_MANAGED] = 1
         try:
             with giving_back(frame.give_back):
-                results = frame.run(arguments)
-            if self.is_again:
-                frame.rest()
-            else:
-                frame.dispose()
-            return results
+                return frame.run(arguments)
         except BaseException:
             for _, driver in self.loops.values():
                 driver.abandon()
-            frame.dispose()
             raise
+        finally:
+            frame.dispose()
 
     def begin(self, number: int) -> None:
         name = loop_name(self.frame.layout.loops[number].node)
@@ -113,9 +106,6 @@ class Session:
         loop.allow(0 if isinstance(driver.lengths, Lengths) else driver.before())
 
     def _driver(self, loop: FrameLoop, roles: ChunkedLoop) -> ChunkDriver[_Length]:
-        if self.again is not None:
-            chunk, capacity = self.again
-            return ChunkDriver(loop, Rerun(chunk), capacity)
         replay = LoopReplay(self.frame, roles) if roles.can_repeat else None
         phase: Phase = "backward" if roles.pops else "forward"
         runs = managed(roles.loop.node, manager(), replay, phase, pushes=roles.pushes)
@@ -141,6 +131,54 @@ class Session:
     def end(self, number: int) -> None:
         loop, driver = self.loops.pop(number)
         driver.finish(loop.iterations())
+
+
+class Again:
+    """One call of a loop's own program, which fills the blocks of chunks again, or none where it has no pushes.
+
+    `chunks` gives each chunk when the one before it is filled; `ran` says how they ran. The frame is kept for the next
+    such call.
+    """
+
+    def __init__(self, frame: Frame, chunks: Iterator[memory.Chunk], ran: Sequence[_Length]) -> None:
+        self.frame, self.chunks, self.ran = frame, chunks, iter(ran)
+        self.left = len(ran)
+        self.loop: FrameLoop | None = None
+
+    def run(self, arguments: Any) -> list[Any]:
+        frame = self.frame
+        frame.session = self
+        frame.words[words.IS_MANAGED] = self.left > 0
+        try:
+            with giving_back(frame.give_back):
+                results = frame.run(arguments)
+        except BaseException:
+            if self.loop is not None:
+                self.loop.abandon()
+            frame.dispose()
+            raise
+        frame.rest()
+        return results
+
+    def begin(self, number: int) -> None:
+        self.loop = FrameLoop(self.frame, self.frame.layout.chunked[number])
+        self.next(number)
+
+    def next(self, number: int) -> None:
+        loop = self.loop
+        assert loop is not None
+        if loop.chunk is not None:
+            loop.close(loop.iterations())
+        ran = next(self.ran)
+        loop.lend(Replaying(next(self.chunks)), ran.capacity)
+        # The loop ends by itself with the last chunk, before it asks for another one.
+        self.left -= 1
+        loop.allow(ran.iterations if self.left else UNBOUNDED)
+
+    def end(self, number: int) -> None:
+        assert self.loop is not None
+        self.loop.close(self.loop.iterations())
+        self.loop.finish()
 
 
 class FrameLoop:
@@ -245,23 +283,24 @@ class LoopReplay(Replay[_Length]):
         # Captures in the plan's own memory may be overwritten later and are copied.
         self.captured = {value: frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)}
         self.carried = [c.inside for c in roles.loop.carries]
+        self.is_stack = [isinstance(inside, Stack) for inside in self.carried]
 
-    def run(self, state: EntryState, chunk: Replaying, ran: _Length) -> EntryState:
+    def advance(self, state: EntryState, chunks: Iterator[memory.Chunk], first: int, last: int) -> EntryState:
+        """One run of the loop's own program fills the blocks of all."""
         carry = [
             BlockStack(inside.dtype, ()) if isinstance(inside, Stack) else value
             for value, inside in zip(state.carry, self.carried, strict=True)
         ]
-        arguments = [np.int64(ran.iterations), *self.captured.values(), *carry]
-        results = self.program.run_again(arguments, (chunk, ran.capacity), self.frame.memory.scratch)
-        is_stack = [isinstance(inside, Stack) for inside in self.carried]
-        return EntryState(tuple(None if s else x for s, x in zip(is_stack, results, strict=True)))
+        ran = [self.ran[index] for index in range(first, last)]
+        arguments = [np.int64(sum(each.iterations for each in ran)), *self.captured.values(), *carry]
+        results = self.program.run_again(arguments, chunks, ran, self.frame.memory.scratch)
+        return EntryState(tuple(None if s else x for s, x in zip(self.is_stack, results, strict=True)))
 
     def skip(self, state: EntryState, first: int, last: int) -> EntryState:
         """One run of so many iterations, which pushes nothing."""
         iterations = sum(self.ran[index].iterations for index in range(first, last))
         program, found = self.frame.program.loop_program(self.roles.loop.number, pushes=False)
-        is_stack = [isinstance(inside, Stack) for inside in self.carried]
-        carry = (x for x, s in zip(state.carry, is_stack, strict=True) if not s)
+        carry = (x for x, s in zip(state.carry, self.is_stack, strict=True) if not s)
         arguments = [np.int64(iterations), *(self.captured[value] for value in found.captured), *carry]
-        results = iter(program.run_again(arguments, None, self.frame.memory.scratch))
-        return EntryState(tuple(None if s else next(results) for s in is_stack))
+        results = iter(program.run_again(arguments, iter(()), (), self.frame.memory.scratch))
+        return EntryState(tuple(None if s else next(results) for s in self.is_stack))
