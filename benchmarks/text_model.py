@@ -97,7 +97,7 @@ def with_torch(job: trainer.Job, packed: bool) -> Side:
             return nn.functional.cross_entropy(hs @ w + b, targets, reduction="sum")
         hs, _ = net(table[inputs])
         mask = torch.arange(len(inputs))[:, None] < counts
-        return nn.functional.cross_entropy((hs @ w + b)[mask], targets[mask], reduction="sum")
+        return nn.functional.cross_entropy(hs[mask] @ w + b, targets[mask], reduction="sum")
 
     def step() -> float:
         nonlocal number

@@ -42,20 +42,20 @@ class CtrlgradError(Exception):
         super().__init__(problem)
 
     def add_note(self, note: str) -> None:
-        """Add a line to the message, below the place; as on any exception."""
+        """Add to the message, as on any exception: a line below the place, several lines at the end."""
         self.notes.append(note)
 
     def __str__(self) -> str:
         lines = [self.problem]
         if self.source is not None:
             lines.append(f"  at: {self.source}")
-        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  {note}" for note in self.notes if "\n" not in note]
         for label, text in (("expected", self.expected), ("got", self.got), ("try", self.hint)):
             if text is not None:
                 head, *rest = text.split("\n")
                 lines.append(f"  {label}: {head}")
                 lines += [f"    {line}" for line in rest]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(note for note in self.notes if "\n" in note)])
 
 
 def locate(error: BaseException, what: str, source: Any) -> None:

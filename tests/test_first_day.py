@@ -82,8 +82,10 @@ def test_a_key_of_jax_is_its_numbers_wherever_it_is_passed() -> None:
     for fn in (drawn, cg.function(drawn), redrawn, lambda key: cg.grad(lambda x, k: (x * drawn(k)).sum())(1.0, key)):
         np.testing.assert_array_equal(fn(key), fn(own))
     np.testing.assert_array_equal(cg.vmap(drawn)(jax.random.split(key)), cg.vmap(drawn)(cg.random.split(own)))
-    with pytest.raises(TracingError, match="a traced array of JAX"):
+    with pytest.raises(TracingError, match="a traced array of JAX") as caught:
         jax.jit(drawn)(key)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:4]] == ["at", "expected", "got"]  # JAX's note comes last
 
 
 COUNT = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,6 +51,10 @@ class TorchFunction:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TorchFunction:
+        """A function of its own: a method of a module is one of the module's copy."""
+        return TorchFunction(copy.deepcopy(self.fn, memo), self.budget)
 
     def __repr__(self) -> str:
         return f"<{self.name} for PyTorch>"
