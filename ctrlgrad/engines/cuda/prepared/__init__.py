@@ -24,7 +24,7 @@ often as a number on the card says (a trip count that was popped), or as long as
 card: one counts since the loop began, by which numbers go, one ever since the run began, by which rows of stacks lie.
 What it carries has one buffer each. A stack that begins and ends within an iteration is an array (`rows`).
 
-Where such a loop pushes as often as the data says, nobody knows before an iteration how much memory its rows need. They
+Where such a loop pushes as often as the data says, the memory that its rows need is unknown before an iteration. They
 lie by a counter that stops where there is none (the `slot`); a run that has pushed more than that is made again from
 its beginning, with all the memory that it has turned out to need. Backwards the host has the trip counts, since it
 knows the stack that they are popped off: then it knows for how many iterations there are rows. Where it does not, a run

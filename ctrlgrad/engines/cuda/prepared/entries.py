@@ -224,7 +224,7 @@ class ListWriter:
         return tuple(Known(NumberWord(argument, k)) for k in range(-(-argument.dtype.itemsize // WORD)))
 
     def place(self, view: View, side: int) -> Known:
-        """Where a view begins, for iterations that read the buffers of a side."""
+        """Place of a view's beginning (source and offset), for iterations that read the buffers of `side`."""
         source, offset = view.source, view.offset
         if isinstance(source, Buffer):
             place = self.body.placement.places[source.number]
@@ -236,7 +236,7 @@ class ListWriter:
 
 
 def entries_of(items: Sequence[Item]) -> int:
-    """How many entries of a list items are."""
+    """Number of list entries of the items."""
     # Of branches and loops two before their lists, and one behind each of these.
     return sum(2 + sum(entries_of(x) + 1 for x in inside) if (inside := lists_in(item)) else 1 for item in items)
 

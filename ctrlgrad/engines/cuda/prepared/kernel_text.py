@@ -1,7 +1,7 @@
 """A prepared kernel as CUDA C++: where each element lies, around the statements that compute it.
 
 Shapes and strides are numbers in the text. What moves is found by the words that the card has: `words[0]` counts the
-iterations, others count what else is gone through, or are an address or a number as it is when a run begins. Which
+iterations; other words count passes of inner regions, or hold an address or a number from a run's beginning. Which
 words these are, and how much is added for what they count, are parameters: kernels that differ in them alone are one.
 """
 

@@ -1,4 +1,4 @@
-"""Where the temporaries of an iteration lie: those that are not needed together share memory.
+"""Placement of an iteration's temporaries: those that are not alive at the same time share memory.
 
 The launches of an iteration are a straight line, the sides of a branch one behind the other, so a temporary is needed
 from the first launch that names it to the last. What a loop inside reads of what was there before, it may read again:
@@ -42,7 +42,7 @@ def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def views_of(launch: Item) -> Iterator[View]:
-    """What a launch reads and writes; of branches and loops, what says how it goes on."""
+    """Views that an item reads and writes; of a branch or loop, the view of the number that controls it."""
     if isinstance(launch, Branching | Repeating):
         yield launch.chosen if isinstance(launch, Branching) else launch.goes_on
         return

@@ -33,7 +33,7 @@ MANY = 1 << 20
 
 
 def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
-    """The row behind the others of the stack in a slot, and the stack with it."""
+    """Push a row on the stack in a slot: the view to write, and the stack with it."""
     stack = reading.value(slot)
     after: object
     if isinstance(stack, LocalStack):
@@ -86,7 +86,7 @@ def _carried(value: object) -> StackValue:
 
 
 def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
-    """The row behind the others, or the last one."""
+    """View of the row behind the last one, for a push; else of the last row."""
     reading.listing.row_type(stack.position, (shape, dtype), pushes)
     row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
     nbytes = row.size * dtype.itemsize
@@ -110,7 +110,7 @@ def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
 
 
 def _is_used_again(reading: Reading, number: int) -> bool:
-    """Whether a stack is read behind the step that is read now."""
+    """Return true if a stack is read after the current step."""
     same = [n for n, x in reading.values.items() if isinstance(x, LocalStack) and x.number == number]
     if any(reading.last.get(n, -1) > reading.position for n in same):
         return True
@@ -147,7 +147,7 @@ def _from_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def _to_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     rows = as_array(reading, reading.value(step.operands[0]))
-    # What is about to be overwritten is read first.
+    # The rows are about to be overwritten, so they are copied first.
     return (reading.launches.copy(rows) if reading.is_updated(rows) else rows,)
 
 
@@ -158,5 +158,5 @@ def _known(shape: KnownShape, node: Node) -> Shape:
 
 
 STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
-# Those of numbers on the host.
+# Ops on stacks of numbers on the host.
 NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
