@@ -67,7 +67,7 @@ class StackRows:
     # Before a run.
 
     def there(self, carry: Values, is_needed: bool = True) -> int:
-        """Number of contiguous rows that a run may push or pop. If one is needed at once, a block may be added for it."""
+        """Number of contiguous rows that a run may push or pop. If one is needed at once, a block may be added."""
         its, stack = self.its, self._own(carry)
         if not isinstance(stack, DeviceStack):
             if its.is_known:
