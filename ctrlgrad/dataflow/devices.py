@@ -80,7 +80,7 @@ def parse_device(name: object, source: Source | None = None) -> DeviceName:
 
 @block("ctrlgrad.device")
 def device(name: str | None) -> Iterator[None]:
-    """Put the ops traced in a block of code on a device. The engine "dataflow" runs them there; other engines ignore
+    """Place the ops traced in a block of code. The engine "dataflow" runs them on that device; other engines ignore
     it.
 
     A gradient's op sits with the op that it is the gradient of, and a stack with the values pushed on it. `None` takes

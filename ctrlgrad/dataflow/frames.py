@@ -5,9 +5,9 @@ in the iteration that it will fire in, so a token needs no tag of its own. A val
 and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
 overwrite it, in flight or not. A step knows what runs it as an `Execution`, and nothing more of it.
 
-What only hands a carry on is no step. A NextIteration and the Merge that it feeds are where the value goes, in the
-following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has fired;
-what comes later passes it at once (`LoopSwitch`).
+A node that only hands a carry on is no step. A NextIteration and the Merge that it feeds become targets of the value,
+in the following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has
+fired; a later value passes it at once (`LoopSwitch`).
 
 A `FrameRun` is one execution of a loop on a device, in one iteration of the loop around it. Its iterations form a list
 from the oldest that is not done to the newest. Invariants:

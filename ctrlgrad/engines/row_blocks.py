@@ -1,11 +1,13 @@
-"""Rows that interpreted code pushes one by one in a session: in blocks of the memory manager, as those of native loops.
+"""Rows that interpreted code pushes one by one in a session: in blocks of the memory manager, as those of native
+loops.
 
-The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the manager, and each
-of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy out runs
-beside the computation; or before that, when it is read or the budget is used up. Blocks grow from a few rows to
-what a budget has room for when all stacks that are pushed on have one.
+The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the manager, and
+each of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy
+out runs beside the computation; or before that, when it is read or the budget is used up. Blocks grow from a few
+rows to the size for which a budget has room if each stack that is pushed on has one.
 
-What belongs to one call is a `RowPushes`, which `rows_in_blocks` puts around it: if the call fails, its blocks go.
+The pushes of one call are a `RowPushes`, which `rows_in_blocks` puts around it: if the call fails, its blocks are
+freed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Number of ranks that were started together, and joining them.
 
-The number is what the launcher wrote into the environment: to ask MPI would start it. These are read, and the
+The number is read from the environment that the launcher set: asking MPI would start it. Of these variables the
 first one that is there counts, so that an `mpirun` inside of a SLURM step goes before the step:
 
     OMPI_COMM_WORLD_SIZE, ..._RANK            Open MPI's mpirun

@@ -73,7 +73,8 @@ class RunMemory:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Leave the arrays that are allocated inside uncounted: the caller counts them."""
+        """Leave the arrays that are allocated inside uncounted: a replay's copies, which the manager counts as entry
+        states."""
         before, self._is_counting = self._is_counting, False
         try:
             yield

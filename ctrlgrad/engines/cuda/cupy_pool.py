@@ -1,10 +1,10 @@
 """The pool of a session: unused memory can always go back to the card.
 
-A pool of CuPy's cuts small arrays off large pieces of the card's memory, and a piece goes back when nothing of it is
-used: as long as a number lies in it, megabytes are of no use to what is larger. Within a limit that is an array that
-is refused though the budget has room for it. So in a session with a budget for the device there is a pool for each
-size. None of them ever cuts anything off; where one is to grow, those that were not asked for longest give back what is
-free. Without a budget one pool is enough.
+A pool of CuPy cuts small arrays off large pieces of the card's memory. A piece goes back only when nothing in it is
+used, so one number can keep megabytes from a larger array. Under a limit such an array is refused though the budget
+has room for it. So a session with a budget for the device has a pool for each size. These pools never split a
+piece; where one must grow, the least recently used ones give back their free memory. Without a budget one pool is
+enough.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Loops of numbers that the host has, as machine code of the processor.
+"""Native plans for the parts of a graph that only work on numbers of the host.
 
-A card has nothing to do for a loop whose carry and captures are all on the host, and an interpreter takes
-microseconds for each of its ops. Such a loop, and what else of its region is made of numbers of the host alone, is a
-plan of the native engine: a node `PART`, whose region is that part of the graph.
+A loop whose carry and captures are all on the host needs no card, and an interpreter takes microseconds for each of
+its ops. Such a loop, with the nodes of its region that only use numbers of the host, becomes a plan of the native
+engine: a node `PART`, whose region is that part of the graph.
 
-In: a region and the places of its inputs. Out: one with the same inputs and outputs. Nodes that need each other stay
-in order: no node of a part depends on another one through nodes outside. What has effects is in no part, and parts
-do not reach across it. Loops inside loops that work on the card stay there: these are lists of launches (`prepared`).
+In: a region and the places of its inputs. Out: a region with the same inputs and outputs. The order of nodes that
+depend on each other stays: no node of a part depends on another one through nodes outside. A node with effects is
+in no part, and no part spans it. Loops inside loops that work on the card stay there, in launch lists (`prepared`).
 """
 
 from __future__ import annotations

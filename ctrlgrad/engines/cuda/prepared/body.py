@@ -1,4 +1,4 @@
-"""From the steps of a loop's body, and what it runs on, to its prepared form, or to why there is none."""
+"""Compile the steps of a loop body, for given input shapes, to a `PreparedBody`, or raise `CannotPrepare`."""
 
 from __future__ import annotations
 

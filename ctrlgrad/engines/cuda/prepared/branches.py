@@ -1,9 +1,9 @@
-"""Branches in a prepared body: a list for each side, of which the card says which one is gone through.
+"""Branches in a prepared body: a launch list for each side; the card decides which list runs.
 
-A kernel writes the number of the side, from the selector as the op has it: 0 where it is below, the last one where it
-is beyond. A result that all sides share (an array that one of them updates in place, say) is used itself; else there is
-a buffer, which each side writes. A side that pushes or pops counts how often it has been gone through, since only the
-card knows: the rows of its stacks lie by these counters.
+A kernel writes the number of the side, from the selector as the op defines it: 0 for a selector below 0, the last
+side for one that is too large. A result that all sides share (an array that one of them updates in place, say) is
+used itself; else there is a buffer, which each side writes. A side that pushes or pops counts its passes, since
+only the card knows their number; the rows of its stacks lie by these counters.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A list of launches as it is written: entries for each half, and the kernels that set the words of a run.
+"""Writer of a launch list: entries for each half, and the kernels that set the words of a run.
 
-Addresses are named in it (`words`), and set when a run begins. Of branches the sides stand one behind the other: the
-number of the one that is chosen is read from the card, and says how many entries further it is. A loop begins with an
-entry that goes on behind it, and ends with one that goes back to that: words of the host's count how often, where it
-knows, and else the card is asked each time.
+Addresses are named in the list (`words`), and set when a run begins. The sides of a branch stand one after the
+other: the number of the chosen side is read from the card, and tells how many entries to skip. A loop begins with
+an entry that can jump behind the loop, and ends with one that jumps back to it. Words of the host count the
+iterations where it knows the trip count; else the card is asked each time.
 """
 
 from __future__ import annotations

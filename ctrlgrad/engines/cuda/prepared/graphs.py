@@ -18,12 +18,12 @@ A host that no longer wants the results writes the run's number into a word on t
 condition looks at: so loops end that would not end by themselves, too.
 
 A body is captured on a stream of its own, apart from all other work. The capture mode is relaxed: in the other modes
-CUDA refuses calls of any thread that may wait or allocate, and spoils the capture. cuBLAS loads a kernel when it is
-first launched, such as that of a branch that no iteration has gone into yet; and what Python collects meanwhile may be
-another library's memory or event. A workspace for products is given, since
-what cuBLAS allocates by itself in a capture would be a node that no while node may hold. A capture that is spoilt takes
-the body that it went to with it: the driver frees that, though its node has it still. Such a graph is left as it is,
-since destroying it would free the body again, which ends the process.
+CUDA refuses calls of any thread that may wait or allocate, and spoils the capture. Such calls happen: cuBLAS loads a
+kernel at its first launch (in a branch that no iteration has taken yet, say), and Python's garbage collector may free
+memory or an event of another library. Products are given a workspace, since memory that cuBLAS allocates in a capture
+would be a node that no while node may hold. When a capture is spoilt, the driver frees the body that it went to, though
+the body's node still refers to it. Such a graph is never destroyed: that would free the body again, which ends the
+process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shared record of the readings of a body and of the regions in it: launches, counters, rows, bounds.
 
-Regions are the body (0), sides of branches and bodies of loops, by their counters. The host knows beforehand how often
-a loop goes on where that follows from integers that go by steps, or from numbers that are popped off a stack of the
-host's: a gradient's loops go on as often as the stack of trip counts says.
+The regions are the body (0), sides of branches and bodies of loops; their numbers are those of their counters. The
+host knows a trip count beforehand where it follows from integers that go by steps, or from numbers that are popped
+off a stack of the host: the loops of a gradient take their trip counts from such a stack.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""Loops in a prepared body: a list of an iteration, which is gone through as long as a number on the card says so.
+"""Inner loops in a prepared body: the launch list of an iteration, which repeats while a number on the card says so.
 
-What such a loop carries is, for all of its iterations:
+The list is the same for all iterations, so each carry has one form:
 
-- an array: one buffer, which holds the value before an iteration when the list begins and the one after it when it
-  ends. The first value is copied in, or lies there already if nothing else needs it. What an iteration computes is
-  written there at once where all that reads the value before comes earlier; else it is copied at the end;
-- an integer of the host's that goes by steps: its first value and so much for each time that the loop's own counter has
-  counted, which counts since the loop began. It stands behind the loop, too, until this begins again: what the integer
-  is then follows from it;
+- an array: one buffer, with the value before an iteration when the list begins and the value after it when the list
+  ends. The first value is copied in, or lies there already if nothing else needs it. An iteration writes its value
+  there at once if all launches that read the value before come earlier; else the value is copied at the end;
+- an integer of the host that goes by steps: its first value, and a step for each count of the loop's own counter, which
+  counts from the loop's beginning. The counter keeps its value after the loop, until the loop begins again, so the
+  integer's last value follows from it;
 - a table: its rows and its marks, each as an array;
-- a stack: as in sides of branches, rows lie by a counter that counts ever since the run began;
-- anything that an iteration leaves as it is, which is no carry.
+- a stack: rows lie by a counter that counts from the run's beginning, as in sides of branches;
+- a value that no iteration changes: no carry at all.
 
-Where the loop counts to a bound that goes by steps, a run has only iterations in which how often it goes on is not
-below 0, and indices that go by the loop's counter are held within their axes by the first and the last one. Where it
-counts to a number that only the card has (a trip count that was popped), the card has how often it goes on; the host
-may know that beforehand too (`passes`). Where it does not, what is pushed may be more than there is memory for, and
-what is popped more than a run has at hand: such a run is made again (`row_memory`). An index that goes by a counter
-whose end only the card has is one of the card's.
+Where the loop counts to a bound that goes by steps, a run only has iterations in which the trip count is not below
+0; indices that go by the loop's counter are checked at its first and its last iteration. Where the loop counts to a
+number that only the card has (a trip count that was popped), the card has the trip count, and the host may know it
+beforehand too (`passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
+more than a run has: such a run is repeated (`row_memory`). An index that goes by a counter with an end that only
+the card knows is an index of the card.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Rows of stacks in a prepared body: where a push writes, and where a pop reads.
+"""Rows of stacks in a prepared body: the place that a push writes, and the place that a pop reads.
 
-A stack that the loop carries lies in blocks, which a run begins with: rows are so far from the first, by what regions
-have added so far. One that begins and ends within an iteration is one array, of as many rows as the host knows. If it
-is new, that is how many it has when it is read as an array, found in one reading of the body and used in the next; if
-it is made of an array, it is popped off where that lies.
+A stack that the loop carries lies in blocks that exist when a run begins. The offset of a row from the first one
+follows from the number of rows that regions have added so far. A stack that begins and ends within an iteration is
+one array, and the host knows its number of rows. For a new stack that is its number when it is read as an array,
+found in one reading of the body and used in the next; a stack that is made of an array is popped off where that
+array lies.
 
-A stack of numbers on the host has rows on the card as long as a run lasts. An integer that is popped off it is one
-that only the card has from then on, though the host may know it beforehand.
+A stack of numbers on the host has rows on the card while a run lasts. An integer that is popped off it is only on
+the card from then on, though the host may know it beforehand.
 
-No stack is both pushed on and popped off. A new one that was pushed on is not used again as it was before, so a row
-stays as it is.
+No stack is both pushed on and popped off. The old version of a new stack is not used after a push, so rows are
+never overwritten.
 """
 
 from __future__ import annotations
