@@ -47,7 +47,7 @@ class FlatBuilder:
 
     def __init__(self, name: str = "graph", *, by_hand: bool = True) -> None:
         self.name = name
-        # Whether a node without a source gets the line of the user's call.
+        # True if a node without a source gets the line of the user's call.
         self.by_hand = by_hand
         self.inputs: list[Value] = []
         self.nodes: list[FlatNode] = []

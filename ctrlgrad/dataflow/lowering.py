@@ -278,7 +278,8 @@ class _Readers:
         self.readers: dict[Node, dict[Value, list[Node]]] = {}
         updated = {v for node in graph.nodes for v in updates(node)}
         seen: dict[Value, list[int]] = {}
-        # What reads a value that is overwritten later; and for each value which of those it follows from, as bits.
+        # Nodes that read a value which is overwritten later; and for each value, as bits, those of them that it depends
+        # on.
         watched: list[Node] = []
         above: dict[Value, int] = {}
         for node in graph.nodes if updated else ():

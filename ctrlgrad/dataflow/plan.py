@@ -94,7 +94,8 @@ def cluster(graph: FlatGraph, cut: str) -> FlatGraph:
 
 
 def _is_clustered(node: FlatNode) -> bool:
-    """Whether a node goes into a cluster; a constant goes into those that take it, and stands alone for all others."""
+    """Return true if a node goes into a cluster. A constant has copies in the clusters that take it; for all other
+    consumers it stands alone."""
     return not node.is_primitive and not node.is_constant
 
 
@@ -124,12 +125,13 @@ class _Cutter:
             return (*where, self.levels[node])
         waited = self.waited[node]
         added = [value for value in waited if not self._is_total(value)]
-        # What is added comes from somewhere; a counter, to which a constant is added, runs ahead by itself.
+        # A running total waits for the values that are added to it, if anything but a constant is; a counter, to which
+        # a constant is added, runs ahead by itself.
         self.sources[node] = self._wait_for(added, node.device) or self._wait_for(waited, node.device)
         return (*where, self.sources[node])
 
     def group(self, node: FlatNode) -> tuple[str, str | None, Guard]:
-        """What all ops of a cluster share in any case."""
+        """Properties that all ops of a cluster share."""
         return self.frames.of_node[node], node.device, guard_of(node, self.guards)
 
     def _wait_for(self, values: Iterable[Value], device: str | None) -> frozenset[Value]:
@@ -153,7 +155,8 @@ class _Cutter:
         return predicate is not None and predicate.op is flat.LOOP_COND
 
     def _is_total(self, value: Value) -> bool:
-        """Whether an iteration takes a carried value for one sum on its device, which only the next one takes."""
+        """Return true if a carried value is a running total: an iteration only takes it for one sum on its device,
+        which only the next iteration takes."""
         switch, users = self.producer_of.get(value), self.consumers_of.get(value, [])
         if switch is None or switch.op is not flat.SWITCH or not self._is_loop_switch(switch) or len(users) != 1:
             return False
@@ -163,7 +166,7 @@ class _Cutter:
         return [node.op for node in self.consumers_of.get(total.result, [])] == [flat.NEXT_ITERATION]
 
     def _levels(self) -> dict[FlatNode, int]:
-        """How many control nodes and other clusters lie before each node at the most.
+        """Largest number of control nodes and other clusters on a path to each node.
 
         Every path from one cluster to another raises the level, so clusters of one level never wait for each other.
         What leaves a loop comes after all that enters it, whichever carry it is of.
@@ -200,14 +203,14 @@ class _Cutter:
         )
 
     def _waited(self, node: FlatNode) -> Sequence[Value]:
-        """What a node waits for, what comes around a loop aside."""
+        """Values that a node waits for, without those that come around a loop."""
         if is_loop_merge(node, self.producer_of):
             return node.inputs[:1]
         waited = (v for v in node.operands if v not in self.copied[node])
         return (*waited, *node.controls, *node.orders)
 
     def _is_apart(self, producer: FlatNode, node: FlatNode) -> bool:
-        """Whether an ordinary op is in another cluster than what it takes from, for certain."""
+        """Return true if an ordinary op is certainly in another cluster than the producer of its operand."""
         if not _is_clustered(node):
             return False
         if not _is_clustered(producer) or producer.is_effectful or node.is_effectful:
@@ -282,7 +285,7 @@ class ClusterStep(Step):
         self.piece = piece
         self.blank = [None] * (self.last - first)
         self.has_effect = Cluster.of(node).effect
-        # Whether something inside asks which iteration it is in.
+        # True if a node inside asks for its iteration.
         self.needs_iterations = self.has_effect or any(n.regions for n in node.regions[0].nodes)
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
@@ -484,7 +487,7 @@ class _Planner:
         self.producer_of = producers(self.graph)
         self.frames = {ROOT: FramePlan(ROOT, 0)}
         self.step_of: dict[FlatNode, Step] = {}
-        # Who takes each value: as an operand, as a control.
+        # Consumers of each value: as an operand, as a control.
         self.users: dict[Value, list[tuple[FlatNode, int]]] = defaultdict(list)
         self.waiting: dict[Value, list[FlatNode]] = defaultdict(list)
         for node in self.graph.nodes:
@@ -536,14 +539,14 @@ class _Planner:
         return self.frames[self.frames_of.of_node[node]]
 
     def is_passing(self, node: FlatNode) -> bool:
-        """Whether a node only hands a loop's carry on."""
+        """Return true if a node only hands a loop's carry on."""
         if node.op is flat.SWITCH:
             producer = self.producer_of.get(node.operands[0])
             return producer is not None and producer.op is flat.LOOP_COND
         return node.op is flat.NEXT_ITERATION or is_loop_merge(node, self.producer_of)
 
     def is_step(self, node: FlatNode) -> bool:
-        """Whether a node fires by itself.
+        """Return true if a node fires by itself.
 
         So does a NextIteration of what is handed on: a carry that stays as it is would pass all iterations that have
         begun at once, each inside of the one before.
@@ -575,7 +578,7 @@ class _Planner:
         frame.slots += [None] * (step.last - step.first)
         frame.pending.append(pending)
 
-    # Who takes a value.
+    # Consumers of a value.
 
     def targets(self, value: Value) -> Targets:
         """The consumers of a value."""
@@ -587,7 +590,7 @@ class _Planner:
         return self.found[value]
 
     def taken(self, node: FlatNode, place: int) -> Targets:
-        """What a node that has a value as an operand does with it."""
+        """Targets of a value at one node that has it as an operand."""
         step = self.step_of.get(node)
         if node.op is flat.SWITCH and place == 0 and self.is_passing(node):
             return NOWHERE  # its LoopCond tells it
@@ -601,7 +604,7 @@ class _Planner:
         return Targets(((step.first + place, step.index, step),))
 
     def handed_on(self, node: FlatNode) -> Targets:
-        """Where a node of a carry hands its operand."""
+        """Targets to which a node of a carry hands its operand."""
         if node.op is flat.NEXT_ITERATION:
             if node not in self.step_of:
                 self.frame(node).backs.append(node)

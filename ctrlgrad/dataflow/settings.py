@@ -1,4 +1,4 @@
-"""How the dataflow engine runs: what a user, a test or a benchmark may choose, and what is prepared for it.
+"""Settings of the dataflow engine: the choices of a user, a test or a benchmark, and the graphs prepared for them.
 
     lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
 
@@ -145,7 +145,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
         _SETTINGS.reset(token)
 
 
-# What is prepared for them.
+# Prepared graphs.
 
 
 @record(frozen=False)
@@ -169,7 +169,7 @@ class Prepared:
 
     @once
     def row_pushes(self) -> Mapping[Node, RowPush]:
-        """What is pushed."""
+        """Descriptions of all pushes."""
         return row_pushes_in(self.partition)
 
 
@@ -188,7 +188,7 @@ class _Place:
 
 @record
 class _Choices:
-    """What the plans of a graph depend on."""
+    """Choices that the plans of a graph depend on."""
 
     clusters: str | None
     loops: str
@@ -318,7 +318,7 @@ def row_pushes_in(partition: Partition) -> Mapping[Node, RowPush]:
 
 
 def _option(frame: str, frames: Frames, loops: Mapping[str, Node]) -> bool | None:
-    """What `swap_memory` says in a frame: the nearest loop around that says something."""
+    """Option `swap_memory` for a frame, from the innermost loop around it that sets one."""
     options = [attributes.Loop.of(loops[name]).swap_memory for name in frames.path(frame) if name in loops]
     return next((option for option in reversed(options) if option is not None), None)
 

@@ -69,7 +69,8 @@ def _answered(node: Node, fn: Callable[..., Any], otherwise: Callable[..., Any])
 
 
 def _adjugate(a: Any) -> Any:
-    """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H, where adj(s) is the diagonal of the products of all others."""
+    """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H; adj(s) is diagonal, each entry the product of all other singular
+    values."""
     u, s, vh = _svd(a)
     others = np.where(np.eye(s.shape[-1], dtype=bool), s.dtype.type(1), s[..., None, :]).prod(-1)
     sign = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]

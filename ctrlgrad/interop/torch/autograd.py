@@ -34,11 +34,11 @@ class Call:
     def run(self, arrays: Sequence[Any]) -> Sequence[Any]:
         if self.budget is not None:
             with memory.budget(device=self.budget):
-                return self.program.run(*arrays)
+                return self.program.run(*arrays)  # type: ignore[no-any-return]
         if self.wrt:
             results, self.kept = self.program.run_and_keep(self.wrt, *arrays)
             return results
-        return self.program.run(*arrays)
+        return self.program.run(*arrays)  # type: ignore[no-any-return]
 
 
 _EMPTY = torch.empty(0)

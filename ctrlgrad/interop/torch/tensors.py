@@ -52,7 +52,8 @@ def to_array(x: torch.Tensor) -> np.ndarray:
     try:
         # PyTorch and NumPy exchange no bfloat16.
         if x.dtype == torch.bfloat16:
-            return x.detach().view(torch.int16).numpy().view(BFLOAT16)
+            found: np.ndarray = x.detach().view(torch.int16).numpy().view(BFLOAT16)
+            return found
         array: np.ndarray = x.numpy(force=True)
     except RuntimeError as error:
         raise TracingError(

@@ -58,7 +58,7 @@ def _comparable(context: Context, x: Any) -> Any:
 
 
 def _reduction(node: Node) -> Kernel:
-    """A reduction that is in no kernel with others."""
+    """Kernel of a reduction that is not fused."""
     axes, text = attributes.Axes.of(node).axes, node_text(node)
 
     def kernel(context: Context, operands: list[Any]) -> Any:
