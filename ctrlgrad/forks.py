@@ -2,8 +2,9 @@
 
 - `lock` and `recursive_lock`: locks that are free in the child even if another thread held them. So they may only guard
   data that is valid between any two steps of the holder.
-- `undivided`: a block of code that a fork must not interrupt, since its unfinished state is the interpreter's or LLVM's:
-  the child would wait for ever for a module that another thread was importing, for example. A fork waits for its end.
+- `undivided`: a block of code that a fork must not interrupt, since its unfinished state belongs to the
+  interpreter or to LLVM: the child would wait for ever for a module that another thread was importing, for example. A
+  fork waits for its end.
 - `once`: an attribute that is computed when it is first asked for, without a lock.
 """
 
