@@ -1,4 +1,4 @@
-"""What is saved for a derivative and what is computed again, under the names of `jax.ad_checkpoint`."""
+"""Checkpointing: the choice between saving and recomputing values for a derivative; as `jax.ad_checkpoint`."""
 
 from __future__ import annotations
 

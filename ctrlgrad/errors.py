@@ -19,7 +19,7 @@ class CtrlgradError(Exception):
     """Base of all errors of the library; see the module's docstring for the five parts.
 
     Errors in the user's program (`is_in_program`) are placed at the user's current line where no `source` is given;
-    all others have a place only where one is given.
+    all other errors have a place only where one is given.
     """
 
     is_in_program = False

@@ -303,7 +303,7 @@ def _users_own(constant: np.ndarray, held: trace.Captured) -> np.ndarray:
 
 
 def _is_swapped(x: Any) -> bool:
-    """Whether the bytes of an array's numbers are in another order than the machine's: code takes a copy of it."""
+    """Return true if an array is not in the machine's byte order: compiled code takes a copy of it."""
     return isinstance(x, np.ndarray) and not x.dtype.isnative
 
 

@@ -127,7 +127,7 @@ def _namespace() -> Any:
 
 
 FUNCTIONS["apply_along_axis"] = apply_along_axis
-# What a tensor's `__array_namespace__` returns.
+# Result of a tensor's `__array_namespace__`.
 FUNCTIONS["__namespace__"] = _namespace
 
 # NumPy's own, and further names; then what the modules behind say that they offer.

@@ -1,6 +1,7 @@
-"""What says that two calls share a graph: the tree of the arguments, their types, and values that are no arrays.
+"""Signature of a call: the tree of the arguments, their types, and values that are no arrays.
 
-`Signature` holds what was traced for a key, a `Concrete` for each of the sizes that differ."""
+Calls of one signature share a graph. `Signature` holds the traces of a key, a `Concrete` for each set of sizes.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Static:
 
 @record
 class Key:
-    """What must be equal for two calls to share a graph, up to the sizes of dimensions."""
+    """Key of a signature: calls with equal keys share a graph, up to the sizes of dimensions."""
 
     treedef: Any
     leaves: tuple[Any, ...]
@@ -90,7 +91,7 @@ class Concrete:
     # The graph that runs, which other traces may share, and the values of its further inputs.
     program: Graph
     captured: list[np.ndarray]
-    # What the function read of Python besides its arguments.
+    # Python state that the function read besides its arguments.
     watched: Watched
     # The results that stand for arrays of float0.
     float0: frozenset[int] = frozenset()

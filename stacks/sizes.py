@@ -130,9 +130,7 @@ class Cut:
 
     @staticmethod
     def find(node: Node, axis: int) -> Cut | None:
-        """Return the bounds that cut a size of a node's result out of its operand's; None if the node is no such
-        slice.
-        """
+        """Return the bounds that cut a size of a node's result out of its operand's; None if it is no such slice."""
         found = _sliced(node, axis) if node.op.name == "getitem" else None
         if found is None or found[1].step not in (None, 1):
             return None

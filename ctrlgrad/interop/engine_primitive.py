@@ -181,7 +181,7 @@ def _registered() -> bool:
 
 
 def has_typed_calls() -> bool:
-    """Whether compiled programs of JAX can call entries; at the first call the handler is made known to XLA."""
+    """Return true if compiled programs of JAX can call entries; the first call registers the handler with XLA."""
     with _LOCK:
         return _registered()
 
@@ -201,7 +201,7 @@ class JaxProgram(Program):
         self.tangents = tuple(
             jax.core.ShapedArray(t.shape, t.dtype if t.is_differentiable else jax.dtypes.float0) for t in self.results
         )
-        # Whether it has been called outside of compiled code.
+        # True once it has been called outside of compiled code.
         self.has_run = False
 
     @classmethod
@@ -264,7 +264,7 @@ def _run(*arrays: Any, program: JaxProgram) -> list[Any]:
     config: Any = jax.config
     if program.has_run and not config.jax_disable_jit:
         return list(_compiled_put(*results))
-    # What is called once is not worth the compilation.
+    # A program that is called once is not worth the compilation.
     program.has_run = True
     return [jax.device_put(x) for x in results]
 
@@ -356,5 +356,5 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, program: JaxProgram) -> 
 
 ad.primitive_transposes[program_p] = _transpose
 
-# What has gone to JAX comes back as it was.
+# A function of this library that JAX traced comes back as it was.
 TABLE["ctrlgrad"] = lambda equation, *operands: equation.params["program"](*operands)

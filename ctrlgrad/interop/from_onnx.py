@@ -16,7 +16,7 @@ def from_onnx(model: Any) -> OnnxFunction:
     `If` become loops and branches here, sequences lists, empty optionals None. What follows from constants and sizes is
     computed when the model is read. Where an operator needs the value of an input (the shape that `Reshape` is given),
     that input is part of the signature: one graph for each value. docs/onnx_operators.md lists the operators;
-    `ctrlgrad.interop.onnx_op` adds others.
+    `ctrlgrad.interop.onnx_op` adds further ones.
 
     Args:
         model: an `onnx.ModelProto`, its bytes, or the path of a file.

@@ -64,7 +64,7 @@ class Range(NamedTuple):
 
     @property
     def is_small(self) -> bool:
-        """Whether 32 bits hold it."""
+        """True if 32 bits hold the range."""
         return self.low >= -(1 << 31) and self.high < 1 << 31
 
 
@@ -101,7 +101,7 @@ class CountedLoops:
             if is_loop(node):
                 self._loop(node)
             elif node.regions:
-                # Which operands the regions have is of no use here: what comes in is not known.
+                # The operands of the regions do not matter: no ranges are known for their inputs.
                 for region in node.regions:
                     self._read(region)
             else:
@@ -125,7 +125,7 @@ class CountedLoops:
         if value in self.ranges or not isinstance(value.type, TensorType):
             return self.ranges.get(value)
         dtype = value.type.dtype
-        # Those of few bits are never large.
+        # Integers of at most 32 bits have the range of their dtype.
         return Range(*_limits(dtype)) if dtype_kind(dtype) in "iu" and dtype.itemsize <= 4 else None
 
     def _loop(self, node: Node) -> None:
@@ -181,9 +181,9 @@ def _producers(graph: Graph) -> dict[Value, Node]:
 
 
 def pushed_only(graph: Graph) -> bool:
-    """Whether all stacks of a graph, and of the loops in it, begin empty, are pushed to, and become arrays.
+    """True if all stacks of a graph, and of the loops in it, begin empty, are only pushed to, and become arrays.
 
-    Then each is a row of arrays of known sizes: an iteration's rows are the loop's, once per iteration.
+    Then each is a sequence of arrays of known sizes: every iteration of a loop pushes the same number of rows.
     """
     producers = _producers(graph)
 
@@ -231,7 +231,7 @@ _WITHOUT_DERIVATIVES = frozenset(["general_eigenvalues", "general_eigenvectors"]
 
 
 def obstacle(graph: Graph) -> str | None:
-    """What of a graph has no form in JAX's operations, with the user's line; None where all of it has one."""
+    """Return the first part of a graph without a form in JAX's operations, with the user's line; else None."""
     return next(_obstacles(graph), None)
 
 
@@ -377,7 +377,7 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a function is in JAX, for arguments of one signature; `reason` says why it is not JAX's own operations."""
+    """Form of a function in JAX, for arguments of one signature; `reason` explains why it is not pure JAX."""
 
     form: Literal["pure JAX", "one primitive"]
     reason: str | None
@@ -421,7 +421,7 @@ class JaxFunction:
         return signature(arrays)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """What the function is in JAX for these arguments."""
+        """Explain the form that the function has in JAX for these arguments."""
         return self._signature(args, kwargs)[0].explanation
 
     def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Signature, list[Any]]:
@@ -462,7 +462,7 @@ class JaxFunction:
         return _Signature(flat, program, graph, explanation, watch([self.fn, *code_in(kinds)]).without_own(before))
 
     def _kind(self, x: Any) -> Any:
-        """What a call's signature has for an argument: its type, weak as JAX has it, or the value itself."""
+        """Entry of a call's signature for an argument: its type, weak as in JAX, or the value itself."""
         if isinstance(x, float | complex) and not isinstance(x, np.generic):
             return Leaf(TensorType(jax.dtypes.canonicalize_dtype(type(x))), True)
         if isinstance(x, Tensor):
@@ -495,7 +495,7 @@ def _array(x: Any, kind: Leaf) -> Any:
 
 
 def _is_short(x: Any) -> bool:
-    """Whether an argument is an array of floats that no graph holds: those of 8 bits."""
+    """Return true if an argument is an array of 8-bit floats, which graphs do not hold."""
     dtype: Any = getattr(x, "dtype", None)
     is_other = getattr(dtype, "kind", "") == "V" and dtype != BFLOAT16
     return is_other and bool(jnp.issubdtype(dtype, jnp.floating))

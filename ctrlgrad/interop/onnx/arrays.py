@@ -165,7 +165,7 @@ def _gather_elements(node: Node, x: Any, places: Any) -> Any:
 
 
 def _grid(places: Any, axis: int) -> tuple[Any, ...]:
-    """An index for every axis: `places` along one, each element's own place along the others."""
+    """An index for every axis: `places` along one, each element's own place along the remaining axes."""
     shape = places.shape
     own = [np.arange(n).reshape([n if b == a else 1 for b in range(len(shape))]) for a, n in enumerate(shape)]
     return tuple(places if a == axis else own[a] for a in range(len(shape)))

@@ -270,7 +270,7 @@ class _Read:
         builder = recorder()
         given = [value_in(builder, x) for x in tree.leaves(inputs)]
         values = builder.inline(self._closed.regions[0], [*self._closed.captures, *given])
-        # What is known when the model is read stays known.
+        # Results that were known when the model was read stay known.
         leaves = [
             Tensor(builder, v) if isinstance(x, Tensor) else x for x, v in zip(self._traced.leaves, values, strict=True)
         ]
@@ -323,7 +323,7 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
 
 
 def _is_known(node: Node) -> bool:
-    """Whether it is known how often a loop may run, and whether it begins."""
+    """True if the most iterations of a loop, and whether it begins, are known."""
     return all(x is None or node.known(i) is not None for i, x in enumerate(node.inputs[:2]))
 
 

@@ -149,7 +149,7 @@ class Window:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
-    # What of the padding counts for a mean that includes it: not what `ceil_mode` adds at the end.
+    # Padding that counts for a mean that includes it: without the padding that `ceil_mode` adds at the end.
     stated: tuple[tuple[int, int], ...]
 
     @property
@@ -226,7 +226,7 @@ def _conv_transpose(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
     if wanted is not None or automatic.startswith("SAME"):
         wanted = wanted or [n * s for n, s in zip(own, window.strides, strict=True)]
         totals = [a - b for a, b in zip(whole, wanted[-rank:], strict=True)]
-        # What is missing is added behind.
+        # A negative total is added as padding behind.
         halves = [(max(0, t) // 2, max(0, t) - max(0, t) // 2, min(0, t)) for t in totals]
         pads = [(a, b + rest) if automatic == "SAME_UPPER" else (b, a + rest) for a, b, rest in halves]
     # Groups stand in front of w's inputs; a convolution has them in front of its outputs.
@@ -268,7 +268,7 @@ def _max_pool(node: Node, x: Any) -> Any:
 
 
 def _places_of_maxima(node: Node, x: Any, window: Window, least: Any) -> Any:
-    """Where in x, as one row of numbers, the maximum of each window stands, the first one of several."""
+    """Flat place in x of the maximum of each window, the first one of several."""
     sizes = x.shape[2:]
     count = math.prod(sizes)
     # Along each axis [window, place in it]; of all axes together likewise, one past the end for padding.
@@ -365,7 +365,7 @@ def cubic(distance: Any, a: float) -> Any:
 
 
 def _sources(mode: str, size: int, scale: float, count: int, roi: Sequence[float]) -> np.ndarray:
-    """Where in an axis of this size the places of the result lie."""
+    """Positions in an axis of this size that the result's elements are taken from."""
     y, width = np.arange(count, dtype=np.float64), scale * size
     if mode == "asymmetric":
         return y / scale

@@ -342,7 +342,7 @@ TABLE |= {
 
 
 def _wide(x: Any) -> Any:
-    """What several steps of arithmetic are done in: half precision would be rounded at each."""
+    """Cast to the dtype for several steps of arithmetic: half precision would be rounded at each."""
     return cast(x, computed_dtype(x.dtype))
 
 

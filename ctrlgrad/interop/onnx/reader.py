@@ -84,7 +84,7 @@ class Reader:
     """Reads graphs, or the body of a function with the attributes of the node that calls it."""
 
     model: Model
-    # Whether the inputs of the model have values that operators may ask for.
+    # True if the inputs of the model have values that operators may ask for.
     may_ask: bool
     given: Mapping[str, Any] | None = None
     # The model's functions that are being read, the outermost first.
@@ -191,7 +191,7 @@ class Reader:
         names = tuple(x.name for x in graph.input)
 
         def read(*inputs: Any) -> list[Any]:
-            # What a loop carries follows from its run; what is a constant there is one.
+            # A traced carry of a loop is known only at run time; a constant stays known.
             values = {name: Known(x, None if _traced(x) else NOWHERE) for name, x in zip(names, inputs, strict=True)}
             return [x.value for x in self.graph(graph, values, around)]
 
@@ -203,7 +203,7 @@ def _traced(x: Any) -> bool:
 
 
 def _follows(x: Any) -> bool:
-    """Whether a value is known once those are that it was computed from; not so where its size shows in the run."""
+    """True if a value is known once its operands are; not if its size depends on the run."""
     if isinstance(x, list):
         return all(map(_follows, x))
     return not isinstance(x, Tensor) or None not in known_shape(x)
