@@ -73,7 +73,7 @@ def kept_objects() -> Iterator[None]:
 
 
 def _restore() -> None:
-    # Where somebody else has set them meanwhile, they stay.
+    # Thresholds that another library has set meanwhile stay.
     if gc.get_threshold() == (*_before[:2], _NEVER):
         gc.set_threshold(*_before)
 

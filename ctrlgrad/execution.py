@@ -11,10 +11,9 @@ from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
-from ctrlgrad.engines.derivative_point import with_point
 from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors
-from ctrlgrad.engines.forward_reads import first_forward
+from ctrlgrad.engines.forward_reads import first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.kept_graphs import optimised
@@ -94,15 +93,15 @@ def expect(engine: str) -> None:
 
 
 def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
-    """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
+    """Return the native program of a graph for arguments of these sizes.
 
-    Errors that it raises are given to `after_failure`. None where the graph asks for memory.
+    Pass errors that it raises to `after_failure`. None if the graph asks for memory.
     """
     return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph, optimised)).program(arguments)
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
-    """What `run_on` would do, now that running a graph natively has failed: the outputs, or the error as it is told."""
+    """Do as `run_on` after a native run has failed: return the outputs, or raise the error in its final form."""
     return run_on("native", graph, arguments, failure=error)
 
 

@@ -101,7 +101,6 @@ def options(**changes: Any) -> Iterator[Options]:
             slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
             infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
 
-    >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
     ...     now.engine
     'reference'

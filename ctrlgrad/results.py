@@ -1,4 +1,4 @@
-"""What a run gives becomes what its caller gets."""
+"""Conversion of the results of a run into arrays for the caller."""
 
 from __future__ import annotations
 

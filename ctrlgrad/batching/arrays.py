@@ -92,7 +92,7 @@ def _matmul(batcher: Batcher, node: Node) -> Sequence[Lane]:
     general_eigenvalues general_eigenvectors singular_values singular_vectors"""
 )
 def _matrices(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    """These work on the last two axes and take any axes before them."""
+    """Batch an op on the last two axes, which takes any axes before them."""
     return [batcher.lane(batcher.emit(node.op.name, [batcher.term(v) for v in node.operands], node.attrs))]
 
 
@@ -116,7 +116,7 @@ def _solve(batcher: Batcher, node: Node) -> Sequence[Lane]:
 # Batching of ops that find an order or positions.
 
 
-@batches("argsort top_k fft")
+@batches("argsort top_k fft rfft irfft")
 def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = attributes.Axis.of(node).axis % x.tensor.rank + 1
@@ -176,7 +176,7 @@ def _uniform(batcher: Batcher, node: Node, s: Value) -> Uniform:
 def _counts(batcher: Batcher, v: Value) -> Term:
     """The row counts, which must be the same for all rows."""
     if not batcher.is_same(v):
-        raise TypeMismatchError("vmap: slots that differ in size from example to example cannot be joined")
+        raise TypeMismatchError("vmap: slots that differ in size from example to example cannot be joined", source=None)
     return batcher.term(v)
 
 
@@ -341,7 +341,7 @@ class _Offset:
 
 
 def _offset(value: Value, producers: Mapping[Value, Node]) -> _Offset:
-    """What a scalar integer is counted from: sums with constants, and casts between integers, are seen through."""
+    """Split a scalar integer into a base plus a constant, through sums with constants and casts between integers."""
     node = producers.get(value)
     if node is None or value.tensor.rank:
         return _Offset(value, 0)
@@ -443,7 +443,7 @@ def _positions(builder: Builder, start: Value, length: int) -> Value:
 
 @record
 class _Layout:
-    """Where index arrays put their axes in the result of `x[key]`."""
+    """Positions of the axes of index arrays in the result of `x[key]`."""
 
     at: int
     joined: int

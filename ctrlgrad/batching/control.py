@@ -66,7 +66,7 @@ def kind_of(lane: Lane) -> int:
 
 
 def joined_kind(lanes: Sequence[Lane]) -> int:
-    """How a value crosses a border that is any of these lanes."""
+    """Kind that a value has at a border where it arrives as any of these lanes."""
     kind = max(map(kind_of, lanes))
     # A stack that all rows share has forgotten which slots were written once it has rows.
     return ROWS if kind == MARKED and any(isinstance(lane, Same) for lane in lanes) else kind
@@ -132,7 +132,7 @@ def guard_of(lane: Lane) -> Guard | None:
 
 
 def taking_part(mask: Term, rows: Rows) -> Guard:
-    """The guard of the rows in `mask`, of which there is one at least: the others follow the first of them."""
+    """The guard of the rows in `mask`, at least one of which is true: the other rows follow the first true one."""
     builder = mask.builder
     first = emit("argmax", mask, axes=(0,), keepdims=False)
     return Guard(mask.value, emit("where", mask, rows.iota(builder), first).value, first.value)
@@ -312,7 +312,7 @@ class _Masked:
             if None not in t.shape:
                 return [choose_rows(mask, new, old)]
             self.batcher.rows.require_one_size()
-            # What was there before has the sizes of a result only if a branch has run.
+            # The value before has the sizes of the result only if a branch has run.
             some = emit("any", Term(builder, decided.value), axes=(0,), keepdims=False)
             both: list[Callable[[Builder], Sequence[Term]]] = [
                 lambda inside: [Term(inside, new.value)],
@@ -497,7 +497,7 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
 
 
 def _kept(active: Term, new: Term, old: Term) -> Term:
-    """The next carry: new in active rows, old in the others."""
+    """The next carry: new in active rows, old in the remaining ones."""
     if None not in old.tensor.shape[1:]:
         return choose_rows(active, new, old)
     # Sizes that change from iteration to iteration do so for all rows, or there is no array that holds them.
@@ -570,7 +570,7 @@ def _custom_vmap(batcher: Batcher, call: Call) -> Sequence[Lane]:
             got=", ".join(str(v.type) for v in used),
             hint="pass the value as an argument",
         )
-    # What no one uses is there by its type alone.
+    # Mapped captures are unused here: zeros of their type stand for them.
     operands = [
         batcher.term(v).value if batcher.is_same(v) or v in call.arguments else _zero_row(batcher, v).value
         for v in call.operands

@@ -43,7 +43,6 @@ def verify_flat(graph: FlatGraph) -> Frames:
     Raises:
         VerificationError: it breaks one; the error names the node and what it should be.
 
-    >>> import ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower, verify_flat
     >>> loop = cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i * 2, 1)).graph(3)
     >>> verify_flat(lower(loop)).parent

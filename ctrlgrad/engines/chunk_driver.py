@@ -1,4 +1,4 @@
-"""How a loop runs in chunks: how many iterations each has, when it is over, and what is done around it.
+"""Driver of a loop in chunks: the number of iterations of each, the loop's end, and the work around each chunk.
 
 An engine knows its loop (`LoopRun`): what is carried into a chunk, where its stacks get their blocks, how much they
 hold. All else is here. A chunk has few iterations at first, since most loops are short; then each has at most twice as
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @record
 class Closed(Generic[R]):
-    """A chunk that nothing is pushed on any more: how it ran, to whoever runs it again, and for how long.
+    """A chunk on which nothing is pushed any more: the record of its run, for a replay, and its time.
 
     The seconds are those of a device that computes by itself; None where the driver's own clock tells.
     """
@@ -34,19 +34,19 @@ class LoopRun(Protocol[R]):
     """One run of a loop of an engine, as the driver of its chunks sees it."""
 
     def state_bytes(self) -> int:
-        """What a copy of the carry would cost."""
+        """Bytes of a copy of the carry."""
 
     def snapshot(self) -> tuple[EntryState, int]:
         """A copy of the carry, and its bytes."""
 
     def iteration_bytes(self) -> float:
-        """What an iteration pushes, as far as that is known; else 0."""
+        """Bytes that an iteration pushes, as far as that is known; else 0."""
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
         """A chunk begins, of at most so many iterations: stacks take their blocks from it."""
 
     def pushed_bytes(self) -> int:
-        """What has been pushed in this chunk."""
+        """Bytes that have been pushed in this chunk."""
 
     def close(self, iterations: int) -> Closed[R]:
         """The chunk has run so many iterations: nothing more is pushed on its blocks."""
@@ -63,7 +63,7 @@ class LoopRun(Protocol[R]):
 
 @record(frozen=False)
 class Lengths:
-    """How many iterations the chunks of one run of a loop have."""
+    """Numbers of iterations of the chunks in one run of a loop."""
 
     # The next one at most, each of them at most, and each of them at least.
     limit: int
@@ -71,7 +71,7 @@ class Lengths:
     least: int = 1
 
     def next(self, nbytes: float) -> int:
-        """Those of the next chunk, where an iteration pushes so many bytes; 0 where nobody knows."""
+        """Number of iterations of the next chunk, where an iteration pushes `nbytes` bytes, or 0 if that is unknown."""
         fitting = int(chunk_bytes() // nbytes) if nbytes else self.most
         found = max(self.least, min(self.limit, self.most, fitting))
         self.limit = min(2 * self.limit, self.most)

@@ -52,13 +52,13 @@ class Chunk(Blocks, Protocol):
         """So many chunks ran in its blocks before it, each in this way: the blocks of each, which are nowhere."""
 
     def seal(self, ran: Any = None, seconds: float | None = None) -> None:
-        """It is over, and its blocks are written.
+        """End the chunk; its blocks are written.
 
-        `ran` says how it ran, to whoever runs it again; `seconds` how long it took, where `running` does not tell.
+        `ran` is the record of its run, for a replay; `seconds` is its time, where `running` does not measure it.
         """
 
     def discard(self) -> None:
-        """It failed, or is run again with more room."""
+        """Drop the chunk: it has failed, or is run again with more room."""
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -133,7 +133,7 @@ class ManagedChunk:
         assert self.replay is not None
         first = self.chunk.index
         self.replay.ran.update(dict.fromkeys(range(first, first + count), ran))
-        # Those chunks took their share of the time so far.
+        # The chunks that ran in these blocks before took their share of the time so far.
         self.chunks_timed += count
         return [[Held(block, is_writable=False) for block in blocks] for blocks in self.chunk.overwritten(count)]
 
@@ -180,7 +180,7 @@ class ManagedLoop:
         return ManagedChunk(self, self.loop.begin(snapshot, state_bytes))
 
     def passing(self) -> int:
-        """How many chunks may run in the blocks of the one that has begun."""
+        """Number of chunks that may run in the blocks of the chunk that has begun."""
         return self.loop.passing()
 
     def finish(self) -> None:
@@ -201,7 +201,7 @@ def _cannot_repeat(node: Node) -> UserInputError:
 
 
 class _Unsealed:
-    """A chunk of which nobody has to know when it is over."""
+    """A chunk that needs no seal, since no manager waits for its end."""
 
     def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
         raise AssertionError("its blocks are wanted")
@@ -254,14 +254,14 @@ class Replaying(_Unsealed):
 
 
 def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str, stack: int) -> Held:
-    """A block of a chunk, for which others leave."""
+    """Block of a chunk; makes room for it where the budget is used up."""
     nbytes = math.prod(shape) * dtype.itemsize
     return Held(with_room(lambda: chunk.block(shape, dtype, label, stack), nbytes))
 
 
 @record
 class EntryState:
-    """What a chunk starts from, beside what its loop captures. None stands for a stack that is made anew."""
+    """Entry state of a chunk: the carry, without the loop's captures. None stands for a stack that is made anew."""
 
     carry: tuple[Any, ...]
 
@@ -271,7 +271,7 @@ class EntryState:
 
 
 def bytes_of(x: Any) -> int:
-    """What holding a carried value costs: an array or a number; rows of a stack count with the stack."""
+    """Bytes of a carried value that is held: an array or a number; rows of a stack count with the stack."""
     return int(x.nbytes) if hasattr(x, "ndim") else 0
 
 
@@ -319,5 +319,5 @@ def managed(
     is_part = is_recorded or given.chunk is not None
     if not pushes:
         return Measured(node, manager, phase, is_part)
-    # What the loop over one chunk collects for itself is used at once, by the products after it.
+    # The products after a loop over one chunk use its rows at once, so they are not swapped.
     return ManagedLoop(node, manager, replay, phase, False if given.chunk is not None else given.swap_memory, is_part)

@@ -1,4 +1,4 @@
-"""Who waits for the compiler is told: an observer is entered with a graph's name, and left when its code is there."""
+"""Observers of compilation: an observer is entered with a graph's name, and left when its code is there."""
 
 from __future__ import annotations
 

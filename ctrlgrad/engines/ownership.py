@@ -1,4 +1,4 @@
-"""Whether a kernel may overwrite an operand: only where nothing else can see it.
+"""Test if a kernel may overwrite an operand: only where nothing else can see it.
 
 The interpreter clears its own reference to an operand at its last use, so the reference count tells. What Python counts
 for a value that one place alone holds depends on Python's version, so it is measured here.

@@ -1,7 +1,7 @@
-"""What an op's type rule says of the sizes that a run brings: they are refused as when a function is traced.
+"""Check of a run's sizes by an op's type rule: misfits are refused as when a function is traced.
 
-A node whose sizes were unknown was built unchecked, and its kernel fails in words of its own. Asked again, with the
-sizes that there are, the type rule gives the error that everybody who calls the function with them first is shown.
+A node whose sizes were unknown was built unchecked, and its kernel fails in words of its own. The type rule,
+applied again to the actual sizes, gives the error that tracing with these sizes gives.
 """
 
 from __future__ import annotations

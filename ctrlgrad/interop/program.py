@@ -70,7 +70,7 @@ class Program:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """What it computes."""
+        """Graph of the program."""
         return self._trace()
 
     def __call__(self, *arrays: Any) -> list[Tensor]:

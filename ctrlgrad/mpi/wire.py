@@ -44,7 +44,7 @@ _ELEMENT = struct.Struct("<8sQ")
 
 @record
 class Header:
-    """What a message says of itself."""
+    """Header of a message, which the receiver checks."""
 
     kind: int
     identity: bytes
@@ -170,7 +170,7 @@ def _broken(got: str) -> ExecutionError:
     )
 
 
-# An error of one rank, as the others raise it: its class by name and its text in JSON.
+# An error of one rank, as all ranks raise it: its class by name and its text in JSON.
 
 
 def encode_error(error: BaseException) -> bytes:

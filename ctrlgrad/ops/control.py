@@ -14,10 +14,14 @@ from ctrlgrad.ops.checks import axes, scalar_index, tensors
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
     if len(declared) != len(given):
-        raise TypeMismatchError(f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)))
+        raise TypeMismatchError(
+            f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)), source=None
+        )
     for position, (d, g) in enumerate(zip(declared, given, strict=True)):
         if not d.accepts(g):
-            raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
+            raise TypeMismatchError(
+                f"{what}: value {position} has another type", expected=str(d), got=str(g), source=None
+            )
 
 
 def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -35,12 +39,12 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
     if selector != BOOL:
         scalar_index("cond", "the selector", selector)
     elif len(regions) != 2:
-        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches")
+        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches", source=None)
     results = list(regions[0].outputs)
     for number, region in enumerate(regions):
         _accept(f"cond: inputs of branch {number}", region.inputs, rest)
         if len(region.outputs) != len(results):
-            raise TypeMismatchError("cond: the branches yield different numbers of values")
+            raise TypeMismatchError("cond: the branches yield different numbers of values", source=None)
         for position, output in enumerate(region.outputs):
             joined = join(results[position], output)
             if joined is None:
@@ -48,6 +52,7 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
                     f"cond: the branches differ in result {position}",
                     expected=str(results[position]),
                     got=str(output),
+                    source=None,
                 )
             results[position] = joined
     return results
@@ -74,7 +79,7 @@ declare("cond", None, _infer_cond, attributes=attributes.Branch)
 # - "gradient": that of region 0, which yields what region 1 does, then its cotangents, as its attribute `rule` makes
 #   them, an `ir.rules.Gradient`. Batched, region 1 is batched, and its gradient taken after that.
 #
-# Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place of the node.
+# Before a graph runs, `ctrlgrad.passes.dead_code` puts region 0 in the place of the node.
 
 
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "gradient")
@@ -87,6 +92,7 @@ def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
             "call: the operands do not fit",
             expected=", ".join(map(str, declared)),
             got=", ".join(map(str, operands)),
+            source=None,
         )
     return regions[0].outputs
 
@@ -174,6 +180,7 @@ def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlon
             expected=f"{attrs.size} elements on axis {axis}",
             got=str(x),
             hint="reshape it so that one axis has an element for each row",
+            source=None,
         )
     return x, axis
 

@@ -23,7 +23,7 @@ class Formula(Protocol):
 
 @record
 class Functions:
-    """What a formula is built of, for values of one kind."""
+    """Functions that a formula is built from, for values of one kind."""
 
     # float32; else float64.
     is_single: bool

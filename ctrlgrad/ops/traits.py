@@ -10,7 +10,7 @@ from ctrlgrad.ops.arrays import is_static
 
 
 def is_total(node: Node) -> bool:
-    """Whether a node can never fail at run time, so that it may run where it would not have been reached."""
+    """True if a node can never fail at run time, so that it may run even if the program would not have reached it."""
     traits = node.op.traits
     if Trait.TOTAL in traits:
         return True

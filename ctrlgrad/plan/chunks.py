@@ -1,4 +1,4 @@
-"""Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
+"""Loops that run in chunks kept by a memory manager, and a loop as a plan of its own, to run a chunk again.
 
 Of nested loops the outermost one that pushes on stacks from outside it runs in chunks: at the head of an iteration it
 may come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing but
@@ -48,10 +48,11 @@ from ctrlgrad.records import record
 
 @record
 class ChunkedLoop:
-    """What a loop in chunks does with the stacks that it carries, by their handles."""
+    """Roles of the stacks that a loop in chunks carries, by handle."""
 
     loop: Loop
-    # Pushed once an iteration at most, and pushed by loops inside, or by runs: nobody knows how much.
+    # `pushed`: at most one push per iteration. `pushed_inside`: pushed by inner loops or in runs, an unknown number of
+    # rows.
     pushed: tuple[int, ...]
     pushed_inside: tuple[int, ...]
     pops: bool
@@ -88,7 +89,8 @@ def _in_chunks(plan: Plan, block: Block, is_inner: bool) -> Iterator[ChunkedLoop
                 yield from _in_chunks(plan, each, is_inner)
         elif isinstance(step, Loop):
             found = chunked_loop(plan, step)
-            # What the loop over one chunk collects for itself is used at once, by the products after it.
+            # Rows that a loop over one chunk pushes are read at once, by the products after it: it is not cut into
+            # chunks.
             if found.pushes and not (is_inner and attributes.Loop.of(step.node).chunk is not None):
                 yield found
                 continue

@@ -44,7 +44,6 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
 
     Needs the memory of one iteration however long a loop is.
 
-    >>> import ctrlgrad as cg
     >>> y, t = cg.jvp(lambda x: x * x, (3.0,), (1.0,))
     >>> float(y), float(t)
     (9.0, 6.0)

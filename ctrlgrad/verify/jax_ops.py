@@ -1,4 +1,4 @@
-"""What each op on tensors is in JAX: one table, an entry per op.
+"""Translation of each op on tensors to JAX: one table, an entry per op.
 
 An entry is called with the node, the sizes that the node takes from its operands' values (see
 `recording.sizes_of`; None where it takes none) and the operands as JAX arrays. It holds the op's meaning and

@@ -21,7 +21,7 @@ from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.gradients.row_rules import PulledRows, PushedRows
 from ctrlgrad.ir import Call, Closed, Graph, TensorType, is_call, walk
 from ctrlgrad.ir.rules import Answer, Positions
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.source import here
 from ctrlgrad.transforms.vmap import vmap
 

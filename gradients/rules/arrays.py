@@ -177,7 +177,7 @@ not_differentiable("argmax argmin any all prod cumprod")
 
 
 def _spread(ct: Term, x: Term, axes: tuple[int, ...], keepdims: bool) -> Term:
-    """What was reduced over `axes`, with those axes of size 1 again."""
+    """Restore axes of size 1 that a reduction over `axes` dropped."""
     return ct if keepdims or not axes else emit("expand_dims", ct, axes=axes)
 
 
@@ -244,7 +244,7 @@ reverse_variadic("additem", _additem)
 
 
 def _setitem(ct: Term, out: Term, x: Term, value: Term, *indices: Term, key: Any) -> Sequence[Term | None]:
-    """What was replaced gets no cotangent. It is read before it is cleared, so that clearing can happen in place."""
+    """Give no cotangent to the replaced elements. The read precedes the clearing, which can then happen in place."""
     read = emit("getitem", ct, *indices, key=key)
     if is_advanced(key, [i.type for i in indices]):
         kept = _is_kept(out, indices, key)
@@ -453,6 +453,22 @@ reverse("stack_split", _split, None)
 
 
 linear("fft", lambda ct, x, axis, inverse: emit("fft", ct, axis=axis, inverse=inverse))
+
+
+# Transforms of N real numbers leave out the conjugates of the elements between the first and, for even N, the one at
+# N / 2. So the transpose of `rfft` is `irfft` of the conjugate with those elements halved, and the transpose of `irfft`
+# is the conjugate of `rfft` with them doubled.
+
+
+def _weighted(ct: Term, axis: int, size: int, weight: float) -> Term:
+    """The conjugate of a half spectrum, whose elements that stand for two are multiplied by a weight."""
+    weights = np.ones(size // 2 + 1, ct.dtype)
+    weights[1 : (size + 1) // 2] = weight
+    return emit("conj", ct) * constant(ct.builder, weights.reshape([-1] + [1] * (ct.tensor.rank - 1 - axis)))
+
+
+linear("rfft", lambda ct, x, axis, size: emit("irfft", _weighted(ct, axis, size, 0.5), axis=axis, size=size))
+linear("irfft", lambda ct, x, axis, size: _weighted(emit("rfft", ct, axis=axis, size=size), axis, size, 2.0))
 
 
 # Derivatives of collectives, which are linear: a cotangent goes back to the rows that it came from.

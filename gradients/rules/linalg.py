@@ -64,7 +64,7 @@ def numbers(size: int | Term, builder: Builder) -> Term:
 
 
 def triangle(x: Term, compare: str) -> Term:
-    """Where the row number compares with the column number, as booleans [m, n] for x [..., m, n]."""
+    """Comparison of the row number with the column number: booleans [m, n] for x [..., m, n]."""
     rows, columns = (numbers(x.dim(axis), x.builder) for axis in (-2, -1))
     return emit(compare, emit("expand_dims", rows, axes=(1,)), emit("expand_dims", columns, axes=(0,)))
 
@@ -139,10 +139,9 @@ reverse("triangular_solve", _pull_triangle, _pull_right_side)
 #
 #     dw = diag(p);  dv = u - v diag(r + i c) with u = v (F * p), F_ij = 1 / (w_j - w_i) off the diagonal.
 #
-# What is taken off u follows from how the op scales a column of v: its norm is 1, so r = Re(v^H u), and its largest
-# component is real, so c makes the imaginary part of that one's tangent zero. So the derivative is that of the
-# vectors as
-# they are, not only of what does not depend on their phase. The pairing is the one of decompositions above.
+# The correction of u follows from the op's scaling of a column of v: its norm is 1, so r = Re(v^H u), and its largest
+# component is real, so c makes the imaginary part of that component's tangent zero. So the derivative is that of the
+# vectors as they are, phase included. The pairing is the one of decompositions above.
 
 
 def _of_type(ct: Term, a: Term) -> Term:

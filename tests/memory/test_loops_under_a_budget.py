@@ -50,7 +50,7 @@ def assert_all_given_back(manager: Manager) -> None:
 def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
     length: int, ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of most chunks, of five iterations, the driver hears when the next state is to be kept, or at the end."""
+    """A chunk has five iterations; the driver hears of most when the next state is to be kept, or at the end."""
     monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
 

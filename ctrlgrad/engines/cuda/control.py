@@ -1,4 +1,4 @@
-"""How nodes with regions, and callbacks, run: control is on the host. Loops are in `loops`."""
+"""Kernels of nodes with regions, and of callbacks: control is on the host. Loops are in `loops`."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class CupyLaunches:
         card = (str(device.compute_capability), *map(str, cuda.nvrtc.getVersion()))
 
         def make() -> objects.ObjectCode:
-            # Compiled is for a thread's current device, which is the first one where nobody has said which.
+            # NVRTC compiles for the thread's current device, which is the first device by default.
             with device:
                 code, _ = cuda.compiler.compile_using_nvrtc(text, options, cache_in_memory=True)
             return objects.ObjectCode((NAME,), code)

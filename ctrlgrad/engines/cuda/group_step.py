@@ -1,5 +1,5 @@
-"""How a group runs: its kernel's outputs are slots of stacks, parts of concatenations, arrays of their own, or
-reductions of the elements.
+"""Execution of a fused group: its kernel's outputs are slots of stacks, parts of concatenations, arrays of their own,
+or reductions of the elements.
 
 Where all sizes are known, so is the kernel's shape. Else the operands' shapes say whether every node of the group has
 the shape of the whole (a size that is not known beforehand may turn out to be 1 in one operand alone); where not, the
@@ -87,7 +87,7 @@ class GroupStep:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Those over which all of its reductions are."""
+        """Axes that all of its reductions share."""
         return reduced_axes(self.reductions[0]) if self.reductions else ()
 
     def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:

@@ -138,7 +138,7 @@ class Program:
 
 
 class Regions:
-    """What runs a node with regions that are no loop: these programs, of branches one of them."""
+    """Base of the kernels of nodes with regions other than loops: one program for each region; of branches one runs."""
 
     programs: list[Program]
 

@@ -1,4 +1,4 @@
-"""What the engine does with a graph, loop by loop, as a `Report`: kernels, where other ops run, and waits."""
+"""Report of the engine's work on a graph, loop by loop, as a `Report`: kernels, places of other ops, and waits."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def version() -> bytes | None:
 
 
 def found(key: str) -> bytes | None:
-    """What is kept under a key, and was made by the modules as they are."""
+    """Return the bytes kept under a key, if the modules that made them are unchanged; else None."""
     disk = objects.open_cache()
     entry = None if disk is None else disk.read(key)
     if entry is None:

@@ -31,7 +31,7 @@ def text_of(plan: Plan) -> tuple[str, list[str]]:
 
 @functools.cache
 def _panels() -> dict[np.dtype, Panels]:
-    """How this machine's products lay out right sides; no part of the first call of a plan without any."""
+    """Layout of right sides for this machine's products. Plans without products never load it."""
     from ctrlgrad.engines.native.products import pack, real
 
     found = {}

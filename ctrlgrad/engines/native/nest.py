@@ -1,4 +1,4 @@
-"""What is asked of the writer of a kernel's nest by those who write several of its rows at a time."""
+"""The part of `KernelWriter` that row vectorisers use."""
 
 from __future__ import annotations
 

@@ -99,7 +99,6 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
         region: any graph; loops and branches in it run by `kernels`.
         kernels: what runs the nodes that stay outside of machine code.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad.engines.native.pieces import compile_piece
     >>> from ctrlgrad.engines.reference import Run
     >>> x = np.linspace(0.0, 1.0, 50000)

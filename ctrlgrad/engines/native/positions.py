@@ -1,4 +1,4 @@
-"""Where a running plan is: which iterations of which loops, for callbacks and errors."""
+"""Position of a running plan: the iterations of its loops, for callbacks and errors."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Program(Protocol):
 
 
 class OutsideCalls(Protocol):
-    """What compiled code had Python do."""
+    """Record of the calls that compiled code made into Python."""
 
     @property
     def callbacks(self) -> int: ...

@@ -17,9 +17,9 @@ from ctrlgrad.engines.native.marshalling import Arguments, Results
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
+from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import RunningStack, copied
-from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# As many iterations as a chunk may have where nobody keeps chunks.
+# Iterations that a chunk may run where no chunks are kept.
 ENDLESS = 1 << 62
 
 
@@ -51,7 +51,7 @@ class Program:
         self.layout = Layout(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
-        # What stacks hold, for people, by handle.
+        # Readable labels of stacks' contents, by handle.
         self.labels: dict[int, str] = {}
         # Frames that no call uses, with little memory; a budget has them go.
         self.idle: list[Frame] = []
@@ -214,7 +214,7 @@ class Frame:
     def number(self, index: int, dtype: np.dtype) -> Any:
         return self.views[dtype][index * (8 // dtype.itemsize)]
 
-    # What compiled code asks for.
+    # Requests of compiled code.
 
     def answers(self) -> Generator[int, int, None]:
         """Does what compiled code asks for, one request after the other.
@@ -247,7 +247,7 @@ class Frame:
         return 0
 
     def say_where(self, error: KeyboardInterrupt) -> None:
-        """Which loop was interrupted, if one was."""
+        """Add the interrupted loop, if any, to the error."""
         if self.words[frame.REQUEST] == Request.POLL:
             loop = self.layout.loops[int(self.words[frame.A])]
             explained(error, loop.node)
@@ -333,7 +333,7 @@ class Frame:
         return given
 
     def label(self, handle: int) -> str:
-        """What a stack holds, for people."""
+        """Readable label of a stack's contents."""
         labels = self.program.labels
         if handle not in labels:
             labels[handle] = self._label(handle)

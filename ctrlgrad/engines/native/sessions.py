@@ -37,7 +37,7 @@ FIRST_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS = 256, 16, 1 << 16
 
 @record
 class _Length:
-    """How many iterations a chunk ran, and for how many its first blocks had room."""
+    """Number of iterations that a chunk ran, and capacity of its first blocks in iterations."""
 
     iterations: int
     capacity: int
@@ -193,14 +193,14 @@ class FrameLoop:
         self.passing_word = frame.layout.passing.get(roles.loop.number)
 
     def allow(self, iterations: int, passing: int = 0) -> None:
-        """How many iterations compiled code runs before it asks again, and how often that in the same blocks."""
+        """Set the number of iterations until the next request, and how many chunks may reuse the same blocks first."""
         self.frame.words[self.index] = iterations
         if self.passing_word is not None:
             self.passing = self.frame.words[self.passing_word] = passing
 
     def iterations(self) -> int:
-        """How many of this chunk have run since this was asked last. Those of chunks before it that ran in its blocks
-        are put under them."""
+        """Return the number of iterations of this chunk since the last call. Rows of earlier chunks that ran in the
+        same blocks are put below this chunk's."""
         before = self.counted
         self.counted = int(self.frame.words[self.frame.layout.counters + self.roles.loop.number])
         overwritten = 0 if self.passing_word is None else self.passing - int(self.frame.words[self.passing_word])
@@ -222,7 +222,8 @@ class FrameLoop:
         return sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
-        """Blocks for the stacks that each iteration pushes on; the others ask when a row comes."""
+        """Lend blocks to the stacks that each iteration pushes on; the remaining stacks request blocks when a row
+        comes."""
         self.chunk, self.capacity = chunk, iterations
         for handle in self.roles.pushed:
             self.frame.stacks[handle].lend(self.block, self.frame.row_shape(handle), iterations)
@@ -256,7 +257,7 @@ class FrameLoop:
         for handle in self.handles:
             self.frame.stacks[handle].clear()
 
-    # What a chunk starts from.
+    # State at the start of a chunk.
 
     def carried(self) -> list[Any]:
         """The numbers and arrays that the loop carries now; arrays are views of its memory."""
@@ -279,7 +280,7 @@ class LoopReplay(Replay[_Length]):
         self.roles = roles
         self.program, found = frame.program.loop_program(roles.loop.number, pushes=True)
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
-        # What lies in the plan's own memory is overwritten once the plan needs it no more.
+        # Captures in the plan's own memory may be overwritten later and are copied.
         self.captured = {value: frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)}
         self.carried = [c.inside for c in roles.loop.carries]
         self.is_stack = [isinstance(inside, Stack) for inside in self.carried]

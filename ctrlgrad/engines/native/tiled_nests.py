@@ -98,7 +98,7 @@ class _Shown:
             offset, lag = total(shift.offset), total(shift.lag)
             before = self.of("smax", before, w.op(f"sub i64 {lag}, {offset}"))
             after = self.of("smax", after, w.op(f"sub i64 {offset}, {lag}"))
-        # What is written goes on at the beginning of a line of the cache.
+        # Writes of a tile begin at a cache line.
         unit = max(ALIGNMENT // window.item_bytes, 1)
         self.before = w.op(f"and i64 {w.add(before, str(unit - 1))}, {-unit}")
         self.moved = w.add(self.before, after)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.plan.expression import BOOL, Number, select
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
 from ctrlgrad.plan.model import View
 from ctrlgrad.plan.sizes import ONE, Size, Sizes
 

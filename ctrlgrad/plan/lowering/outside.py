@@ -10,8 +10,7 @@ from typing import Any
 
 from ctrlgrad.ir import Node, StackType
 from ctrlgrad.plan.lowering.stack_facts import RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Block, Branch, Numbers, Outside, Register, Stack, Value, View
 from ctrlgrad.plan.sizes import Size, Sizes
 
@@ -90,7 +89,7 @@ def or_outside(state: State, node: Node, holds: Register, make: Callable[[], Non
 
 
 def _facts(state: State, node: Node, type: StackType) -> StackFacts:
-    """What is known of a stack that a kernel makes: as that of the same element type among the operands, if any."""
+    """Facts of a stack that a kernel makes: those of an operand with the same element type, if any."""
     for v in node.operands:
         item = state.items[v]
         if isinstance(item, Stack) and isinstance(v.type, StackType) and v.type.element == type.element:

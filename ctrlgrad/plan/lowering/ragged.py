@@ -10,8 +10,7 @@ from __future__ import annotations
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.stack_facts import RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import FromStack, Length, NewStack, Pop, Push, View
 from ctrlgrad.plan.sizes import ONE, Size, product
 
@@ -101,7 +100,7 @@ def concatenated(state: State, node: Node, stack: RaggedStack) -> bool:
     total = count
     if row != ONE:
         each = state.size_register(row)
-        # Of rows without elements nobody knows how many there are.
+        # If rows have no elements, their number cannot be told from the number of elements.
         state.guard(state.compute([each], BOOL, lambda n: n > 0), "rows", each)
         total = state.compute([count, each], INDEX, lambda n, m: n / m)
     size = state.size_of(total)

@@ -56,7 +56,7 @@ def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tu
 
 
 def _has_index(context: Context, key: Sequence[Any]) -> bool:
-    """Whether an index is on the device."""
+    """Return true if an index is on the device."""
     return any(context.library.is_array(item) for item in key)
 
 
@@ -74,7 +74,8 @@ def _launch(context: Context, node: Node, its: Chosen, launches: Callable[[Surro
 
 
 def is_view(node: Node) -> bool:
-    """Whether a read by this key may be a view: no index array takes part. By a scalar on the device it is a copy."""
+    """Return true if a read by this key may be a view: no index array takes part. A read by a scalar on the device is
+    a copy."""
     return not any(isinstance(v.type, TensorType) and v.tensor.rank for v in node.operands[1:])
 
 

@@ -69,7 +69,7 @@ def _push(node: Node) -> Kernel:
 
 
 def put(context: Context, stack: Stack, shape: Sequence[int], dtype: np.dtype) -> Any:
-    """Where the next row of a stack is to be written."""
+    """Writable array for the next row of a stack."""
     if isinstance(stack, DeviceStack):
         # The ellipsis makes a view of a scalar's slot.
         return stack.slot(shape)

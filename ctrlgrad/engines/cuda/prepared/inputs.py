@@ -1,4 +1,4 @@
-"""What a body is told of what it runs on, when it is prepared."""
+"""Descriptions of a body's inputs (dtype, shape, kind), from which it is prepared."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def matmul(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """A product that is added to the first operand, in place where nobody else reads that."""
+    """Add a product to the first operand, in place where no later step reads that operand."""
     total, *factors = step.operands
     a, b = (_factor(reading, _numbers(reading, slot)) for slot in factors)
     _check_sizes(a, b, ())

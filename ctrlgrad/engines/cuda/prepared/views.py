@@ -17,7 +17,7 @@ from ctrlgrad.ir.attributes import DYNAMIC
 
 
 def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
-    """What a function of NumPy's that copies nothing makes of a view."""
+    """Apply a NumPy function that copies nothing to a view."""
     memory = np.zeros(1, view.dtype)
     # An array without elements has no address that could be compared.
     shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape

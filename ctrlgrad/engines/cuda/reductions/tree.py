@@ -1,4 +1,4 @@
-"""Who goes through which elements, by the shape alone: what is computed twice has the same bits."""
+"""Assignment of elements to threads, by the shape alone: a repeated computation has the same bits."""
 
 from __future__ import annotations
 
