@@ -153,7 +153,13 @@ class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
 
 
 class MemoryBudgetError(CtrlgradError, MemoryError):
-    """A budget cannot be met: the request, what is used and the limit of each tier are in the message."""
+    """A budget cannot be met: the request, what is used and the limit of each tier are in the message.
+
+    `needed` are the bytes of the device without which the request could not be met whatever left it; None where another
+    tier is too small. What comes after the request may need more: `ctrlgrad.memory.plan` finds the least budget.
+    """
+
+    needed: int | None = None
 
 
 class TierRefusedError(CtrlgradError, MemoryError):

@@ -80,13 +80,15 @@ def budget_error(
         expected = f"{nbytes} free bytes in tier {account.tier!r}"
     else:
         expected = f"a {account.tier} budget of {account.used + nbytes} bytes or more: this request with what must stay"
-    return MemoryBudgetError(
+    error = MemoryBudgetError(
         f"memory: {what} needs {show_exactly(nbytes)} of tier {account.tier!r}, and no more can be freed",
         source=here(),
         expected=expected,
         got="\n".join([*(a.show() for a in accounts), *refusals]),
-        hint=hint,
+        hint=f"{hint}; ctrlgrad.memory.plan(f, ...) finds the least budget of a call",
     )
+    error.needed = None if level or account.limit is None else account.used + nbytes
+    return error
 
 
 __all__ = ["BLOCKS", "RUNNING", "STATES", "STAYING", "TEMPORARY", "Account", "budget_error"]

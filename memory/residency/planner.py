@@ -125,8 +125,9 @@ class Planner:
             chunk.reason = "the link can hide its copy" if chunk.policy == "copy" else "the link cannot hide its copy"
 
     def computed_again(self, loop: LoopRecord) -> None:
-        """Chunks of a loop will be computed again."""
-        self._computed.add(loop.label)
+        """Chunks of a loop will be computed again; noted where that was the planner's choice."""
+        if loop.is_mixed:
+            self._computed.add(loop.label)
 
     def _best_share(self, times: ChunkTimes) -> float:
         if not self.copies_take_cores:

@@ -40,7 +40,9 @@ class Prefetcher:
         most, index = uncopied_bytes(limit, sealed.nbytes), self._evictor.index
         if sealed.policy == "copy" and sealed.is_alive:
             index.put_uncopied(sealed, self._uncopied(sealed))
-        for chunk in index.uncopied():
+        # One more such chunk, and the device would still be half empty: nothing may ever have to leave.
+        is_near = self._accounts[0].used + sealed.nbytes > limit // 2
+        for chunk in index.uncopied() if is_near else ():
             if index.uncopied_bytes <= most:
                 break
             if chunk.policy == "copy" and not chunk.is_leaving and self._uncopied(chunk):
