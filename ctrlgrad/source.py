@@ -1,10 +1,10 @@
-"""Where in the user's code a node comes from.
+"""Source of a node: the line of the user's code that it comes from.
 
-`here()` walks up the Python stack past the library's own folders and returns the first frame that is the
-user's. It costs about a microsecond, so every node can carry one.
+`here()` walks up the Python stack past the library's own folders and returns the first frame that is the user's. It
+costs about a microsecond, so every node can carry a source.
 
-A source also says on which device the user wants what stands there (`placed_on`): whatever is derived from a node, its
-gradient above all, carries the node's source and so sits with it.
+A source also has the device on which the user wants the node (`placed_on`): all nodes derived from a node, its gradient
+above all, carry the node's source, and so are placed on the same device.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _is_below_cwd(file: str) -> bool:
 
 
 def is_own(file: str) -> bool:
-    """Whether a file of code is the library's."""
+    """Return true if a file of code is the library's."""
     return file.startswith(_OWN) and not file.startswith(_AS_USER)
 
 

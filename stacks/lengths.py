@@ -1,8 +1,8 @@
-"""How many rows a stack has, where a graph says so.
+"""Number of rows of a stack, if constants of the graph determine it.
 
-The cotangent of a stack that nobody uses is a stack of as many rows without any numbers. Where a number says how many
-that are, nothing is asked of the forward side, and in a loop nothing is pushed for it: of the stack that a scan's
-gradient pops its rows off nothing is left, since the loop goes on as often as there are rows.
+The cotangent of an unused stack is a new stack of the same number of rows, none of them written. If that number is
+constant, the forward side need not supply it, and in a loop nothing is pushed for it. So the stack that a scan's
+gradient pops its rows off disappears, since the loop runs as often as there are rows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def known_length(
 
 
 def is_as_long(stack: Value, other: Value, producers: Mapping[Value, Node], number: Number) -> bool:
-    """Whether a stack has as many rows as another one, which the graph is given."""
+    """Return true if a stack has as many rows as another one, which is an input of the graph."""
     return _length(stack, producers, number) == Length(other, 0)
 
 
@@ -139,6 +139,3 @@ def constant_of(producers: Mapping[Value, Node], value: Value) -> np.ndarray | N
     node = producers.get(value)
     constant = None if node is None else Constant.find(node)
     return None if constant is None else constant.value
-
-
-__all__ = ["constant_of", "is_as_long", "known_length"]

@@ -1,8 +1,8 @@
-"""Where one value may differ from another: the indices of the updates between them.
+"""Differences between two values: the indices of the updates between them.
 
-After an update at `i`, `next` differs from `cache` there alone; under a mask too, `where(mask, updated, cache)`, also
-if what is updated is in its turn `where(mask, cache, anything)`; and where a loop takes the rows of an array one by
-one, updates each at the same indices, and collects them, at one part of the array.
+After an update at `i`, `next` differs from `cache` there alone. The same holds under a mask, `where(mask, updated,
+cache)`, also if the update's operand is itself `where(mask, cache, anything)`. And it holds for one part of an array if
+a loop takes the rows of the array one by one, updates each at the same indices, and collects them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Producers = Mapping[Value, Node]
 
 
 def is_update(node: Node) -> bool:
-    """Whether a node gives its first operand back with new elements at some indices."""
+    """Return true if a node gives its first operand back with new elements at some indices."""
     return node.op.updates and attributes.Index.find(node) is not None
 
 
 @record(eq=False)
 class Place:
-    """Where an update changes what it updates."""
+    """Place of an update: the part of the operand that it changes."""
 
     # The node that changes it, and what that gives.
     node: Node
@@ -91,7 +91,7 @@ def differences(
 
 @record(eq=False)
 class CollectedRows:
-    """What a loop collects of the rows of an array differs from it at these places."""
+    """Array whose rows a loop takes, updates and collects; the result differs from the array at these places."""
 
     array: Value
     places: Sequence[Place]

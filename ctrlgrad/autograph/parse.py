@@ -1,7 +1,7 @@
 """The syntax tree of a function, found in its source file by the position of its code.
 
 The tree keeps the line and column numbers of the file, so everything made of it can be traced back. A lambda is
-told from others on the same line by the columns that its instructions come from.
+told from other lambdas on the same line by the columns that its instructions come from.
 """
 
 from __future__ import annotations

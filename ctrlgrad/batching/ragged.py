@@ -109,7 +109,7 @@ class RaggedOps:
         return emit("where", inside, position, self.capacity)
 
     def _masked(self, place: Term) -> Term:
-        """Where each row writes: ghosts to the last slot, which nobody reads."""
+        """Slot that each row writes to; ghosts write to the last slot, which is never read."""
         if self.guard is None:
             return place
         last = constant(self.builder, -1, place.dtype)

@@ -1,4 +1,4 @@
-"""What to write in place of what a traced tensor refuses: methods that would change it, and other libraries' names."""
+"""Advice for errors: replacements for what a traced tensor refuses (in-place methods, names of other libraries)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ctrlgrad.errors import MissingAttributeError, TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS, ours
-from ctrlgrad.source import here, in_converted_code, library_function, user_operation
+from ctrlgrad.source import in_converted_code, library_function, user_operation
 
 RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
 _IN_PLACE_OF = {
@@ -193,7 +193,7 @@ def no_such_name(module: str, name: str, names: Mapping[str, Any]) -> AttributeE
         hint = f"{module}.{close[0]}" if close else None
     if hint is None or name.startswith("__"):
         return AttributeError(missing)
-    return MissingAttributeError(missing, source=here(), hint=hint)
+    return MissingAttributeError(missing, hint=hint)
 
 
 def instead_of_bool(argument: str = "") -> str:
@@ -213,7 +213,7 @@ def instead_of_bool(argument: str = "") -> str:
 
 
 def instead_of(name: str) -> str:
-    """What to write in place of a method or attribute that a tensor does not have."""
+    """Return the replacement for a method or attribute that a tensor does not have."""
     if name in _IN_PLACE_OF:
         return _IN_PLACE_OF[name]
     return f"ctrlgrad.numpy.{name}(x)" if name in FUNCTIONS else "see ctrlgrad.numpy for the functions that there are"
@@ -234,7 +234,7 @@ or pass xs to the function as an argument""",
 
 
 def what_the_user_does(otherwise: str, hint: str) -> tuple[str, str]:
-    """What asks a tensor for its value, as the user sees it, and what to write instead."""
+    """Return the operation that asks a tensor for its value, as the user sees it, and its replacement."""
     operation, called = user_operation(), library_function()
     if operation in _ASSIGNS:
         return _ASSIGN
@@ -248,7 +248,6 @@ def refuse_torch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any =
     """Refuse a function of PyTorch on a traced tensor. While PyTorch's code is traced it does not come here."""
     raise TracingError(
         f"PyTorch's function {getattr(func, '__name__', func)!r} is called on a traced tensor of this library",
-        source=here(),
         expected="functions of ctrlgrad.numpy",
         got=", ".join(repr(x) if hasattr(x, "builder") else type(x).__name__ for x in args),
         hint="ctrlgrad.from_torch(fn) is a function of this library that runs PyTorch's operators",

@@ -15,7 +15,7 @@ from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingErro
 from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, refuse_torch, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
-from ctrlgrad.source import here, operation_text, user_operation
+from ctrlgrad.source import operation_text, user_operation
 
 
 def leaked(x: Tensor) -> LeakedValueError:
@@ -26,7 +26,6 @@ def leaked(x: Tensor) -> LeakedValueError:
     origin = origin or builder.began
     return LeakedValueError(
         "a traced tensor is used after its function or region has ended",
-        source=here(),
         expected="a value that the function or region returned",
         got=f"{x!r} from {builder.name}" + (f", made at {origin}" if origin else ""),
         hint="return the value, or carry it through the loop; ctrlgrad.scan or a TensorArray collects one an iteration",
@@ -62,7 +61,6 @@ class Tensor:
         if not isinstance(self.value.type, TensorType):
             raise TypeMismatchError(
                 "a TensorArray is not a tensor",
-                source=here(),
                 expected="a tensor",
                 got=str(self.value.type),
                 hint="use .read(i) or .stack()",
@@ -120,14 +118,13 @@ class Tensor:
             raise self._concrete("formatting it (an f-string)", hint)
         return repr(self)
 
-    # What needs a concrete number is refused with advice.
+    # Operations that need a concrete number: refused, with advice.
 
     def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
         if not self.builder.is_open:
             return leaked(self)
         error = TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
-            source=here(),
             expected="a concrete value",
             got=repr(self),
             hint=hint,
@@ -163,7 +160,6 @@ class Tensor:
             raise AttributeError(name)
         raise MissingAttributeError(
             f"a traced tensor has no attribute {name!r}",
-            source=here(),
             expected="NumPy's methods and attributes",
             got=f"{self!r}.{name}",
             hint=instead_of(name),
@@ -223,7 +219,6 @@ class Tensor:
         if modulus is not None:
             raise TracingError(
                 "pow() with a modulus is not supported on traced tensors",
-                source=here(),
                 expected="pow(x, y)",
                 got="pow(x, y, modulus)",
                 hint="x ** y % modulus, where x ** y does not overflow its dtype",
@@ -274,7 +269,6 @@ class Tensor:
         if not shape:
             raise TracingError(
                 "len() of a scalar",
-                source=here(),
                 expected="a tensor of rank 1 or more",
                 got=repr(self),
                 hint="x.ndim is the rank; a scalar is one number",
@@ -287,7 +281,6 @@ class Tensor:
         if not self.tensor_type.shape:
             raise TracingError(
                 "iterating over a scalar",
-                source=here(),
                 expected="a tensor of rank 1 or more",
                 got=repr(self),
                 hint="use the scalar itself; ctrlgrad.fori_loop counts up to a traced scalar",
@@ -302,7 +295,6 @@ class Tensor:
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TracingError(
             "item assignment: a traced tensor cannot be changed in place",
-            source=here(),
             expected="an update that returns the new tensor",
             got=f"an assignment into {self!r}",
             hint="x = x.at[index].set(value), or .add(value); it is done in place where x is not used again",
@@ -311,7 +303,6 @@ class Tensor:
     def __delitem__(self, key: Any) -> None:
         raise TracingError(
             "item deletion: a traced tensor cannot be changed in place",
-            source=here(),
             expected="a function that returns the new tensor",
             got=f"del of a part of {self!r}",
             hint="ctrlgrad.numpy.concat([x[:i], x[i + 1:]])",
@@ -323,7 +314,6 @@ class Tensor:
             return
         raise TracingError(
             f"x.{name} = ...: a traced tensor cannot be changed in place",
-            source=here(),
             expected="a function that returns the new tensor",
             got=f"an assignment to {self!r}.{name}",
             hint=SET_BY.get(name, "keep the value in a variable of its own"),
@@ -363,7 +353,7 @@ def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], 
 
 
 def is_operand(x: Any, nested: bool = False) -> bool:
-    """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
+    """Return true if x is a tensor, an array (another library's too) or a number; `nested`: also a list of them."""
     if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
     is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)

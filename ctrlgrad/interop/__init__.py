@@ -1,4 +1,4 @@
-"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for others.
+"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for other frameworks.
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Interop(ModuleType):
-    """Some modules bear the name of the function in them: the name gives the function, whoever imports first."""
+    """Module type that keeps a function from being replaced by the submodule of its name, in any order of imports."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _LAZY or not isinstance(value, ModuleType):

@@ -72,6 +72,3 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
         )
     budget = parse_size(memory_budget)
     return DropIn(fn, budget) if isinstance(fn, FromTorch) and fn.module is not None else TorchFunction(fn, budget)
-
-
-__all__ = ["to_torch"]

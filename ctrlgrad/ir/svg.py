@@ -193,7 +193,7 @@ def _width(part: Line | _Box) -> float:
 
 
 def _deepest(whole: Block) -> int:
-    """How deep blocks may lie to be open: as deep as there are, as long as not too many lines are shown."""
+    """Depth down to which blocks are drawn open: the greatest at which not too many lines show."""
 
     def lines(parts: tuple[Part, ...], depth: int) -> Iterator[int]:
         for part in parts:
@@ -204,6 +204,3 @@ def _deepest(whole: Block) -> int:
 
     depths = sorted(lines(whole.parts, 0))
     return max(1, depths[-1] if len(depths) <= MOST_LINES else depths[MOST_LINES] - 1)
-
-
-__all__ = ["COLORS", "STACKS", "format_svg", "place"]

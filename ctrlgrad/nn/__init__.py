@@ -1,6 +1,5 @@
 """Activations, layers, recurrent cells and losses: functions on pytrees of parameters, which keys make.
 
->>> import numpy as np, ctrlgrad as cg
 >>> cell = lstm_init(cg.random.key(0), 3, 4)
 >>> h, c = lstm_cell(cell, (np.zeros(4), np.zeros(4)), np.ones(3))
 >>> h.shape

@@ -20,7 +20,6 @@ from ctrlgrad import random
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.nn import initializers
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 Params = dict[str, Any]
 State = tuple[Any, ...]
@@ -31,7 +30,6 @@ def check_key(operation: str, key: Any) -> None:
     if isinstance(key, np.random.Generator | np.random.RandomState | int):
         raise TypeMismatchError(
             f"{operation}: the first argument is no key",
-            source=here(),
             expected="a key of ctrlgrad.random.key, uint32[2]",
             got=f"{key}" if isinstance(key, int) else type(key).__name__,
             hint="ctrlgrad.random.key(seed) makes one, and ctrlgrad.random.split(key) several of it",
@@ -73,7 +71,6 @@ def _checked(operation: str, params: Params, state: Any, x: Any, names: str) -> 
         kind = f"a {type(state).__name__} of {len(state)}" if isinstance(state, tuple | list) else "a single array"
         raise TypeMismatchError(
             f"{operation}: the state is no tuple {form}",
-            source=here(),
             expected=f"the tuple {form}, as the step returns it",
             got=kind,
             hint=f"state = {form}; cell.start(batch, hidden) of nn.CELLS makes one of zeros",
@@ -85,7 +82,6 @@ def _checked(operation: str, params: Params, state: Any, x: Any, names: str) -> 
         if array.ndim not in (1, 2) or _differ(array.shape[-1], size):
             raise ShapeError(
                 f"{operation}: {what} does not fit the parameters",
-                source=here(),
                 expected=f"[{axis}] or [batch, {axis}] with {axis} = {size}",
                 got=str(tuple(array.shape)),
                 hint=f"the parameters are of {inputs} inputs and a state of {hidden}; in a loop the input is x[t]",
@@ -93,7 +89,6 @@ def _checked(operation: str, params: Params, state: Any, x: Any, names: str) -> 
         if array.ndim != x.ndim or (x.ndim == 2 and _differ(array.shape[0], x.shape[0])):
             raise ShapeError(
                 f"{operation}: {what} and the input x have different batches",
-                source=here(),
                 expected=f"{(*x.shape[:-1], hidden)}",
                 got=str(tuple(array.shape)),
                 hint="state and input are both of one sequence, or both of the same batch",
@@ -207,7 +202,7 @@ def gru_cell(params: Params, state: State, x: Any) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a program needs to use a cell whose kind it does not know."""
+    """Interface of a cell of any kind."""
 
     init: Callable[..., Params]
     step: Callable[[Params, State, Any], State]

@@ -1,5 +1,4 @@
-"""What a loop's recurrence does not touch: values that could be computed for many iterations before the first or after
-the last."""
+"""Values outside of a loop's recurrence, which could be computed for many iterations before or after the loop."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
 
 @in_single
 def random_gamma_grad(a: Any, x: Any) -> Any:
-    """How a gamma-distributed number x moves with the parameter a of its distribution, its probability kept.
+    """Derivative of a gamma-distributed number x by the parameter a of its distribution, at fixed probability.
 
     >>> bool(random_gamma_grad(1.0, 2.0) > 0)
     True

@@ -68,7 +68,7 @@ def splat(text: str, dtype: np.dtype, width: int) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether an operand of integers is a number, not the name of one."""
+    """Return true if an integer operand is a literal, not a name."""
     return text.lstrip("-").isdecimal()
 
 
@@ -155,7 +155,7 @@ class Writer:
         return name
 
     def before(self, text: str) -> None:
-        """Write an instruction that gives a value of a name of its own before all others."""
+        """Write an instruction, which defines a name, at the start of the entry block."""
         self._entry.insert(0, f"  {text}")
 
     def alloca(self, kind: str, align: int | None = None) -> str:
@@ -186,7 +186,7 @@ class Writer:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """What is written inside runs where the condition holds."""
+        """Context of code that runs where the condition holds."""
         inside, after = self.new_label("when"), self.new_label("after")
         self.branch_if(condition, inside, after)
         self.label(inside)
