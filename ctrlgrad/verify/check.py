@@ -429,10 +429,10 @@ class _Check:
         for name, direction in zip(inner, self.directions, strict=False):
             function = self.along(name, function, direction)
         label = " over ".join(reversed(chain))
-        if differences and tuple(inner) not in self.scalars:
-            self.scalars[tuple(inner)] = self.subject.graph(function)
-        scalar = self.scalars.get(tuple(inner))
         try:
+            if differences and tuple(inner) not in self.scalars:
+                self.scalars[tuple(inner)] = self.subject.graph(function)
+            scalar = self.scalars.get(tuple(inner))
             if mode == "rev":
                 self.reverse(function, len(chain), label, scalar)
             else:
