@@ -53,7 +53,7 @@ sys.modules[__name__].__class__ = _Interop
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted(__all__)
 
 
 __all__ = ["from_jax", "from_onnx", "from_torch", "jax_primitive", "onnx_op", "to_jax", "to_torch"]
