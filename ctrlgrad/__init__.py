@@ -61,7 +61,7 @@ jacobian = jacrev
 
 __version__ = "0.1.0"
 
-# What is built on the names above, loaded when first used.
+# Modules and functions that build on the names above, loaded when first used.
 _LAZY = {
     "ad_checkpoint": ("ctrlgrad.ad_checkpoint", None),
     "custom_batching": ("ctrlgrad.custom_batching", None),

@@ -1,4 +1,4 @@
-"""What is saved for a derivative and what is computed again, under the names of `jax.ad_checkpoint`."""
+"""Checkpointing: the choice between saving and recomputing values for a derivative; as `jax.ad_checkpoint`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ctrlgrad.transforms.checkpoint import check_name, checkpoint, checkpoint_po
 def checkpoint_name(x: Any, name: str) -> Any:
     """The same pytree of arrays, whose values `checkpoint_policies` know by `name`; as JAX's.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> policy = cg.checkpoint_policies.save_only_these_names("hidden")
     >>> f = cg.checkpoint(lambda x: np.sin(checkpoint_name(np.exp(x), "hidden")), policy=policy)
     >>> bool(np.isclose(cg.grad(f)(0.5), np.cos(np.exp(0.5)) * np.exp(0.5)))
@@ -24,3 +23,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
 
 
 __all__ = ["checkpoint", "checkpoint_name", "checkpoint_policies"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

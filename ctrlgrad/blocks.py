@@ -71,6 +71,3 @@ def block(name: str) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Block[T
         return begin
 
     return of
-
-
-__all__ = ["Block", "block"]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 _NEVER = (1 << 31) - 1
 
 _lock = threading.Lock()
-# How many blocks of code are being run that put it off, and the thresholds from before.
+# Number of running blocks of code that postpone full collections, and the thresholds from before.
 _depth = 0
 _before = gc.get_threshold()
 
@@ -73,7 +73,7 @@ def kept_objects() -> Iterator[None]:
 
 
 def _restore() -> None:
-    # Where somebody else has set them meanwhile, they stay.
+    # Thresholds that another library has set meanwhile stay.
     if gc.get_threshold() == (*_before[:2], _NEVER):
         gc.set_threshold(*_before)
 
@@ -87,6 +87,3 @@ def _begin_anew() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
-
-
-__all__ = ["kept_objects", "only_new_objects"]

@@ -42,7 +42,6 @@ def callback(fn: Callable[[Any, Iterations], None], values: Any, label: str = "c
             show that do not reach this place is said above (in the module's docstring).
         label: what printed graphs show.
 
-    >>> import ctrlgrad as cg
     >>> seen = []
     >>> def body(i, x):
     ...     cg.debug.callback(lambda x, iterations: seen.append((iterations, float(x))), x)
@@ -72,7 +71,6 @@ def print(format: str, *args: Any, **kwargs: Any) -> None:
     `{iteration}` in the format stands for the number of the innermost loop's iteration, `{iterations}` for those
     of all loops around. Under `vmap` one line shows all rows (see `callback`).
 
-    >>> import ctrlgrad as cg
     >>> def body(i, x):
     ...     cg.debug.print("{iteration}: {}", x)
     ...     return x + 1.5
@@ -179,7 +177,6 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
     Raises:
         UserInputError: fn is not a function.
 
-    >>> import ctrlgrad as cg
     >>> seen = []
     >>> def f(x):
     ...     def body(i, y):
@@ -199,3 +196,10 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
 
     attrs = {"fn": call, "label": label}
     return Tensor(builder, builder.emit("watch", [value_in(builder, x)], attrs, source=here()), x.weak)
+
+
+__all__ = ["breakpoint", "callback", "print", "watch_cotangent"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

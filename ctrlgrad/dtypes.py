@@ -1,7 +1,7 @@
-"""What dtypes are: their kinds, limits and promotion, bfloat16 among them.
+"""Dtypes: their kinds, limits and promotion, bfloat16 among them.
 
-NumPy has no bfloat16. `ml_dtypes` registers one with it, of kind "V", which NumPy's own questions about dtypes
-(`dtype.kind`, `finfo`, `result_type`, `issubdtype`) do not take for a number. Whoever asks what a dtype is asks here.
+NumPy has no bfloat16. `ml_dtypes` registers one with it, of kind "V", which NumPy's own tests of dtypes (`dtype.kind`,
+`finfo`, `result_type`, `issubdtype`) do not recognise as a number. All modules use these functions in their place.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def dtype_kind(dtype: np.dtype) -> str:
 
 
 def native(dtype: np.dtype) -> np.dtype:
-    """The dtype with its bytes in the machine's order: files and networks have others, graphs have not."""
+    """The dtype with its bytes in the machine's order: files and networks have other orders, graphs have not."""
     return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
@@ -60,7 +60,7 @@ def finfo(dtype: Any) -> Any:
 
 
 def computed_dtype(dtype: np.dtype) -> np.dtype:
-    """What functions and sums of a dtype are computed in, to be rounded once: float32 for floats of 16 bits."""
+    """Dtype that functions and sums of a dtype are computed in, to be rounded once: float32 for floats of 16 bits."""
     return _FLOAT32 if dtype in (_FLOAT16, BFLOAT16) else dtype
 
 
@@ -91,11 +91,11 @@ def converted(x: Any, dtype: np.dtype) -> Any:
 
 
 class Promotion:
-    """What NumPy promotes dtypes to, asked of NumPy itself, with bfloat16 among them as in JAX.
+    """NumPy's promotion of dtypes, extended to bfloat16 as in JAX.
 
-    Beside booleans, integers and Python's numbers bfloat16 is what float16 is to NumPy, but no integer widens it;
-    beside any other float or complex dtype, float16 too, it is float32. `kinds` is what NumPy is to be asked about,
-    `result` what its answer stands for.
+    With booleans, integers and Python's numbers, bfloat16 acts as NumPy's float16, but no integer widens it. With any
+    other float or complex dtype, float16 too, it acts as float32. `kinds` are the dtypes to pass to NumPy, and `result`
+    converts NumPy's answer.
     """
 
     def __init__(self, kinds: Sequence[Any]) -> None:
@@ -129,7 +129,7 @@ def _dtype(x: Any) -> np.dtype:
 
 
 def can_cast(source: Any, target: Any, casting: Any = "safe") -> bool:
-    """Whether a dtype becomes another by a rule of casting. As `numpy.can_cast`."""
+    """Return true if a dtype can be converted to another by a rule of casting. As `numpy.can_cast`."""
     given = [np.dtype(source), np.dtype(target)]
     if casting == "same_kind" and given[0] != given[1]:
         given = [_FLOAT16 if dtype == BFLOAT16 else dtype for dtype in given]
@@ -137,7 +137,7 @@ def can_cast(source: Any, target: Any, casting: Any = "safe") -> bool:
 
 
 def is_subdtype(dtype: Any, other: Any) -> bool:
-    """Whether a dtype is another, or of an abstract kind of NumPy's. As `numpy.issubdtype`."""
+    """True if a dtype equals another, or is below one of NumPy's abstract dtypes. As `numpy.issubdtype`."""
     if np.dtype(dtype) != BFLOAT16:
         return np.issubdtype(dtype, other)
     return np.issubdtype(np.floating, other) if _is_abstract(other) else np.dtype(other) == BFLOAT16
@@ -148,7 +148,7 @@ def _is_abstract(other: Any) -> bool:
 
 
 def is_dtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is another, of a kind by name, or any of a tuple of them. As `numpy.isdtype`."""
+    """True if a dtype equals another, is of a kind by name, or any of a tuple of them. As `numpy.isdtype`."""
     dtype = np.dtype(dtype)
     if isinstance(kind, tuple):
         return any(is_dtype(dtype, each) for each in kind)

@@ -10,21 +10,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from ctrlgrad.source import here
+
+_DEFAULT: Any = object()
+
 
 class CtrlgradError(Exception):
-    """Base of all errors of the library; see the module's docstring for the five parts."""
+    """Base of all errors of the library; see the module's docstring for the five parts.
+
+    Errors in the user's program (`is_in_program`) are placed at the user's current line where no `source` is given;
+    all other errors have a place only where one is given.
+    """
+
+    is_in_program = False
 
     def __init__(
         self,
         problem: str,
         *,
-        source: Any = None,
+        source: Any = _DEFAULT,
         expected: str | None = None,
         got: str | None = None,
         hint: str | None = None,
     ) -> None:
         self.problem = problem
-        self.source = source
+        self.source: Any = (here() if self.is_in_program else None) if source is _DEFAULT else source
         self.expected = expected
         self.got = got
         self.hint = hint
@@ -32,20 +42,20 @@ class CtrlgradError(Exception):
         super().__init__(problem)
 
     def add_note(self, note: str) -> None:
-        """Add a line to the message, below the place; as on any exception."""
+        """Add to the message, as on any exception: a line below the place, several lines at the end."""
         self.notes.append(note)
 
     def __str__(self) -> str:
         lines = [self.problem]
         if self.source is not None:
             lines.append(f"  at: {self.source}")
-        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  {note}" for note in self.notes if "\n" not in note]
         for label, text in (("expected", self.expected), ("got", self.got), ("try", self.hint)):
             if text is not None:
                 head, *rest = text.split("\n")
                 lines.append(f"  {label}: {head}")
                 lines += [f"    {line}" for line in rest]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(note for note in self.notes if "\n" in note)])
 
 
 def locate(error: BaseException, what: str, source: Any) -> None:
@@ -61,6 +71,8 @@ def locate(error: BaseException, what: str, source: Any) -> None:
 class TypeMismatchError(CtrlgradError, TypeError):
     """Operands, a carry or branches do not have the types that an operation needs."""
 
+    is_in_program = True
+
 
 class NumberOverflowError(TypeMismatchError, OverflowError):
     """A Python number lies outside of the dtype that it has to take."""
@@ -68,6 +80,8 @@ class NumberOverflowError(TypeMismatchError, OverflowError):
 
 class ShapeError(CtrlgradError, ValueError):
     """Shapes do not fit together."""
+
+    is_in_program = True
 
 
 class TracingError(CtrlgradError, TypeError):
@@ -77,6 +91,7 @@ class TracingError(CtrlgradError, TypeError):
     applied to values may answer once it traces over these: `asks_for_values`.
     """
 
+    is_in_program = True
     refused: tuple[Any, ...] = ()
     asks_for_values = False
 
@@ -84,13 +99,19 @@ class TracingError(CtrlgradError, TypeError):
 class MissingAttributeError(CtrlgradError, AttributeError):
     """A traced tensor has no such method or attribute."""
 
+    is_in_program = True
+
 
 class LeakedValueError(CtrlgradError, RuntimeError):
     """A traced tensor was used outside the function or region that it belongs to."""
 
+    is_in_program = True
+
 
 class DifferentiationError(CtrlgradError, TypeError):
     """A derivative was asked for that does not exist."""
+
+    is_in_program = True
 
 
 class NoForwardRuleError(DifferentiationError):
@@ -128,9 +149,17 @@ class UserInputError(CtrlgradError, ValueError):
 class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
     """A program of another framework uses an operation that has no translation."""
 
+    is_in_program = True
+
 
 class MemoryBudgetError(CtrlgradError, MemoryError):
-    """A budget cannot be met: the request, what is used and the limit of each tier are in the message."""
+    """A budget cannot be met: the request, what is used and the limit of each tier are in the message.
+
+    `needed` are the bytes of the device without which the request could not be met whatever left it; None where another
+    tier is too small. What comes after the request may need more: `ctrlgrad.memory.plan` finds the least budget.
+    """
+
+    needed: int | None = None
 
 
 class TierRefusedError(CtrlgradError, MemoryError):

@@ -11,13 +11,13 @@ from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
-from ctrlgrad.engines.derivative_point import with_point
 from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors
-from ctrlgrad.engines.forward_reads import first_forward
+from ctrlgrad.engines.forward_reads import first_forward, with_point
 from ctrlgrad.engines.native import llvm
-from ctrlgrad.engines.native.engine import SizesDoNotFit, patterns_of, plan_of, run, shapes_of
+from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.kept_graphs import optimised
+from ctrlgrad.engines.native.refusals import SizesDoNotFit
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.report import Report
@@ -93,15 +93,15 @@ def expect(engine: str) -> None:
 
 
 def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
-    """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
+    """Return the native program of a graph for arguments of these sizes.
 
-    Errors that it raises are given to `after_failure`. None where the graph asks for memory.
+    Pass errors that it raises to `after_failure`. None if the graph asks for memory.
     """
     return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph, optimised)).program(arguments)
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
-    """What `run_on` would do, now that running a graph natively has failed: the outputs, or the error as it is told."""
+    """Do as `run_on` after a native run has failed: return the outputs, or raise the error in its final form."""
     return run_on("native", graph, arguments, failure=error)
 
 
@@ -177,6 +177,3 @@ def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
 
     found = optimised_graph(graph)
     return format_plan(plan_of(found, shapes_of(found, arguments), current_without()))
-
-
-__all__ = ["after_failure", "expect", "explain_on", "plan_text", "program_of", "run_on"]

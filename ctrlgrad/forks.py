@@ -1,9 +1,10 @@
-"""What a process that forks needs: its child has one thread, and all that the others held and began as it was.
+"""Support for forks: a forked child has one thread, and the locks and unfinished work of the parent's other threads.
 
-- `lock` and `recursive_lock`: those that another thread held are free in the child. So nothing may be guarded by one
-  that is wrong between two steps of its holder.
-- `undivided`: a block of code that must not be cut, since what it is in the middle of belongs to somebody else: the
-  interpreter, which would wait for ever for a module that another thread was importing, or LLVM. A fork waits for it.
+- `lock` and `recursive_lock`: locks that are free in the child even if another thread held them. So they may only guard
+  data that is valid between any two steps of the holder.
+- `undivided`: a block of code that a fork must not interrupt, since its unfinished state belongs to the
+  interpreter or to LLVM: the child would wait for ever for a module that another thread was importing, for example. A
+  fork waits for its end.
 - `once`: an attribute that is computed when it is first asked for, without a lock.
 """
 
@@ -55,7 +56,7 @@ def undivided() -> Iterator[None]:
 
 
 def _wait() -> None:
-    """Before a fork: nobody begins such a block until it is over."""
+    """Before a fork: wait for the end of all undivided blocks; no thread begins one until the fork is over."""
     _change.acquire()
     while set(_busy) - {threading.get_ident()}:
         _change.wait()
@@ -107,6 +108,3 @@ class once(Generic[T]):
             return self
         found = one.__dict__[self.name] = self.compute(one)
         return found
-
-
-__all__ = ["lock", "once", "recursive_lock", "undivided"]

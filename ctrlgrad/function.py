@@ -29,7 +29,7 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import shared
 from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
 from ctrlgrad.options import check_engine, current_options
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.results import OnCard, hand_out
 from ctrlgrad.signature import (
     Concrete,
@@ -43,7 +43,6 @@ from ctrlgrad.signature import (
     simplified,
     static,
 )
-from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
 # Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
@@ -87,7 +86,6 @@ class Function:
     def __reduce__(self) -> Any:
         raise TypeMismatchError(
             f"pickle: {self.name} is a function of ctrlgrad, and what was traced and compiled has no pickled form",
-            source=here(),
             got=type(self).__name__,
             hint="pickle the arguments, and apply ctrlgrad.function or the transform again where they are read",
         )
@@ -132,7 +130,6 @@ class Function:
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.
 
-        >>> import ctrlgrad as cg
         >>> print(cg.function(lambda x: x * x + 1.0, name="f").graph(2.0))
         graph f(x: f64[]) {
           v1 = multiply x, x : f64[]
@@ -157,7 +154,6 @@ class Function:
         ops by where they run (some go through the host), how the loop's predicate is read, and how often the run
         launched, copied and waited.
 
-        >>> import ctrlgrad as cg
         >>> def root(a):
         ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
         >>> report = cg.function(cg.grad(root)).explain(2.0)
@@ -282,7 +278,6 @@ class Function:
         if len(specs) != len(types):
             raise TypeMismatchError(
                 f"{self.name}: the arguments do not fit the signature",
-                source=here(),
                 expected=f"{len(specs)} arrays",
                 got=f"{len(types)} arrays",
                 hint="pass as many arrays as the signature declares, or change the signature",
@@ -291,7 +286,6 @@ class Function:
             if not spec.type.accepts(given):
                 raise TypeMismatchError(
                     f"{self.name}: array {position} does not fit the signature",
-                    source=here(),
                     expected=str(spec.type),
                     got=str(given),
                     hint="cast or reshape the argument, or declare the dimension as None",
@@ -309,7 +303,7 @@ def _users_own(constant: np.ndarray, held: trace.Captured) -> np.ndarray:
 
 
 def _is_swapped(x: Any) -> bool:
-    """Whether the bytes of an array's numbers are in another order than the machine's: code takes a copy of it."""
+    """Return true if an array is not in the machine's byte order: compiled code takes a copy of it."""
     return isinstance(x, np.ndarray) and not x.dtype.isnative
 
 
@@ -352,7 +346,6 @@ def function(
     Two calls whose arrays differ in sizes alone share a graph: at the second call the sizes that differ become
     unknown and the function is traced once more.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.function
     ... def norm(x):
     ...     return np.sqrt((x * x).sum())
@@ -376,7 +369,5 @@ def function(
     return Function(convert(fn) if autograph else fn, engine, signature, name, fixed, donated, fn)
 
 
-# How NumPy's functions compute on results that stayed on a card.
+# Work of NumPy's functions on results that stayed on a card.
 _COMPUTE = OnCard(lambda fn: Function(fn, "cuda", None, None), MOST_KNOWN)
-
-__all__ = ["Function", "function"]

@@ -23,7 +23,7 @@ from ctrlgrad.signature import Static
 
 # Numbers whose type says their dtype.
 _NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
-# How many sets of types and sizes of a function's arguments have their code at hand.
+# Number of signatures of a function whose code is kept at hand.
 MOST_KNOWN = 256
 
 Described = tuple[Any, Sequence[Any]]
@@ -58,7 +58,7 @@ class _Bound:
         except Exception as error:
             arrays = [np.asarray(x) for x in leaves]
             results = after_failure(self.graph, arrays, error)
-            # It may have been compiled again, for what turned out otherwise than it was taken for.
+            # The graph may have been compiled again, after an assumption turned out wrong.
             self.program = program_of(self.graph, arrays) or self.program
         return self.unflatten([np.asarray(x) for x in results])
 
@@ -90,13 +90,13 @@ class KnownCalls:
 
 
 def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described | None:
-    """What a call looks its code up by, and its arrays and numbers; None where something else decides, too."""
+    """Return a call's key for compiled code, with its arrays and numbers; None if further state decides."""
     options = current_options()
     if engine == "auto":
         engine = options.engine
     if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
         return None
-    # Where each argument is an array or a number, how many they are says all about their tree.
+    # If each argument is an array or a number, their number determines their tree.
     found = None if kwargs else _described(args, options)
     if found is not None:
         return found
@@ -122,6 +122,3 @@ def _described(leaves: Sequence[Any], options: Options) -> Described | None:
         else:
             return None
     return tuple(key), [x for x in leaves if type(x) is not Static] if has_static else leaves
-
-
-__all__ = ["MOST_KNOWN", "KnownCalls", "described"]

@@ -3,7 +3,6 @@
 Called inside a traced function they record; called with concrete arrays they compute. `numpy.f(x)` on a traced
 tensor finds the function `f` of this module, so either import serves.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.sqrt([1.0, 4.0])
     array([1., 2.])
 """
@@ -76,44 +75,28 @@ from ctrlgrad.dtypes import bfloat16
 from ctrlgrad.frontend import array as behind
 from ctrlgrad.frontend.array import fourier as fft
 from ctrlgrad.frontend.array import matrices as linalg
-from ctrlgrad.frontend.array.accumulation import *
 from ctrlgrad.frontend.array.activation import *
 from ctrlgrad.frontend.array.arithmetic import *
-from ctrlgrad.frontend.array.arranging import *
 from ctrlgrad.frontend.array.array_api import *
 from ctrlgrad.frontend.array.array_api import VERSIONS, __array_namespace_info__
-from ctrlgrad.frontend.array.bits import *
 from ctrlgrad.frontend.array.choosing import *
-from ctrlgrad.frontend.array.complex import *
 from ctrlgrad.frontend.array.composed import *
 from ctrlgrad.frontend.array.creation import *
 from ctrlgrad.frontend.array.dtypes import *
-from ctrlgrad.frontend.array.editing import *
 from ctrlgrad.frontend.array.einsum import *
 from ctrlgrad.frontend.array.elementwise import *
-from ctrlgrad.frontend.array.grids import *
-from ctrlgrad.frontend.array.histograms import *
 from ctrlgrad.frontend.array.indexing import *
-from ctrlgrad.frontend.array.integers import *
 from ctrlgrad.frontend.array.joining import *
 from ctrlgrad.frontend.array.linalg import *
 from ctrlgrad.frontend.array.logic import *
 from ctrlgrad.frontend.array.manipulation import *
-from ctrlgrad.frontend.array.nans import *
 from ctrlgrad.frontend.array.numerics import *
-from ctrlgrad.frontend.array.padding import *
-from ctrlgrad.frontend.array.polynomials import *
-from ctrlgrad.frontend.array.positions import *
 from ctrlgrad.frontend.array.ranges import *
 from ctrlgrad.frontend.array.reduction import *
 from ctrlgrad.frontend.array.repeating import *
-from ctrlgrad.frontend.array.replacing import *
-from ctrlgrad.frontend.array.sets import *
 from ctrlgrad.frontend.array.sorting import *
 from ctrlgrad.frontend.array.statistics import *
-from ctrlgrad.frontend.array.structured import *
 from ctrlgrad.frontend.array.ufunc_methods import *
-from ctrlgrad.frontend.array.update import *
 from ctrlgrad.frontend.array.windows import *
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.transforms.vectorize import apply_along_axis, frompyfunc, vectorize
@@ -144,7 +127,7 @@ def _namespace() -> Any:
 
 
 FUNCTIONS["apply_along_axis"] = apply_along_axis
-# What a tensor's `__array_namespace__` returns.
+# Result of a tensor's `__array_namespace__`.
 FUNCTIONS["__namespace__"] = _namespace
 
 # NumPy's own, and further names; then what the modules behind say that they offer.
@@ -239,41 +222,29 @@ __all__ = [
     "unsignedinteger",
     "vectorize",
 ]
-__all__ += behind.accumulation.__all__
+__all__ += behind.reduction.__all__
 __all__ += behind.activation.__all__
 __all__ += behind.arithmetic.__all__
 __all__ += behind.array_api.__all__
-__all__ += behind.arranging.__all__
-__all__ += behind.bits.__all__
+__all__ += behind.joining.__all__
 __all__ += behind.choosing.__all__
-__all__ += behind.complex.__all__
 __all__ += behind.composed.__all__
 __all__ += behind.creation.__all__
+__all__ += behind.ranges.__all__
 __all__ += behind.dtypes.__all__
-__all__ += behind.editing.__all__
+__all__ += behind.manipulation.__all__
+__all__ += behind.repeating.__all__
 __all__ += behind.einsum.__all__
 __all__ += behind.elementwise.__all__
-__all__ += behind.grids.__all__
-__all__ += behind.histograms.__all__
+__all__ += behind.statistics.__all__
 __all__ += behind.indexing.__all__
-__all__ += behind.integers.__all__
-__all__ += behind.joining.__all__
+__all__ += behind.numerics.__all__
 __all__ += behind.linalg.__all__
 __all__ += behind.logic.__all__
-__all__ += behind.manipulation.__all__
-__all__ += behind.nans.__all__
-__all__ += behind.numerics.__all__
-__all__ += behind.padding.__all__
-__all__ += behind.polynomials.__all__
-__all__ += behind.positions.__all__
-__all__ += behind.ranges.__all__
-__all__ += behind.reduction.__all__
-__all__ += behind.repeating.__all__
-__all__ += behind.replacing.__all__
-__all__ += behind.sets.__all__
-__all__ += behind.sorting.__all__
-__all__ += behind.statistics.__all__
-__all__ += behind.structured.__all__
-__all__ += behind.ufunc_methods.__all__
-__all__ += behind.update.__all__
 __all__ += behind.windows.__all__
+__all__ += behind.sorting.__all__
+__all__ += behind.ufunc_methods.__all__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,7 +14,7 @@ from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.gradients.strong_zeros import Manner, differentiating
+from ctrlgrad.gradients.manner import Manner, differentiating
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -101,7 +101,6 @@ def options(**changes: Any) -> Iterator[Options]:
             slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
             infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
 
-    >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
     ...     now.engine
     'reference'

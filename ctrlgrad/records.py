@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 Class = TypeVar("Class", bound=type)
 
-# Where `dataclasses` looks for a class's fields, and what a class gets anew when it is made again with slots.
+# Attribute where `dataclasses` looks for a class's fields, and attributes that a class remade with slots gets anew.
 _FIELDS_OF = "__dataclass_fields__"
 _OF_EACH_CLASS = ("__dict__", "__weakref__")
 
@@ -145,9 +145,10 @@ def _default(f: Field[Any]) -> Any:
 
 @functools.cache
 def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
-    """What makes an `__init__` of setters of slots and factories: a letter each for a field with one ("f") or without.
+    """Make the pattern of an `__init__`, a function of the fields' setters and factories.
 
-    Its parameters have names of their own, and so many are positional.
+    `makes` has a letter for each field, "f" for one with a factory. The parameters of the `__init__` have names of
+    their own; the first `positional` ones are positional.
     """
     numbers = range(len(makes))
     parameters = ["self", *(f"p{n}" for n in numbers[:positional])]
@@ -166,7 +167,7 @@ def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
 
 
 def _key(names: list[str]) -> Callable[[Any], Any]:
-    """What objects are compared by: what their fields hold."""
+    """Key by which objects are compared: the values of their fields."""
     if len(names) == 1:
         (name,) = names
         # As a tuple, which compares what it holds by identity first: an array, or NaN.

@@ -1,4 +1,4 @@
-"""What a run gives becomes what its caller gets."""
+"""Conversion of the results of a run into arrays for the caller."""
 
 from __future__ import annotations
 
@@ -69,6 +69,3 @@ class OnCard:
 
         run = self._kept.get((fn, treedef, fixed), lambda: self._function_of(call))
         return run(*(x for x, yes in zip(leaves, is_array, strict=True) if yes))
-
-
-__all__ = ["OnCard", "hand_out"]

@@ -1,6 +1,7 @@
-"""What says that two calls share a graph: the tree of the arguments, their types, and values that are no arrays.
+"""Signature of a call: the tree of the arguments, their types, and values that are no arrays.
 
-`Signature` holds what was traced for a key, a `Concrete` for each of the sizes that differ."""
+Calls of one signature share a graph. `Signature` holds the traces of a key, a `Concrete` for each set of sizes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from ctrlgrad.ir import Graph, TensorType, Type
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.options import default_float
 from ctrlgrad.passes import simplify
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -34,7 +35,6 @@ class TensorSpec:
 
     The dtype is float64 unless `options(default_float=)` says otherwise.
 
-    >>> import ctrlgrad as cg
     >>> cg.TensorSpec((None, 3), "float32").type
     TensorType(dtype=dtype('float32'), shape=(None, 3))
     """
@@ -73,7 +73,7 @@ class Static:
 
 @record
 class Key:
-    """What must be equal for two calls to share a graph, up to the sizes of dimensions."""
+    """Key of a signature: calls with equal keys share a graph, up to the sizes of dimensions."""
 
     treedef: Any
     leaves: tuple[Any, ...]
@@ -91,7 +91,7 @@ class Concrete:
     # The graph that runs, which other traces may share, and the values of its further inputs.
     program: Graph
     captured: list[np.ndarray]
-    # What the function read of Python besides its arguments.
+    # Python state that the function read besides its arguments.
     watched: Watched
     # The results that stand for arrays of float0.
     float0: frozenset[int] = frozenset()
@@ -136,7 +136,6 @@ def static(leaf: Any) -> Static:
     if isinstance(leaf, Tensor):
         raise TracingError(
             "a traced tensor reached a function outside of its trace",
-            source=here(),
             expected="arrays and numbers",
             got=repr(leaf),
             hint="return the value from the traced function, and pass on what that returns",
@@ -155,9 +154,7 @@ def require_hash(x: Any, complaint: str, expected: str, hint: Callable[[], str])
     try:
         hash(x)
     except (TypeError, ValueError) as error:
-        raise TypeMismatchError(
-            complaint, source=here(), expected=expected, got=type(x).__name__, hint=hint()
-        ) from error
+        raise TypeMismatchError(complaint, expected=expected, got=type(x).__name__, hint=hint()) from error
 
 
 def require_numbers(leaves: Sequence[Any]) -> None:
@@ -166,7 +163,6 @@ def require_numbers(leaves: Sequence[Any]) -> None:
     if declared is not None:
         raise TypeMismatchError(
             "a function is called on a declared type, which has no numbers",
-            source=here(),
             expected="arrays and numbers",
             got=repr(declared),
             hint="ctrlgrad.eval_shape(f, ...) and f.graph(...) take types: what is returned, and what would run",
@@ -269,19 +265,3 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
             hint=f"{name}=" + ("0, or (0, 2)" if kind is int else "'training', or ('training', 'steps')"),
         )
     return found
-
-
-__all__ = [
-    "Concrete",
-    "Key",
-    "Signature",
-    "Static",
-    "StaticArguments",
-    "TensorSpec",
-    "donated_positions",
-    "python_values_static",
-    "require_hash",
-    "require_numbers",
-    "simplified",
-    "static",
-]

@@ -1,14 +1,16 @@
-"""Where in the user's code a node comes from.
+"""Source of a node: the line of the user's code that it comes from.
 
-`here()` walks up the Python stack past the library's own folders and returns the first frame that is the
-user's. It costs about a microsecond, so every node can carry one.
+`here()` walks up the Python stack past the library's own folders and returns the first frame that is the user's. It
+costs about a microsecond, so every node can carry a source.
 
-A source also says on which device the user wants what stands there (`placed_on`): whatever is derived from a node, its
-gradient above all, carries the node's source and so sits with it.
+A source also has the device on which the user wants the node (`placed_on`): all nodes derived from a node, its gradient
+above all, carry the node's source, and so are placed on the same device.
 """
 
 from __future__ import annotations
 
+import itertools
+import linecache
 import opcode
 import os
 import site
@@ -66,7 +68,7 @@ class Source:
     file: str
     line: int
     function: str
-    # How often what stands here was differentiated: 0 for what the user wrote, 1 for its gradient.
+    # Number of differentiations: 0 for the user's own code, 1 for its gradient.
     order: int = 0
     # The device that the user put it on.
     device: str | None = None
@@ -102,7 +104,7 @@ def _is_below_cwd(file: str) -> bool:
 
 
 def is_own(file: str) -> bool:
-    """Whether a file of code is the library's."""
+    """Return true if a file of code is the library's."""
     return file.startswith(_OWN) and not file.startswith(_AS_USER)
 
 
@@ -196,6 +198,18 @@ def user_operation() -> str:
     """The name of Python's operation that the user's line is at: "STORE_SUBSCR" for an assignment to an element."""
     frame = user_frame()
     return "" if frame is None else opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def operation_text() -> str:
+    """The text of the expression that the user's line is at; empty where its file is not there."""
+    frame = user_frame()
+    if frame is None:
+        return ""
+    line, last, start, end = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    if line is None or start is None:
+        return ""
+    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).encode()
+    return text[start : end if last == line else None].decode(errors="replace")
 
 
 def raised_at(error: BaseException) -> Source | None:

@@ -112,7 +112,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
 
 
 def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
-    """How the leaves of a pytree are put together.
+    """Structure of a pytree: its containers, without its leaves.
 
     >>> structure((1.0, [2.0])) == structure((3.0, [4.0]))
     True
@@ -123,7 +123,7 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeDef:
 def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
     """Apply a function leaf by leaf, to several pytrees of one structure at once.
 
-    The first says where the leaves are: what the others have there is handed over as it is.
+    The first pytree determines the leaves: subtrees of the further ones in their places are passed on as they are.
 
     Raises:
         UserInputError: a further pytree has another structure.
@@ -136,7 +136,7 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -
 
 
 def _parts(operation: str, treedef: TreeDef, rest: Sequence[Any]) -> list[list[Any]]:
-    """What further pytrees have in place of the leaves of the first."""
+    """Return the subtrees of further pytrees in place of the leaves of the first."""
     try:
         return [treedef.flatten_up_to(other) for other in rest]
     except (ValueError, TypeError) as error:
@@ -231,7 +231,7 @@ def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
-    """Whether all leaves are true.
+    """Return true if all leaves are true.
 
     >>> all((True, [True, False])), all(())
     (False, True)
@@ -260,7 +260,7 @@ def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_t
 
 
 def paths(treedef: TreeDef) -> list[str]:
-    """How to reach each leaf, as text to append to a name: `[0]['h'].w`; empty for a lone leaf."""
+    """Path to each leaf, as text to append to a name: `[0]['h'].w`; empty for a lone leaf."""
     return [accessor.codify("") for accessor in treedef.accessors()]
 
 
@@ -297,3 +297,7 @@ __all__ = [
     "transpose",
     "unflatten",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -18,7 +18,7 @@ C = TypeVar("C", bound=type)
 
 
 def plain_key(key: Any, default: Any) -> Any:
-    """The field's name, key or position of one of JAX's keys or of `tree_util`'s; the default of others."""
+    """The field's name, key or position of one of JAX's keys or of `tree_util`'s; the default for any other object."""
     for name in ("name", "key", "idx"):
         if hasattr(key, name):
             return getattr(key, name)
@@ -178,7 +178,7 @@ def register_dataclass(
     """Make a dataclass a pytree node of its fields; a decorator too, as `jax.tree_util.register_dataclass`.
 
     Args:
-        data_fields: the fields that are children; all others by default.
+        data_fields: the fields that are children; by default all remaining fields.
         meta_fields: those that are part of the structure, compared and hashed; by default those declared as
             `dataclasses.field(metadata={"static": True})`.
         drop_fields: those that are left to their defaults.
@@ -261,18 +261,3 @@ class Aside:
 
 
 _register(Aside, lambda aside: ((), aside), lambda aside, _: aside.leaf, namespace=NAMESPACE)
-
-
-__all__ = [
-    "NAMESPACE",
-    "Aside",
-    "Partial",
-    "plain_key",
-    "register_dataclass",
-    "register_pytree_node",
-    "register_pytree_node_class",
-    "register_pytree_with_keys",
-    "register_pytree_with_keys_class",
-    "register_static",
-    "static",
-]

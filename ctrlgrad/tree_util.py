@@ -141,7 +141,7 @@ def keystr(keys: Iterable[Any], *, simple: bool = False, separator: str = "") ->
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether all items are leaves.
+    """Return true if all items are leaves.
 
     >>> all_leaves([1.0, 2.0]), all_leaves([1.0, [2.0]])
     (True, False)
@@ -150,7 +150,7 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether a structure is that of a leaf.
+    """Return true if a structure is that of a leaf.
 
     >>> [treedef_is_leaf(tree_structure(x)) for x in (1.0, [1.0], None)]
     [True, False, False]
@@ -210,3 +210,7 @@ __all__ = [
     "treedef_is_leaf",
     "treedef_tuple",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -172,7 +172,8 @@ def index() -> Iterator[str]:
     yield "# Reference"
     yield (
         "A page for each public module, made from the docstrings by `python docs/build_api.py`. The examples run as\n"
-        "doctests. [Every operation](../operations.md) is listed with its derivative rules and dtypes;\n"
+        "doctests, after `import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp`.\n"
+        "[Every operation](../operations.md) is listed with its derivative rules and dtypes;\n"
         "[JAX's names](../jax_names.md) and [JAX's primitives](../jax_primitives.md) say what of JAX there is here,\n"
         "[ONNX's operators](../onnx_operators.md) what of ONNX."
     )

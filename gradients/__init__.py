@@ -9,7 +9,7 @@ if __name__ != "ctrlgrad.gradients":
 
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.forward import Pushforward, push_forward
+from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
 from ctrlgrad.gradients.reverse import reverse
-from ctrlgrad.gradients.strong_zeros import Manner, current_manner, differentiating
 
 __all__ = ["Manner", "Pullback", "Pushforward", "current_manner", "differentiating", "push_forward", "reverse"]

@@ -1,12 +1,11 @@
-"""Which values a derivative has to visit.
+"""Activity analysis: the values that a derivative has to visit.
 
-A value is *varied* when it depends differentiably on an input that is differentiated. It is *active* when,
-besides, a cotangent reaches it from an output that has one. For a loop both are least fixpoints over its carry:
-what goes round the loop once may reach any carry in the next iteration.
+A value is *varied* when it depends differentiably on an input that is differentiated. It is *active* when, besides, a
+cotangent reaches it from an output that has one. For a loop both are least fixpoints over its carry: a value that goes
+round the loop once may reach any carry in the next iteration.
 
-A fixpoint asks the same of the nodes in its loop again and again, and each of these may be a loop. Every node
-therefore answers once for each set of operands and results that it is asked about, and the answer is kept: a
-nest of loops costs what its nodes cost, not twice as much with every level.
+A fixpoint asks the nodes in its loop the same question again and again, and each of these may be a loop. So the answer
+of a node is cached for each set of its operands and results: nested loops cost time linear in the number of nodes.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Activity:
 
 
 def _varied_by_rule(call: Call, varied: Container[Value]) -> Sequence[int]:
-    """Which results of a function with a rule are varied."""
+    """Positions of the varied results of a function with a rule."""
     perturbed = tuple(i for i, v in enumerate(call.arguments) if v in varied)
     closes_over_varied = any(v in varied for v in call.captured_by(call.function))
     if call.kind == "custom_jvp" and call.rule.symbolic_zeros and perturbed and not closes_over_varied:
@@ -142,5 +141,5 @@ def _entered(branch: Branch, region: Graph, varied: Container[Value]) -> list[Va
 
 
 def _positions(values: Sequence[Value], among: AbstractSet[Value]) -> _Positions:
-    """The positions of those values that are `among` others."""
+    """The positions of the values that are in a set."""
     return frozenset(i for i, v in enumerate(values) if v in among)

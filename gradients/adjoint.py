@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
+from ctrlgrad.gradients.manner import current_manner
+from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.dependence import dependent_outputs
-from ctrlgrad.ops.call import COTANGENT
+from ctrlgrad.ops.control import COTANGENT
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record
 from ctrlgrad.stacks.saving import Scope
@@ -68,7 +69,7 @@ class Pullback:
 
     @property
     def is_of_linear_map(self) -> bool:
-        """Whether the cotangents are the same wherever the function is differentiated."""
+        """True if the cotangents do not depend on the point at which the function is differentiated."""
         saved = range(len(self.forward.outputs) - self.residuals, len(self.forward.outputs))
         moving = [i - saved.start for i in dependent_outputs(self.forward, self.wrt) if i in saved]
         return not dependent_outputs(self.backward, moving)
@@ -76,7 +77,7 @@ class Pullback:
 
 @record
 class Recursion:
-    """What the rule of an op that owns regions asks for to differentiate these."""
+    """Context that the rule of an op with regions needs to differentiate its regions."""
 
     # The rules of such ops by name.
     rules: Mapping[str, Callable[[Adjoint, Node], None]]
@@ -84,9 +85,9 @@ class Recursion:
     reverse: Callable[..., Pullback]
     # See `gradients.calls.Batch`.
     batch: Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
-    # Whether what is differentiated is linear, so that this transposes it.
+    # True if the graph is linear, and this transposes it.
     linear: bool = False
-    # Where cotangents are strong zeros; None: nowhere.
+    # Analysis of the cotangents that are strong zeros; None if there are none.
     strong: StrongZeros | None = None
 
 
@@ -156,7 +157,7 @@ class Adjoint:
         """Reverse every node; what is left in `cotangents` belongs to the graph's inputs."""
         backward = self.scope.backward
         for node in reversed(self.graph.nodes):
-            # What a forward rule returns takes the place of a call that has no cotangent, too.
+            # The results of a forward rule replace those of its call, so the call is visited even without a cotangent.
             if not any(v in self.cotangents for v in node.results) and not is_call(node, "custom_jvp"):
                 continue
             backward.source = node.source and node.source.derivative_of(node.op.name)
@@ -259,7 +260,7 @@ def sum_to_operand(cotangent: Term, node: Node, position: int, operand: Term) ->
 
 
 def _has_no_more(other: Any, axis: int) -> bool:
-    """Whether an operand cannot have broadcast others along an axis counted from the end."""
+    """True if an operand cannot have broadcast another one along an axis counted from the end."""
     assert isinstance(other, TensorType)
     return -axis > other.rank or other.shape[axis] == 1
 

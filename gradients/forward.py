@@ -16,8 +16,9 @@ from ctrlgrad.errors import NoForwardRuleError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, expanded, refuse_captures, rows_call
+from ctrlgrad.gradients.manner import current_manner
 from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
-from ctrlgrad.gradients.strong_zeros import StrongZeros, current_manner
+from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, Map, operand_reached, refusal
 from ctrlgrad.ir import (
     INDEX,

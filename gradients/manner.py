@@ -34,6 +34,3 @@ def differentiating(manner: Manner) -> Iterator[None]:
         yield
     finally:
         _MANNER.reset(token)
-
-
-__all__ = ["Manner", "current_manner", "differentiating"]

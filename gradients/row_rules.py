@@ -1,11 +1,12 @@
-"""The derivatives of `custom_vmap`: those of its function, batched as the derivative of the user's rule.
+"""Derivatives of `custom_vmap`: those of its function, batched as the derivative of the user's rule.
 
-A call becomes a call of the same kind, of its function's tangents or cotangents. Batched, that is the derivative of
-what the rule gives; so it makes no difference whether `vmap` or the derivative comes first. In reverse mode the
-function is computed again: what the rule would save has other types than what the function would.
+The derivative of a call is a call of the same kind, of its function's tangents or cotangents. Its batched form is the
+derivative of the rule's results, so the order of `vmap` and the derivative makes no difference. Reverse mode computes
+the function again: the rule would save values of other types than the function.
 
-A tangent may have rows where its primal has none, and the other way round. The rule is asked about those arguments that
-have rows in both; over the rows of the others its derivative is batched as any graph is, as by JAX.
+A tangent may have rows though its primal has none, and the other way round. The rule is asked about the arguments whose
+primal and tangent both have rows. Over the rows of the remaining arguments its derivative is batched as any graph, as
+in JAX.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class PushedRows:
         builder = Builder(name=pushed.name)
         inputs = [builder.input(v.type, v.hint) for v in batched.inputs]
         rows = builder.inline(batched, inputs)
-        # What does not depend on further rows is computed once: on the first, which nothing of it looks at.
+        # Values that do not depend on further rows are computed once, with zeros in place of those rows.
         once = [Term(builder, v) for v in inputs]
         for i in further:
             once[i] = zeros(builder, pushed.inputs[i].tensor.dtype, once[i].dims[1:])

@@ -1,31 +1,31 @@
-"""Strong zeros: a cotangent that is zero because something else was selected stops, whatever the slope behind it is.
+"""Strong zeros: a cotangent that is zero by a selection stays zero, whatever slope it is multiplied by.
 
-The gradient of `where(x > 0, sqrt(x), 0)` at 0 is zero times infinity in IEEE's arithmetic, NaN. It is 0: `sqrt` has no
-part in the result. So where both may happen, the pullback of an op multiplies by `strong_multiply`: 0 where the
-cotangent is 0, else the product. It is an op, with both products as its partial derivatives, and no `where` on the
-cotangent: the derivative of `where(ct == 0, 0, ct * slope)` by `ct` is 0 at 0, and that of the product is the slope. So
-further derivatives are right where a cotangent happens to be zero.
+The gradient of `where(x > 0, sqrt(x), 0)` at 0 is zero times infinity in IEEE's arithmetic, NaN. The right answer is 0:
+`sqrt` has no part in the result. So where both may occur, the pullback of an op multiplies by `strong_multiply`: 0
+where the cotangent is 0, else the product. This is an op of its own, whose partial derivatives are those of a product,
+and no `where` on the cotangent: the derivative of `where(ct == 0, 0, ct * slope)` by `ct` is 0 at 0, that of the
+product is the slope. So further derivatives are right where a cotangent happens to be zero.
 
-A strong zero is not for free, and a NaN is right where nothing was selected (`sqrt(x) * sqrt(x)` at 0 has a derivative,
-but not by this product). So an analysis of the graph to be differentiated says where both can be:
+A strong zero has a cost, and NaN is right where nothing was selected (`sqrt(x) * sqrt(x)` at 0 has a derivative, but
+not by this product). So an analysis of the graph to be differentiated finds where both can occur:
 
-- `selected`: the value's cotangent may be a zero that a selection made. It is made by what takes some elements and
-  leaves others out (`where`, `maximum`, extremes along an axis, reads and updates of a part: `Trait.SELECTS`,
-  `Use.READ`, `Use.UPDATE`), by a factor that is zero whatever is differentiated (a mask, data), by a branch that is
-  not taken and a loop that may not run, and by a seed, where that is given by the caller. It flows on to the operands.
-  A value has the sum of its uses' cotangents: that is such a zero if each of them may be, and no reads of parts
-  that together are the whole leave nothing out.
+- `selected`: the value's cotangent may be a zero from a selection. Selections are ops that use only a part of the
+  elements (`where`, `maximum`, extremes along an axis, reads and updates of a part: `Trait.SELECTS`, `Use.READ`,
+  `Use.UPDATE`), factors that are zero whatever is differentiated (a mask, data), branches that are not taken, loops
+  that may not run, and seeds that the caller gives. The property flows on to the operands. The cotangent of a value is
+  the sum over its uses: it is such a zero only if each summand may be, and reads of parts that together cover the whole
+  select nothing.
 - `ranges`: the value may be infinite or NaN (wild) though the graph's inputs are finite, since an op in front of it is
-  singular (`Trait.SINGULAR`: division, logarithm, power, ...) and its operands are not known to stay where it is not.
-- `zero`: the value may be a zero that a selection made; where it is the factor of a product, an infinite cotangent
-  stops there.
-- `shown`: where the value is infinite or NaN, the result that is differentiated is, too: sums and products lead there
-  from it. Such a result has no gradient to be kept finite, so these values count as finite.
+  singular (`Trait.SINGULAR`: division, logarithm, power, ...) and its operands are not known to stay away from the
+  singularity.
+- `zero`: the value may be a zero from a selection; as the factor of a product it stops an infinite cotangent.
+- `shown`: if the value is infinite or NaN, so is the differentiated result: sums and products lead from it to there.
+  Such a result has no finite gradient to protect, so these values count as finite.
 - `hot`: the value's cotangent may be infinite or NaN, since an op behind it has such a partial derivative.
 
 A partial derivative may be infinite or NaN if its op is singular, or if it is computed from a wild value. Only there a
-product is strong. For a loop all of these are fixpoints over its carries (least ones, and the greatest for `shown`):
-what goes round the loop once may be in any carry in the next iteration.
+product is strong. For a loop all of these are fixpoints over its carries (least ones, and the greatest for `shown`): a
+value that goes round the loop once may be in any carry in the next iteration.
 
 Source of the name: Moses et al., Enzyme, whose switch of that name makes all products strong.
 """
@@ -38,18 +38,93 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
 from ctrlgrad.gradients.ranges import Ranges
-from ctrlgrad.gradients.shown import Showing
 from ctrlgrad.gradients.table import LINEAR, operand_reached
-from ctrlgrad.ir import Branch, Call, Counting, Graph, Loop, Node, Trait, Use, Value, attributes, view
+from ctrlgrad.ir import Branch, Call, Counting, Graph, Loop, Node, TensorType, Trait, Use, Value, attributes, view
 from ctrlgrad.ops.term import Term, constant, emit, where
+
+# Values that show in a result: where one of them is infinite or NaN, the result is, too.
+
+
+# Ops whose result is infinite or NaN where an operand is, by the positions of such operands; None: all.
+_SHOWS: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(("add", "subtract", "multiply", "matmul", "concat", "stack_push", "stack_sum")),
+    **dict.fromkeys(("negative", "square", "abs", "sqrt", "log", "log1p", "log2", "log10", "sin", "cos"), (0,)),
+    **dict.fromkeys(("divide", "strong_multiply", "cast", "sum", "sum_to", "cumsum", "reshape", "broadcast_to"), (0,)),
+    **dict.fromkeys(("transpose", "expand_dims", "squeeze", "flip", "ensure_sizes", "forget_sizes", "barrier"), (0,)),
+    **dict.fromkeys(("watch", "stack_to_tensor", "stack_from_tensor"), (0,)),
+    "solve": (1,),
+}
+
+
+class Showing:
+    """The search for such values in a graph and its regions, from results backwards; `runs`: loops that surely run."""
+
+    def __init__(self, runs: Callable[[Loop], bool]) -> None:
+        self.runs = runs
+        self._asked: dict[Any, Any] = {}
+
+    def values(self, graph: Graph, outputs: Iterable[Value]) -> set[Value]:
+        shown = set(outputs)
+        for node in reversed(graph.nodes):
+            if shown.isdisjoint(node.results):
+                continue
+            control = view(node)
+            if control is None:
+                positions = _SHOWS.get(node.op.name, ())
+                given = node.operands if positions is None else [node.operands[i] for i in positions]
+                shown.update(v for v in given if _reaches_all(v, node.results[0]))
+                continue
+            key = (node, frozenset(i for i, v in enumerate(node.results) if v in shown))
+            if key not in self._asked:
+                match control:
+                    case Loop() as loop:
+                        self._asked[key] = self._showing_in_loop(loop, shown)
+                    case Branch() as branch:
+                        self._asked[key] = self._showing_in_branches(branch, shown)
+                    case _:
+                        self._asked[key] = ()
+            shown.update(self._asked[key])
+        return shown
+
+    def _showing_in_loop(self, loop: Loop, shown: set[Value]) -> set[Value]:
+        found = [c for c in loop.carries if c.result in shown]
+        while True:
+            inside = self.values(loop.body, [c.next for c in found])
+            fewer = [c for c in found if c.in_body in inside]
+            if fewer == found:
+                break
+            found = fewer
+        if self.runs(loop):
+            inside.update(c.outer for c in loop.captures if c.in_body in inside)
+            inside.update(c.init for c in loop.carries if c.in_body in inside)
+        else:
+            inside.update(c.init for c in found)
+        return inside
+
+    def _showing_in_branches(self, branch: Branch, shown: set[Value]) -> set[Value]:
+        inside: set[Value] = set()
+        for region in branch.branches:
+            ends = zip(region.outputs, branch.results, strict=True)
+            inside |= self.values(region, [v for v, result in ends if result in shown])
+        for j, operand in enumerate(branch.operands):
+            if all(region.inputs[j] in inside for region in branch.branches):
+                inside.add(operand)
+        return inside
+
+
+def _reaches_all(operand: Value, result: Value) -> bool:
+    """Return true if a result is known to hold each element of an operand, or to have no dimension of size 0."""
+    if not isinstance(operand.type, TensorType) or not isinstance(result.type, TensorType):
+        return True
+    return operand.type.shape == result.type.shape or all(d is not None and d > 0 for d in result.type.shape)
+
 
 # Singular ops whose value is infinite or NaN wherever one of their derivatives is.
 _SHOWN_BY_VALUE = {"divide", "reciprocal", "log", "log2", "log10", "log1p", "exp", "exp2", "expm1", "sinh", "cosh"}
 _SHOWN_BY_VALUE |= {"arctanh", "erfinv"}
 
-# Whether each value that has a cotangent has one that may be a selected zero.
+# Values with a cotangent; true if the cotangent may be a zero from a selection.
 _State = dict[Value, bool]
 
 
@@ -398,6 +473,3 @@ def _completes(node: Node, operand: Value, parts: dict[tuple[Value, int], list[t
 def _where_finite(dead: Term, x: Term) -> Term:
     """x, and 0 where it is not finite and counts for nothing."""
     return where(emit("logical_and", dead, emit("logical_not", emit("isfinite", x))), 0, x)
-
-
-__all__ = ["Manner", "StrongZeros", "current_manner", "differentiating"]

@@ -7,7 +7,7 @@ what they need and nothing else.
   tangent of that operand to the tangent of the result, written without broadcasting. Being diagonal it is its
   own transpose, so both modes use it.
 - `linear(op, transpose)`: the op is linear in its first operand and its tangent is the op itself;
-  `transpose(ct, x, *others, **attrs)` is the transposed map.
+  `transpose(ct, x, *rest, **attrs)` is the transposed map.
 - `jointly_linear(op, positions)`: the same for several operands together (None: all of them); the reverse rule is
   given beside it.
 - `forward(op, push)`: `push(tangents, out, *operands, **attrs) -> tangent`, tangents with None for zero.
@@ -35,7 +35,7 @@ Map = Callable[..., Term]
 
 @record
 class ReverseRule:
-    """How an op's cotangents flow back. `pullbacks` is one rule per operand, or one for all (`variadic`)."""
+    """Reverse rule of an op. `pullbacks` is one rule per operand, or one for all (`variadic`)."""
 
     pullbacks: tuple[Map | None, ...] = ()
     # For ops with any number of operands: `variadic(position, ct, out, *operands, **attrs)`.
@@ -47,7 +47,7 @@ class ReverseRule:
     broadcasts: bool = False
 
     def reaches(self, node: Node, position: int) -> bool:
-        """Whether a cotangent can flow to that operand."""
+        """True if a cotangent can flow to that operand."""
         if position == 0 and self.accumulate is not None:
             return True
         if self.variadic is not None or self.joint is not None:
@@ -62,7 +62,7 @@ LINEAR: dict[str, tuple[int, ...] | None] = {}
 FORWARD: dict[str, Callable[..., Term]] = {}
 # Ops whose results carry no derivative, in one list, so that a forgotten rule is not mistaken for one.
 NOT_DIFFERENTIABLE: set[str] = set()
-# Ops of which no derivative may be asked, and what to do instead: the result depends on the operands, nobody knows how.
+# Ops whose derivative is not known, though the result depends on the operands, with the advice to the user.
 REFUSED: dict[str, str] = {}
 
 
@@ -126,7 +126,7 @@ def refusal(node: Node, rule: str) -> DifferentiationError:
 
 
 def operand_reached(node: Node, position: int) -> bool:
-    """Whether a cotangent of the node's result can flow to that operand, by its rule and its type."""
+    """True if a cotangent of the node's result can flow to that operand, by its rule and its type."""
     if not node.operands[position].type.is_differentiable:
         return False
     rule = REVERSE.get(node.op.name)

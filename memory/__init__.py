@@ -18,7 +18,7 @@ from ctrlgrad.memory.chunk import Block, Chunk, Recompute
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.records import Recording
-from ctrlgrad.memory.session import Session, budget, current, profile, register_device
+from ctrlgrad.memory.session import Plan, Session, budget, current, plan, profile, register_device
 
 __all__ = [
     "Allocation",
@@ -27,11 +27,17 @@ __all__ = [
     "Chunk",
     "LoopMemory",
     "Manager",
+    "Plan",
     "Recompute",
     "Recording",
     "Session",
     "budget",
     "current",
+    "plan",
     "profile",
     "register_device",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -46,11 +45,16 @@ class BlockRecord:
     # It is still being written.
     is_open: bool = True
     failures: list[BaseException] = field(default_factory=list)
+    # Bytes of the rows that are worth keeping.
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows that are worth keeping."""
-        return math.prod(self.kept_shape) * self.dtype.itemsize
+    def __post_init__(self) -> None:
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+
+    def keep(self, rows: int) -> None:
+        """Only so many rows are worth keeping."""
+        self.rows = rows
+        self.nbytes = math.prod(self.kept_shape) * self.dtype.itemsize
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
@@ -60,6 +64,10 @@ class BlockRecord:
     def full_nbytes(self) -> int:
         """Bytes as the block was asked for."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_in_one_place(self) -> bool:
+        return self.slots.count(None) == len(self.slots) - 1
 
     @property
     def is_anywhere(self) -> bool:
@@ -84,6 +92,8 @@ class ChunkRecord:
     nbytes: int = 0
     # Blocks with a holder.
     held: int = 0
+    # In which tiers it has a block, and whether a block with a holder is not on the device: kept by `ResidencyIndex`.
+    places: list[bool] = field(default_factory=list)
 
     @property
     def is_alive(self) -> bool:
@@ -115,6 +125,10 @@ class LoopRecord:
     recovers_from: int | None = None
     # Its last chunk has run.
     is_finished: bool = False
+    # Bytes of its largest chunk.
+    most_bytes: int = 0
+    # A chunk of it was dropped: bytes are short.
+    has_dropped: bool = False
 
     @property
     def may_leave(self) -> bool:
@@ -157,10 +171,12 @@ class Block:
         self._manager = manager
         self._record = record
         self._array = array
-        self._writable = True
-        if is_owner:
-            self._finalizer = weakref.finalize(self, manager.forget, record)
-            self._finalizer.atexit = False
+        self._writable = array is not None
+        self._is_owner = is_owner
+
+    def __del__(self) -> None:
+        if self._is_owner and self._record.holders:
+            self._manager.forget(self._record)
 
     @property
     def label(self) -> str:
@@ -243,6 +259,9 @@ class ChunkOwner(BlockOwner, Protocol):
     def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         """A fresh block."""
 
+    def overwritten(self, chunk: ChunkRecord, count: int) -> list[list[Block]]:
+        """Chunks have run in the blocks of this one."""
+
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
         """The chunk's blocks are written."""
 
@@ -276,6 +295,11 @@ class Chunk:
         self._handles.append(block)
         return block
 
+    def overwritten(self, count: int) -> list[list[Block]]:
+        """So many chunks have run in these blocks, one after the other, before the one that they are of now: the blocks
+        of each, which are nowhere, and have all their rows. `LoopMemory.passing` says how many chunks may."""
+        return self._manager.overwritten(self._record, count)
+
     def seal(self, seconds: float) -> None:
         """All computation that fills the blocks has been issued; it takes so many seconds."""
         for handle in self._handles:
@@ -293,14 +317,19 @@ class Chunk:
 
 
 class Recompute(Protocol):
-    """What the manager asks of a loop that can run a chunk again from the state at its start."""
+    """What the manager asks of a loop that can run chunks again from the state at the start of one."""
 
-    def advance(self, state: Any, chunk: Chunk) -> Any:
-        """Run one chunk from its entry state and give the state after it, which is the next chunk's entry state.
+    def advance(self, state: Any, chunks: Iterator[Chunk], first: int, last: int) -> Any:
+        """Run the chunks from `first` to before `last` and give the state after them, the entry state of chunk `last`.
 
-        It asks `chunk.block` for the same blocks in the same order as the first time, fills them and shrinks them
-        alike. It does not seal the chunk, and it leaves `state` as it was: the state may be used again.
+        It takes a chunk when the one before it is filled, and asks `chunk.block` for the same blocks in the same order
+        as the first time, fills them and shrinks them alike. It does not seal chunks, and it leaves `state` as it was:
+        the state may be used again.
         """
+
+    def skip(self, state: Any, first: int, last: int) -> Any:
+        """Give the state before chunk `last` from the one before chunk `first`, filling no blocks; or None, where a
+        chunk cannot be run without its blocks."""
 
     def copy_bytes(self, state: Any) -> int:
         """Bytes that holding a state costs."""
@@ -308,7 +337,7 @@ class Recompute(Protocol):
 
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple of Python ints."""
-    return tuple(int(n) for n in shape)
+    return tuple(map(int, shape))
 
 
 __all__ = ["Block", "BlockRecord", "Chunk", "ChunkOwner", "ChunkRecord", "LoopRecord", "Recompute", "shape_of"]

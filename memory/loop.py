@@ -19,6 +19,9 @@ class LoopOwner(Protocol):
     def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
         """A new chunk."""
 
+    def passing(self, loop: LoopRecord) -> int:
+        """How many chunks may run in the bytes of the one that has begun."""
+
     def finish(self, loop: LoopRecord) -> None:
         """The loop has run its last chunk."""
 
@@ -50,6 +53,10 @@ class LoopMemory:
         that they are free first; without it they are assumed to be those of the last state.
         """
         return self._manager.begin(self._record, snapshot, state_bytes)
+
+    def passing(self) -> int:
+        """How many chunks may run in the blocks of the one that has begun before it; `Chunk.overwritten` takes them."""
+        return self._manager.passing(self._record)
 
     def finish(self) -> None:
         """The loop has run its last chunk."""

@@ -78,8 +78,8 @@ class Manager:
         self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
         self.stats = Statistics(self.accounts)
         self.recorder = Recorder(self.number, device, self.accounts, recording, self.stats)
-        self.order = Order(self.recorder.log)
-        self.arena = Arena(device, self.accounts, self.order, self.recorder.log)
+        self.order = Order(self.recorder)
+        self.arena = Arena(device, self.accounts, self.order, self.recorder)
         self.index = ResidencyIndex(len(device.tiers))
         self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
         self.evictor = Evictor(self.mover, self.recorder, lambda: self.state_store.spare())
@@ -119,7 +119,7 @@ class Manager:
 
     def _retire_used(self, slot: Slot) -> None:
         """Give back a slot that computation issued so far may use."""
-        self.recorder.log(Use(slot.number))
+        self.recorder.log(Use, slot.number)
         slot.last_use = self.order.mark(self.device.compute)
         self.arena.retire(slot)
 
@@ -216,9 +216,39 @@ class Manager:
         """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
         with self.lock:
             if block.is_open:
-                block.rows = rows
+                block.keep(rows)
             elif rows != block.rows:
                 raise ExecutionError(f"block {block.label!r}: {rows} rows this time, {block.rows} the first time")
+
+    def passing(self, loop: LoopRecord) -> int:
+        """How many chunks may run in the bytes of the one that has begun, each overwriting the one before.
+
+        Bytes are short, so they would be dropped before they are read, and none of them begins with a state to keep.
+        """
+        distance = loop.states.distance
+        is_steady = self.accounts[0].limit is not None and loop.has_dropped and loop.states.limit is None
+        if not (is_steady and loop.recompute is not None and self.planner.computes_again(loop)):
+            return 0
+        return distance - 1 - (len(loop.chunks) - 1) % distance
+
+    def overwritten(self, chunk: ChunkRecord, count: int) -> list[list[Block]]:
+        """So many chunks ran in the bytes of one before it; `Chunk.overwritten` calls it. Their blocks are nowhere."""
+        with self.lock:
+            loop, first = chunk.loop, chunk.index
+            self.index.remove(chunk)
+            loop.chunks.pop()
+            found = []
+            for index in range(first, first + count):
+                record = ChunkRecord(next(self._chunks), index, loop, "recompute", chunk.reason)
+                loop.chunks.append(record)
+                found.append([Block(self, block, None) for block in self.writer.overwritten(chunk, record)])
+            self.planner.computed_again(loop)
+            for index in range(first, first + count + 1):
+                loop.alive.put(index, True)
+            chunk.number, chunk.index = next(self._chunks), first + count
+            loop.chunks.append(chunk)
+            self.index.add(chunk)
+            return found
 
     def settle(self, block: BlockRecord) -> None:
         """A block of a chunk that goes on is written; `Block.settle` calls it."""
@@ -293,16 +323,23 @@ class Manager:
         while True:
             with self.lock:
                 self._enter()
-                with self.throttle.settling():
+                try:
                     array = self.reader.open(block)
+                except Exception:
+                    self.throttle.settle()
+                    raise
                 if array is not None:
                     return array
             self.recoverer.recover(block)
 
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
-        with self.lock, self.throttle.settling():
-            self.throttle.synchronize()
+        with self.lock:
+            try:
+                self.throttle.synchronize()
+            except Exception:
+                self.throttle.settle()
+                raise
 
     def close_block(self, block: BlockRecord) -> None:
         """A reader is done; `Block.close` calls it."""
@@ -334,8 +371,7 @@ class Manager:
 
     def forget(self, block: BlockRecord) -> None:
         """A block's handle is gone; runs in a finalizer."""
-        if block.holders:
-            self._forgotten.append(block)
+        self._forgotten.append(block)
 
     def _enter(self) -> None:
         """What is due whenever somebody calls."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from ctrlgrad.blocks import block
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import MemoryBudgetError, UserInputError
 from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cpu import CpuDevice
@@ -23,7 +24,9 @@ from ctrlgrad.memory.devices.spill import check_folder
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.profile import Profile
 from ctrlgrad.memory.profile.records import Recording
-from ctrlgrad.memory.sizes import parse_size
+from ctrlgrad.memory.profile.summary import Summary
+from ctrlgrad.memory.sizes import parse_size, show_exactly
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 Factory = Callable[[Budget], Device]
@@ -131,6 +134,94 @@ class Session:
             raise failure
 
 
+@record
+class Plan:
+    """A device budget and a call: the least budget that works, and what the given one would do, if it works.
+
+    `summary` is that of a call in `budget`, or in `least` where none was given; None where `budget` is too small.
+    """
+
+    least: int
+    budget: int | None
+    summary: Summary | None
+
+    @property
+    def works(self) -> bool:
+        """Whether the budget suffices."""
+        return self.summary is not None
+
+    def __str__(self) -> str:
+        lines = [f"least budget: {show_exactly(self.least)}"]
+        if self.budget is not None:
+            lines.append(f"a budget of {show_exactly(self.budget)} {'works' if self.works else 'is too small'}")
+        if self.summary is not None:
+            lines.append(str(self.summary))
+        return "\n".join(lines)
+
+
+def plan(
+    fn: Callable[..., Any], *args: Any, budget: str | int | None = None, disk: str | None = None, **kwargs: Any
+) -> Plan:
+    """What a device budget would do to a call, and the least budget that it works in.
+
+    Rehearses the call, in budgets that rise until one works and are then narrowed down to the byte: `fn` runs a few
+    dozen times, most of them to the first request that cannot be met, in at most a sixteenth more than the least budget
+    or in `budget`. One byte less than `least` does not work, nor does a tenth less. `budget` is a size as for
+    `ctrlgrad.memory.budget`, `disk` the folder for spill files; the other arguments are those of `fn`.
+
+    Raises `UserInputError` for what is no size, and whatever `fn` raises in a budget that it works in.
+
+    >>> import numpy as np
+    >>> import ctrlgrad as cg
+    >>> slope = cg.function(cg.grad(lambda x: cg.fori_loop(0, 100, lambda i, x: x + 0.01 * np.sin(x), x).sum()))
+    >>> found = plan(slope, np.linspace(0, 1, 1000), budget="128 KiB")
+    >>> found.works, found.least < 128 * 1024
+    (True, True)
+    >>> with budget(device=found.least):
+    ...     slope(np.linspace(0, 1, 1000)).shape
+    (1000,)
+    """
+    given = parse_size(budget)
+    within = globals()["budget"]
+
+    def missing(limit: int) -> int:
+        """Bytes that are known to be missing in a budget; 0 where it works."""
+        try:
+            with within(device=limit, disk=disk):
+                fn(*args, **kwargs)
+        except MemoryBudgetError as error:
+            return max((error.needed or 0) - limit, 1)
+        return 0
+
+    low, least = 0, 1
+    while more := missing(least):
+        low, least = least, least + max(more, least // 16)
+    while True:
+        least = _first(missing, low, least)
+        # In a smaller budget chunks are shorter, which may do with less.
+        if (smaller := least * 9 // 10) < 1 or missing(smaller):
+            break
+        low, least = 0, smaller
+    summary = None
+    if given is None or not missing(given):
+        with profile() as recording, within(device=least if given is None else given, disk=disk):
+            fn(*args, **kwargs)
+        summary = recording.summary()
+    return Plan(least, given, summary)
+
+
+def _first(missing: Callable[[int], int], low: int, high: int) -> int:
+    """The least budget that works between one that does not and one that does."""
+    guess = high - 1
+    while high - low > 1:
+        if more := missing(guess):
+            low = min(guess + more - 1, high - 1)
+        else:
+            high = guess
+        guess = (low + high) // 2
+    return high
+
+
 def current() -> Session | None:
     """The innermost session of this context; None where there is none.
 
@@ -214,4 +305,4 @@ def profile() -> Iterator[Profile]:
         _RECORDING.reset(token)
 
 
-__all__ = ["Factory", "Session", "budget", "current", "no_budget", "profile", "register_device"]
+__all__ = ["Factory", "Plan", "Session", "budget", "current", "no_budget", "plan", "profile", "register_device"]

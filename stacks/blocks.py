@@ -52,13 +52,13 @@ class BlockStack:
     dtype: np.dtype
     shape: tuple[int, ...]
     blocks: list[Block] = field(default_factory=list)
-    # Whether another stack may hold some of these arrays: then none of them is written to.
+    # True if another stack may hold some of these arrays: then none of them is written to.
     shared: bool = False
-    # Which slots were written, where a loop asks; None: all of them. A slot that was not holds zeros.
+    # Slots that were written, if a loop tracks them; None: all of them. An unwritten slot holds zeros.
     written: np.ndarray | None = None
-    # Where rows that are brought together get their memory.
+    # Source of memory for rows that are joined.
     supply: Supply = UNLIMITED
-    # Where single rows that are pushed get their blocks, and the block on top while it takes more.
+    # Source of blocks for rows that are pushed one by one, and the block on top while it has room.
     tails: Tails | None = None
     tail: Tail | None = None
     # The block that rows are popped from, and its rows, open.

@@ -1,12 +1,12 @@
-"""Which forward values a region saves: the cheapest set from which all that is wanted can be computed again.
+"""Choice of the forward values that a region saves: the cheapest set from which all wanted values can be recomputed.
 
-Every value is a node with the capacity of its bytes; a cheap op connects its operands to its result without
-limit; values that cannot be computed again hang on the source, wanted values on the sink. A minimum cut is then
-a set of values of least bytes per iteration such that every wanted value is saved, or follows from saved values
-by cheap ops alone. Of several minimum cuts the one nearest the sink is taken: it recomputes least.
+Every value is a node with the capacity of its bytes. A cheap op connects its operands to its result with unlimited
+capacity; values that cannot be recomputed are connected to the source, wanted values to the sink. A minimum cut is then
+a set of values of least bytes per iteration such that every wanted value is saved, or follows from saved values by
+cheap ops alone. Of several minimum cuts the one nearest the sink is taken: it recomputes least.
 
-Source: the cut between forward and backward is that of Herrmann et al. and of Zheng et al. for compilers of
-training graphs; maximum flow by Dinitz, "Algorithm for solution of a problem of maximum flow", 1970.
+Source: the cut between forward and backward is that of Herrmann et al. and of Zheng et al. for compilers of training
+graphs; maximum flow by Dinitz, "Algorithm for solution of a problem of maximum flow", 1970.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ctrlgrad.ir import TensorType, Value
 
-# What an unknown dimension counts as when bytes are compared.
+# Size that an unknown dimension counts as when bytes are compared.
 GUESS = 64
 UNLIMITED = 1 << 62
 
@@ -100,7 +100,7 @@ class _Network:
         while queue:
             node = queue.popleft()
             for edge in self.edges[node]:
-                # Whoever can still send flow to `node` is on its side.
+                # A neighbour that can still send flow to `node` is on the sink's side.
                 if self.left[edge ^ 1] > 0 and self.to[edge] not in side:
                     side.add(self.to[edge])
                     queue.append(self.to[edge])

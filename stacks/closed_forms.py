@@ -13,7 +13,7 @@ from ctrlgrad.ir import INDEX, Builder, Node, TensorType, Value, attributes
 from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.records import record
 
-# What brings a value of the loop, or from in front of it, to the backward side.
+# Function that brings a value of the loop, or from in front of it, to the backward side.
 Bring = Callable[[Value], Value]
 
 
@@ -65,7 +65,7 @@ ClosedForm = Induction | Alternation
 def closed_form(
     carry: Carry, captures: Sequence[Capture], inside: Mapping[Value, Node], outside: Mapping[Value, Node]
 ) -> ClosedForm | None:
-    """That of a carry, if it has one; `inside` and `outside` are the producers of the body and of the graph around."""
+    """Closed form of a carry, if it has one; `inside` and `outside` are the producers of the body and around it."""
     node, value = inside.get(carry.next), carry.in_body
     if node is None or value not in node.operands or not isinstance(value.type, TensorType) or value.type.rank:
         return None
@@ -88,7 +88,7 @@ def closed_form(
 
 
 def _number(producers: Mapping[Value, Node], value: Value) -> int | float | None:
-    """What a scalar constant is."""
+    """Number of a scalar constant; None for any other value."""
     node = producers.get(value)
     constant = None if node is None else attributes.Constant.find(node)
     return None if constant is None or constant.value.ndim else constant.value.item()

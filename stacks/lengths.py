@@ -1,8 +1,8 @@
-"""How many rows a stack has, where a graph says so.
+"""Number of rows of a stack, if constants of the graph determine it.
 
-The cotangent of a stack that nobody uses is a stack of as many rows without any numbers. Where a number says how many
-that are, nothing is asked of the forward side, and in a loop nothing is pushed for it: of the stack that a scan's
-gradient pops its rows off nothing is left, since the loop goes on as often as there are rows.
+The cotangent of an unused stack is a new stack of the same number of rows, none of them written. If that number is
+constant, the forward side need not supply it, and in a loop nothing is pushed for it. So the stack that a scan's
+gradient pops its rows off disappears, since the loop runs as often as there are rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ctrlgrad.ir.attributes import Constant, Write
 from ctrlgrad.ir.counting import Number
 from ctrlgrad.records import record
 
-# How many rows an op with this use of a stack adds to it.
+# Number of rows that an op with this use of a stack adds to it.
 _ADDED = {Use.PUSH: 1, Use.POP: -1, Use.PASS: 0}
 
 
@@ -53,7 +53,7 @@ def known_length(
 
 
 def is_as_long(stack: Value, other: Value, producers: Mapping[Value, Node], number: Number) -> bool:
-    """Whether a stack has as many rows as another one, which the graph is given."""
+    """Return true if a stack has as many rows as another one, which is an input of the graph."""
     return _length(stack, producers, number) == Length(other, 0)
 
 
@@ -73,7 +73,7 @@ def _length(stack: Value, producers: Mapping[Value, Node], number: Number) -> Le
 
 
 def _made(node: Node, number: Number) -> Length | None:
-    """Of a new stack."""
+    """Length of a new stack."""
     if node.op.name == "stack_from_tensor":
         size = node.operands[0].tensor.shape[0]
         return None if size is None else Length(None, size)
@@ -86,7 +86,7 @@ def _made(node: Node, number: Number) -> Length | None:
 
 
 def _changed(node: Node, producers: Mapping[Value, Node], number: Number) -> Length | None:
-    """Of the next version of a stack. An update at an index leaves its length as it is, unless it may grow."""
+    """Length of the next version of a stack. An update at an index keeps the length, unless it may grow the stack."""
     if not node.operands or not node.op.use(0).goes_on:
         return None
     rows = _ADDED.get(node.op.use(0))
@@ -101,7 +101,7 @@ def _changed(node: Node, producers: Mapping[Value, Node], number: Number) -> Len
 def _through(
     region: Graph, place: int, operands: Sequence[Value], producers: Mapping[Value, Node], number: Number
 ) -> Length | None:
-    """Of what a region yields, which has these operands."""
+    """Length of an output of a region with these operands."""
     outside = dict(zip(region.inputs, operands, strict=True))
     its = _inside(region, place, outside, number)
     if its is None or its.base is None:
@@ -111,7 +111,7 @@ def _through(
 
 
 def _carried(loop: Loop, place: int, producers: Mapping[Value, Node], number: Number) -> Length | None:
-    """Of what a loop carries, to which every iteration adds as many rows."""
+    """Length of a loop's result, if every iteration adds the same number of rows."""
     carry = loop.carries[place]
     step = _inside(loop.body, place, {c.in_body: c.outer for c in loop.captures}, number)
     before = _length(carry.init, producers, number)
@@ -125,7 +125,7 @@ def _carried(loop: Loop, place: int, producers: Mapping[Value, Node], number: Nu
 
 
 def _inside(region: Graph, place: int, outside: Mapping[Value, Value], number: Number) -> Length | None:
-    """Of what a region yields, by its inputs, of which some are alike each time that it is gone through."""
+    """Length of a region's output relative to its inputs; `outside` has the inputs that are the same at every run."""
     producers = definitions(region)
 
     def known(value: Value) -> np.ndarray | None:
@@ -139,6 +139,3 @@ def constant_of(producers: Mapping[Value, Node], value: Value) -> np.ndarray | N
     node = producers.get(value)
     constant = None if node is None else Constant.find(node)
     return None if constant is None else constant.value
-
-
-__all__ = ["constant_of", "is_as_long", "known_length"]

@@ -65,7 +65,7 @@ class RegionScope(Scope):
         return self.outer.number(self.captures[value]) if value in self.captures else super().number(value)
 
     def _length_outside(self, stack: Value) -> int | None:
-        """Of a capture, or of a carry whose length the body keeps."""
+        """Number of rows of a capture, or of a carry whose length the body keeps, if known."""
         if stack in self.captures:
             return self.outer.length(self.captures[stack])
         if stack not in self.carry:
@@ -91,7 +91,7 @@ class RegionScope(Scope):
         free = self._free(value, self.backward)
         if free is not None:
             return free
-        # Whether it is saved, or computed again from what is, is decided when all that is wanted is known.
+        # `settle` decides whether to save or to recompute it, once all wanted values are known.
         self.wanted[value] = Value(value.type, value.hint)
         return self.wanted[value]
 
@@ -135,7 +135,7 @@ class RegionScope(Scope):
         return self.need(value) if number is None else self.opening.constant_again(attributes.Constant(value=number))
 
     def _operands(self, value: Value) -> list[Value] | None:
-        """What a value is restored with, or can be computed again from, without what is free; None if it cannot."""
+        """Return the values, free ones left out, that restore or recompute a value; None if it must be saved."""
         node = self.producers.get(value)
         if self.restorable.is_saved(value):
             return None
@@ -154,7 +154,7 @@ class RegionScope(Scope):
         return [v for v in node.operands if not self._is_free(v)]
 
     def _updates_again(self, node: Node) -> bool:
-        """Whether a node is an update that may be made again; a carry's next value is there where the carry is."""
+        """True if a node is an update to recompute; not for a carry's next value, which comes with the carry."""
         return is_update(node) and all(node.results[0] is not following for _, following in self.carry.values())
 
     def keeps(self, value: Value) -> bool:
@@ -163,7 +163,7 @@ class RegionScope(Scope):
         return self._is_free(value) or value in self.restorable.members
 
     def trip_count(self, carry: Sequence[Value]) -> int | None:
-        """Which of these carries counts the iterations already, from 0 up by 1."""
+        """Index of the carry that already counts the iterations, from 0 up by 1."""
         forms = (self.closed_forms.get(value) for value in carry)
         return next((k for k, form in enumerate(forms) if form is not None and form.counts_iterations), None)
 
@@ -201,7 +201,7 @@ class RegionScope(Scope):
         return shifts
 
     def _needed(self, brought: Container[Value]) -> tuple[set[Value], list[Restoring]]:
-        """Which values have to be computed again, beside those that are brought, and what is restored for that."""
+        """Return the values to recompute, beside those that are brought, and the carries to restore for that."""
         needed, restorings, pending = set[Value](), dict[Restoring, None](), list(self.wanted)
         while pending:
             value = pending.pop()
@@ -254,6 +254,3 @@ class RegionScope(Scope):
         thread = Thread(Value(type, hint), Value(type, hint), self.outer.thread(type, hint))
         self.threads.append(thread)
         return thread
-
-
-__all__ = ["RegionScope", "Shift"]

@@ -1,15 +1,15 @@
 """Carries of a loop that are updated in part: the backward loop restores them instead of popping each of their values.
 
-An iteration that writes a row of a cache leaves the rest of it as it was. The backward loop begins with what the cache
-was after the last iteration, and undoes the updates one after the other: before an update the forward loop pushes the
-elements that it overwrites, and the backward loop writes them back. Moving elements is exact, whatever the update does
-with them, so what is restored has the bits of what was carried; and where an update names a position twice, what is
-written back there is the same twice. A loop of T iterations then saves T rows, not T caches.
+An iteration that writes a row of a cache leaves the rest of it unchanged. The backward loop begins with the cache after
+the last iteration, and undoes the updates one after the other: before an update the forward loop pushes the elements
+that it overwrites, and the backward loop writes them back. Moving elements is exact, so restored values equal the
+carried ones bit by bit. If an update names a position twice, the same old element is written back there twice. A loop
+of T iterations then saves T rows, not T caches.
 
     forward   old = cache[i]    push old    next = cache with i updated
     backward  pop old           cache = next with cache[i] = old
 
-Which updates there are between a carry and its next value, and what undoes them, say `updates` and `stages`.
+`updates` finds the updates between a carry and its next value, and `stages` undoes them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ctrlgrad.stacks.updates import Producers
 
 @record(eq=False)
 class Restoring:
-    """How a carry's next value comes from its value, by updates alone; the last of them first."""
+    """A carry whose next value comes from its value by updates alone: the stages, the last of them first."""
 
     carry: Carry
     stages: Sequence[Stage]
 
     @staticmethod
     def of(carry: Carry, producers: Producers, count: Mapping[Value, int]) -> Restoring | None:
-        """None where a carry is not updated in parts, or the parts are not smaller than it."""
+        """Return None if a carry is not updated in parts, or the parts are not smaller than the carry."""
         first = carry.in_body
         if not isinstance(first.type, TensorType) or any(v.type != first.type for v in (carry.init, carry.result)):
             return None
@@ -55,7 +55,7 @@ class Restoring:
 
     @property
     def needs(self) -> list[Value]:
-        """What the updates are undone with."""
+        """The values with which the updates are undone."""
         return [v for patch in self.patches for v in (patch.old, *patch.indices)]
 
     def undone(self, brought: Mapping[Value, Value]) -> list[Node]:
@@ -76,7 +76,7 @@ class Restorable:
     """The carries of a loop that may be restored."""
 
     members: dict[Value, Restoring] = field(default_factory=dict)
-    # What they are restored with.
+    # The values with which the members are restored.
     olds: set[Value] = field(default_factory=set)
     indices: set[Value] = field(default_factory=set)
     # The values of the loop's body that members take part in.
@@ -97,7 +97,7 @@ class Restorable:
         return found
 
     def is_saved(self, value: Value) -> bool:
-        """Whether a value, if needed, can only be saved: what a carry is restored with must not follow from carries."""
+        """True if a value, if needed, can only be saved: values that restore a carry must not depend on carries."""
         return value in self.olds or (value in self.indices and value in self.following)
 
 

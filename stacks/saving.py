@@ -1,19 +1,19 @@
-"""How a value of the forward side reaches the backward side.
+"""Transport of forward values to the backward side.
 
-A derivative is built as two mirrored scopes: what runs forward and what runs backward. The backward side asks
-for a forward value by `resolve`; where it comes from depends on the scope:
+A derivative is built as two mirrored scopes, one that runs forward and one that runs backward. The backward side asks
+for a forward value by `resolve`; its source depends on the scope:
 
 - in a function, it is a residual: an output of the forward graph and an input of the backward graph;
-- in a region, a capture is asked of the scope around it; a constant is repeated; what counts or alternates follows
-  from the number of the iteration. Of everything else that is wanted, `choice` finds the cheapest set to save
-  that the rest follows from. A saved value is pushed, right where it is computed, on a stack of its own and
-  popped at the start of the backward region. The next value of a carry that is itself pushed is not pushed again:
-  it is the value that the backward loop popped one iteration before. A carry that is updated in part is restored
-  from its next value (`restoring`).
+- in a region, a capture is asked of the scope around it; a constant is repeated; a counter or an alternating value
+  follows from the number of the iteration. Of all other wanted values, `choice` finds the cheapest set to save from
+  which the rest follows. A saved value is pushed, right where it is computed, on a stack of its own and popped at the
+  start of the backward region. The next value of a carry that is itself pushed is not pushed again: it is the value
+  that the backward loop popped one iteration before. A carry that is updated in part is restored from its next value
+  (`restoring`).
 
-A stack is created in the outermost scope and threaded through every region between there and its push; the pops
-go through the mirrored regions in reverse. Every scope therefore holds, for each stack that passes through it,
-one `Thread`: the forward value before and after, and the backward value before and after.
+A stack is created in the outermost scope and threaded through every region between there and its push; the pops go
+through the mirrored regions in reverse. Every scope therefore holds, for each stack that passes through it, one
+`Thread`: the forward value before and after, and the backward value before and after.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Scope(ABC):
 
     @abstractmethod
     def keeps(self, value: Value) -> bool:
-        """Whether a forward value can be had on the backward side without a push."""
+        """True if a forward value is available on the backward side without a push."""
 
     @abstractmethod
     def thread(self, type: StackType, hint: str | None) -> Thread:
@@ -104,7 +104,7 @@ class Scope(ABC):
         return result
 
     def emit_before(self, node: Node, emit: Callable[[Builder], Value]) -> Value:
-        """What `emit` makes on the forward side, in front of a node or of what replaces it."""
+        """Emit nodes on the forward side, in front of a node or of its replacement, and return the value."""
         maker = Builder()
         maker.source = node.source
         value = emit(maker)
@@ -145,7 +145,7 @@ class Scope(ABC):
         return known_length(stack, self.producers, self.number, self._length_outside)
 
     def _length_outside(self, stack: Value) -> int | None:
-        """That of one that the graph is given."""
+        """Number of rows of a stack that is an input of the graph, if known."""
         return None
 
 
@@ -172,6 +172,3 @@ class FunctionScope(Scope):
         thread = Thread(start, self.backward.input(type, hint), None)
         self.threads.append(thread)
         return thread
-
-
-__all__ = ["FunctionScope", "Scope", "Thread"]

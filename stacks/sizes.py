@@ -1,8 +1,8 @@
-"""Where the size of a dimension comes from, so that sizes are captured rather than saved once per iteration.
+"""Origin of the size of a dimension, so that sizes are captured rather than saved once per iteration.
 
-`origin(producers, Size(v, axis))` follows a dimension that is unknown until run time back through the nodes that
-pass it on: the rows of a product are those of its left operand, a transpose renames axes, an elementwise op has
-the one unknown size among its operands. It stops at an input or where the size is really computed.
+`origin(producers, Size(v, axis))` follows a dimension that is unknown until run time back through the nodes that pass
+it on: the rows of a product are those of its left operand, a transpose renames axes, an elementwise op has the one
+unknown size among its operands. It stops at an input or where the size is really computed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def origin(producers: Mapping[Value, Node], size: Size) -> Size:
 
 
 def _source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
-    """Which operand's size a result's size is, if the op passes it on."""
+    """Return the operand's size that a result's size equals, if the op passes one on."""
     name = node.op.name
     if Trait.ELEMENTWISE in node.op.traits:
         return _elementwise(producers, node, axis)
@@ -130,11 +130,8 @@ class Cut:
 
     @staticmethod
     def find(node: Node, axis: int) -> Cut | None:
-        """How a size of a node's result is cut out of its operand's, if it is."""
+        """Return the bounds that cut a size of a node's result out of its operand's; None if it is no such slice."""
         found = _sliced(node, axis) if node.op.name == "getitem" else None
         if found is None or found[1].step not in (None, 1):
             return None
         return Cut(found[0], found[1].start, found[1].stop)
-
-
-__all__ = ["Cut", "Size", "origin", "told"]

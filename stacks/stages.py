@@ -49,8 +49,7 @@ class Stage(ABC):
 
     @abstractmethod
     def prepared(self, node: Node) -> Sequence[Node]:
-        """What stands on the forward side for a node, or for what took its place already: that makes what is patched,
-        too."""
+        """Return the forward nodes that replace a node, or its earlier replacement, and compute the patches too."""
 
 
 def prepared(nodes: Iterable[Node], stages: Iterable[Stage]) -> list[Node]:
@@ -102,7 +101,7 @@ def _reading(value: Value, place: Place) -> Sequence[Node]:
 
 @record(eq=False)
 class _Side:
-    """How a branch makes its result of one of its inputs."""
+    """Side of a branch: the input that its result comes from, and the stages between them."""
 
     input: Value
     output: Value
@@ -167,7 +166,7 @@ def another(value: Value) -> Value:
 
 
 def _have_first_position(array: Value, patches: Sequence[Patch]) -> bool:
-    """Whether there are patches, and as many elements wherever each may lie, with a first position among these."""
+    """True if there are patches, all of static sizes, and the array has a first position."""
     sliced = [item for p in patches for item in p.key.key if isinstance(item, slice)]
     if any(attributes.DYNAMIC in (item.start, item.stop, item.step) for item in sliced):
         return False
@@ -182,7 +181,7 @@ def find_stages(
     count: Mapping[Value, int],
     masked: Value | None = None,
 ) -> list[Stage] | None:
-    """How a value comes from one of `firsts` by updates alone, the last of them first; None if it does not.
+    """Find the updates by which a value comes from one of `firsts`, the last first; None if it does not.
 
     `count` has the uses of each value. Under a mask the first value may be `masked` alone.
     """

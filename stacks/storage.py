@@ -1,7 +1,7 @@
-"""Where the rows of a block lie, and where loops get the memory for their blocks.
+"""Storage of a block's rows, and the sources of memory for the blocks of loops.
 
-A storage is opened before its rows are touched and closed after; between two uses a memory manager may keep the rows
-elsewhere. Without a budget rows stay where they are, and both do nothing.
+A storage is opened before its rows are touched and closed afterwards; between two uses a memory manager may keep the
+rows in another tier. Without a budget rows stay in place, and both do nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Storage(Protocol):
 
 
 class Blocks(Protocol):
-    """Where a running chunk gets memory for what it pushes."""
+    """Source of memory for the values that a running chunk pushes."""
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         """Memory for values that the backward pass takes back, the last first.
@@ -47,7 +47,7 @@ class Blocks(Protocol):
 
 
 class Tail(Storage, Protocol):
-    """A storage that rows are put into one by one, until it is full or somebody opens or shares it."""
+    """A storage that rows are put into one by one, until it is full, opened or shared."""
 
     capacity: int
 
@@ -56,14 +56,14 @@ class Tail(Storage, Protocol):
 
 
 class Tails(Protocol):
-    """Where a stack gets the storages for rows that are pushed one by one."""
+    """Source of storages for rows that a stack gets one by one."""
 
     def tail(self, row: Any, before: int) -> Tail:
         """An empty storage for rows like this one; `before` is how many the one below it took, 0 without one."""
 
 
 class Supply(Protocol):
-    """Where all other arrays of a loop come from."""
+    """Source of memory for all other arrays of a loop."""
 
     def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         """Memory that stays where it is until it is freed."""
@@ -72,18 +72,18 @@ class Supply(Protocol):
 class Resident:
     """An array of this process's own memory.
 
-    Several stacks may share its first rows; rows after them that nobody has written go to the first that claims them.
+    Several stacks may share its first rows; the unwritten rows after them go to the first stack that claims them.
     """
 
     __slots__ = ("_unclaimed", "array")
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
-        # The row from which on nobody has written; empty while a stack writes there, or where nobody may.
+        # The first unwritten row; empty while a stack writes there, or if no stack may.
         self._unclaimed: list[int] = []
 
     def release(self, row: int) -> None:
-        """Nobody writes to the rows from this one on."""
+        """Release the rows from this one on, for another stack to claim."""
         self._unclaimed = [row]
 
     def claim(self, row: int) -> bool:
@@ -137,5 +137,3 @@ class Unlimited:
 
 
 UNLIMITED: Supply = Unlimited()
-
-__all__ = ["UNLIMITED", "Blocks", "ClaimedRows", "Resident", "Storage", "Supply", "Tail", "Tails", "Unlimited"]

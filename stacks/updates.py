@@ -1,8 +1,8 @@
-"""Where one value may differ from another: the indices of the updates between them.
+"""Differences between two values: the indices of the updates between them.
 
-After an update at `i`, `next` differs from `cache` there alone; under a mask too, `where(mask, updated, cache)`, also
-if what is updated is in its turn `where(mask, cache, anything)`; and where a loop takes the rows of an array one by
-one, updates each at the same indices, and collects them, at one part of the array.
+After an update at `i`, `next` differs from `cache` there alone. The same holds under a mask, `where(mask, updated,
+cache)`, also if the update's operand is itself `where(mask, cache, anything)`. And it holds for one part of an array if
+a loop takes the rows of the array one by one, updates each at the same indices, and collects them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Producers = Mapping[Value, Node]
 
 
 def is_update(node: Node) -> bool:
-    """Whether a node gives its first operand back with new elements at some indices."""
+    """Return true if a node gives its first operand back with new elements at some indices."""
     return node.op.updates and attributes.Index.find(node) is not None
 
 
 @record(eq=False)
 class Place:
-    """Where an update changes what it updates."""
+    """Place of an update: the part of the operand that it changes."""
 
     # The node that changes it, and what that gives.
     node: Node
@@ -47,9 +47,9 @@ class Place:
 
 
 def last_places(value: Value, producers: Producers, count: Mapping[Value, int]) -> tuple[Value, list[Place]]:
-    """Of the last update of a value the place, with those before it at the same one; and what the first of these took.
+    """Return the places of a value's last update and of those just before it at the same place, and their operand.
 
-    Those before it give nothing that is used elsewhere; `count` has the uses. No places where no update gives it.
+    The earlier updates have no other uses; `count` has the uses. Without an update the list is empty.
     """
     places: list[Place] = []
     node = producers.get(value)
@@ -91,14 +91,14 @@ def differences(
 
 @record(eq=False)
 class CollectedRows:
-    """What a loop collects of the rows of an array differs from it at these places."""
+    """Array whose rows a loop takes, updates and collects; the result differs from the array at these places."""
 
     array: Value
     places: Sequence[Place]
 
 
 def collected_rows(value: Value, producers: Producers) -> CollectedRows | None:
-    """None where a value is not collected so."""
+    """Return the array and the places, if a loop collects a value from updated rows of an array; else None."""
     made = producers[value]
     axes = tuple(range(value.tensor.rank))
     if made.op.name == "transpose":

@@ -4,11 +4,13 @@ import doctest
 import importlib
 import pkgutil
 
+import numpy as np
 import pytest
 
 import ctrlgrad
 import ctrlgrad.gradients
 import ctrlgrad.memory
+import ctrlgrad.numpy
 import ctrlgrad.stacks
 
 PACKAGES = (ctrlgrad, ctrlgrad.gradients, ctrlgrad.memory, ctrlgrad.stacks)
@@ -37,7 +39,7 @@ def test_examples_in_docstrings(name: str) -> None:
             pytest.importorskip(package)
     # By name from the import system: `ctrlgrad.function` as an attribute is the public function.
     module = importlib.import_module(name)
-    result = doctest.testmod(module)
+    result = doctest.testmod(module, extraglobs={"cg": ctrlgrad, "cnp": ctrlgrad.numpy, "np": np})
     assert result.failed == 0
 
 

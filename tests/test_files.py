@@ -21,7 +21,7 @@ PARTS = ("ctrlgrad", "gradients", "memory", "stacks")
 OWN = {
     "ctrlgrad/cli/doctor.py": 'Path("/proc/cpuinfo").read_text()',
     "ctrlgrad/engines/native/kept_plans.py": 'open(path, "rb", buffering=0)',
-    "ctrlgrad/interop/xla_calls.py": "header.read_text()",
+    "ctrlgrad/interop/engine_primitive.py": "header.read_text()",
 }
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")

@@ -28,6 +28,7 @@ def flagged(x: Any, training: bool) -> Any:
         (lambda: cg.vmap(lambda x, t: x[:t].sum())(np.ones((2, 3)), np.array([1, 2])), r"got: x\[:t\] with a bound"),
         (lambda: cg.function(flagged)(1.0, True), "static_argnames='training'"),
         (lambda: cg.function(lambda x: f"{x:.2f}")(1.0), r"debug.print\('\{x:.2f\}', x=x\)"),
+        (lambda: cg.function(lambda x: "%.2f" % x)(1.0), r"debug.print\('\{x:.2f\}', x=x\)"),  # noqa: UP031
         (lambda: pickle.dumps(cg.function(flagged)), "pickle: flagged is a function of ctrlgrad"),
         (lambda: pickle.dumps(cg.grad(flagged)), "pickle: grad_flagged is a function of ctrlgrad"),
     ],
@@ -65,6 +66,26 @@ def test_functions_are_copied() -> None:
 def test_a_string_in_a_pytree_is_shown_by_its_value() -> None:
     with pytest.raises(TypeMismatchError, match="'a long name"):
         cg.grad(lambda x: x)("a long name")
+
+
+def test_a_key_of_jax_is_its_numbers_wherever_it_is_passed() -> None:
+    jax = pytest.importorskip("jax")
+    key = jax.random.key(3)
+    own = cg.random.key(3)
+
+    def drawn(key: Any) -> Any:
+        return cg.random.normal(key, (2,))
+
+    def redrawn(key: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, c: (cg.random.fold_in(c[0], i), c[1] + drawn(c[0])), (key, np.zeros(2)))[1]
+
+    for fn in (drawn, cg.function(drawn), redrawn, lambda key: cg.grad(lambda x, k: (x * drawn(k)).sum())(1.0, key)):
+        np.testing.assert_array_equal(fn(key), fn(own))
+    np.testing.assert_array_equal(cg.vmap(drawn)(jax.random.split(key)), cg.vmap(drawn)(cg.random.split(own)))
+    with pytest.raises(TracingError, match="a traced array of JAX") as caught:
+        jax.jit(drawn)(key)
+    lines = str(caught.value).splitlines()
+    assert [line.split(":")[0].strip() for line in lines[1:4]] == ["at", "expected", "got"]  # JAX's note comes last
 
 
 COUNT = 0

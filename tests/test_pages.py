@@ -58,9 +58,13 @@ def test_a_page_prints_what_it_says(path: Path, update_golden: bool) -> None:
         if re.search(rf"import .*\b{needed}\b|from {needed} import", path.read_text()):
             pytest.importorskip(needed)
     runner = Runner()
-    # Whatever a test before this one has said to JAX.
-    with jax.enable_x64(False):
+    # Whatever a test before this one has said to JAX. A page may say otherwise, which a context would hide.
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", False)
+    try:
         outcome = runner.run(examples(path))
+    finally:
+        jax.config.update("jax_enable_x64", before)
     if update_golden:
         assert outcome.failed == len(runner.printed), "an example raises"
         path.write_text(updated(path.read_text(), runner.printed))

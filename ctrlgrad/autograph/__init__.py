@@ -32,7 +32,6 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         UserInputError: `diastatic-malt` is not installed, or the function cannot be converted, and why.
 
-    >>> import ctrlgrad as cg
     >>> def halvings(x):
     ...     steps = 0
     ...     while x > 1.0:

@@ -1,10 +1,10 @@
 """`if` and the conditional expression: both branches are traced, and their variables joined by one `cond` node.
 
-Each branch runs exactly once in Python, in a region of its own. A variable that has the same static value on
-both sides keeps it; one that has arrays on both sides becomes a result of the node. Where one has a value on one side
-only, zeros take the place of it on the other, and it is `Guarded` afterwards: by what was asked, and by the flag that
-says that the other side has returned, broken or continued. The return value needs no guard: nobody reads it before
-the flag `do_return` beside it.
+Each branch runs exactly once in Python, in a region of its own. A variable that has the same static value on both sides
+keeps it; one that has arrays on both sides becomes a result of the node. If only one side has a value, the other side
+yields zeros, and the variable is `Guarded` afterwards: by the predicate, and by the flag that says that the other side
+has returned, broken or continued. The return value needs no guard: generated code reads it only after the flag
+`do_return` beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ctrlgrad.autograph.undefined import (
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
-from ctrlgrad.frontend.branch_elements import learned_of
+from ctrlgrad.frontend.branches import learned_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -65,9 +65,9 @@ def if_stmt(
 ) -> None:
     """`if test: body() else: orelse()`; only the first `nouts` variables are known to be used afterwards.
 
-    The others may be, by functions around this one that share them (`nonlocal`), so they are joined where they can
-    be, and without a value where not. What else the statement assigns, by the names `assigned` or as the variables
-    `own`, means nothing before and behind it.
+    Enclosing functions that share the remaining variables (`nonlocal`) may use them, so these are joined if possible,
+    and have no value otherwise. Further variables that the statement assigns, given by name (`assigned`) or as cells
+    (`own`), are not used before or after it.
     """
     test = plain(test)
     if not is_traced(test):
@@ -123,7 +123,7 @@ def if_exp(test: Any, when_true: Callable[[], Any], when_false: Callable[[], Any
 
 
 def _known_flags(predicate: Tensor) -> dict[Value, bool]:
-    """What a true predicate says about bool values: itself, and what it is the negation of."""
+    """Truth of bool values under a true predicate: the predicate itself, and the value that it negates."""
     known = {predicate.value: True}
     builder = recorder()
     if builder.nodes and builder.nodes[-1].op.name == "logical_not" and builder.nodes[-1].result is predicate.value:
@@ -221,7 +221,7 @@ def _conditions(
 
 
 def _has(x: Any, flag: Any, truth: bool) -> bool:
-    """Whether a side on which a flag is of that truth leaves the variable with a value."""
+    """True if a side whose flag equals `truth` leaves the variable with a value."""
     if isinstance(flag, bool | np.bool_):
         return bool(flag) != truth or not isinstance(x, Undefined)
     return not isinstance(x, Undefined) or (isinstance(x, Guarded) and (flag.value, truth) in x.conditions)
@@ -253,7 +253,7 @@ def _hint(name: str) -> str | None:
 
 
 def _join(name: str, a: Any, b: Any, construct: str, source: Source | None, is_needed: bool) -> Any:
-    """What a variable holds after two branches: a static value, `Undefined`, or a `_Joined`."""
+    """Join a variable's values after two branches: a static value, `Undefined`, or a `_Joined`."""
     if a is b:
         return a
     reason = None

@@ -151,7 +151,7 @@ class _Canonical(ast.NodeTransformer):
         end = ast.If(test, orelse, [])
         return [_at(node, start), self.generic_visit(node), self.visit(_at(orelse[0], end))]
 
-    # What is refused.
+    # Statements and expressions that are refused.
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
         raise self._refuse(node, "an assignment inside an expression, `:=`,")

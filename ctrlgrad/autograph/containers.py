@@ -73,7 +73,7 @@ class _Variable:
 
 
 def _reachable(functions: Iterable[Any], seen: set[int]) -> Iterator[_Snapshot | _Variable]:
-    """What functions share with the code around them, and so on through the functions among that."""
+    """Yield the variables and containers that functions share with enclosing code, through functions among them too."""
     for fn in functions:
         if not isinstance(fn, FunctionType) or id(fn) in seen:
             continue
@@ -105,8 +105,8 @@ def unchanged(
 ) -> Iterator[None]:
     """Refuse changes to what the functions share with the code around them while they are traced.
 
-    The variables that a statement gives on must hold again, when the block ends, what they held before. Its `own` ones,
-    which it assigns itself and nobody reads before or behind it, are put back.
+    When the block ends, the shared variables must hold the same values as before. The statement's `own` variables,
+    which only the statement itself assigns and reads, are restored without an error.
     """
     watched = list(_reachable(functions, set()))
     yield

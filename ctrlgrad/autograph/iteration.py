@@ -33,10 +33,10 @@ from ctrlgrad.source import here
 
 
 class Items:
-    """What a traced loop runs over."""
+    """Sequence that a traced loop runs over."""
 
     def length(self) -> Any:
-        """How many: an int, or a traced integer scalar."""
+        """Number of items: an int, or a traced integer scalar."""
         raise NotImplementedError
 
     def at(self, k: Any) -> Any:
@@ -48,7 +48,6 @@ class Items:
         if is_traced(n):
             raise TracingError(
                 "going through an unknown number of items in Python",
-                source=here(),
                 expected="a `for` statement; here Python itself asks for the items",
                 hint="write the loop as a `for` statement, or use ctrlgrad.scan or ctrlgrad.map",
             )
@@ -57,7 +56,7 @@ class Items:
     def __len__(self) -> int:
         n = self.length()
         if is_traced(n):
-            raise TracingError("len() of an unknown number of items", source=here())
+            raise TracingError("len() of an unknown number of items")
         return int(n)
 
 
@@ -103,7 +102,6 @@ class Range(Items):
             ):
                 raise TypeMismatchError(
                     "autograph: range() of a tensor that is no integer scalar",
-                    source=here(),
                     expected="i64[]",
                     got=str(bound.type),
                     hint="int(x) makes an integer of a scalar",
@@ -111,7 +109,6 @@ class Range(Items):
         if is_traced(step):
             raise TracingError(
                 "autograph: range() with a traced step",
-                source=here(),
                 expected="a Python int as the step",
                 got=repr(step),
                 hint="use `while` and add the step yourself",
@@ -174,7 +171,6 @@ def as_items(x: Any) -> Items | None:
     if not isinstance(x.type, TensorType) or x.ndim == 0:
         raise ShapeError(
             "autograph: `for` over a tensor without rows",
-            source=here(),
             expected="a tensor of one dimension or more",
             got=str(x.type),
             hint="range(n) runs over the integers below a traced n",
@@ -195,7 +191,6 @@ def beside(x: Any) -> Items:
         return Rows(FUNCTIONS["stack"](x))
     raise TypeMismatchError(
         "autograph: zip() of a traced tensor and something that has no rows",
-        source=here(),
         expected="arrays, tensors, ranges, or lists of arrays of one shape",
         got=type(x).__name__,
     )

@@ -102,7 +102,6 @@ def is_(x: Any, y: Any) -> bool:
         if is_traced(a) and is_array(b):
             raise TracingError(
                 "`is` on a traced tensor",
-                source=here(),
                 expected="`is` on Python objects: a traced tensor is another object wherever it is computed",
                 got=f"{x!r} is {y!r}",
                 hint="compare values with ==, take a condition as it is (`if c`, `if not c`), and ask for NaN with\n"
@@ -142,7 +141,6 @@ def assert_stmt(test: Any, message: Callable[[], tuple[Any, ...]]) -> None:
     if is_traced(test):
         raise TracingError(
             "an `assert` on a traced tensor",
-            source=here(),
             expected="a Python value, known while tracing",
             got=repr(test),
             hint="assert on shapes and dtypes, or return the condition and check it outside of the function",

@@ -122,7 +122,7 @@ def _count(counts: bool) -> list[Leaf]:
 
 
 def _outputs(body: Traced, slots: Slots, counts: bool) -> Iterator[Any]:
-    """What the body yields, once the variables have settled; the inputs that it does not read follow the others."""
+    """Yield the body's outputs, once the variables have settled; inputs that it does not read are appended."""
     for s in slots.in_order:
         if not s.is_read:
             for leaf in s.entry():

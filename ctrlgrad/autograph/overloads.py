@@ -62,7 +62,6 @@ def _number(kind: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
         if not isinstance(x.type, TensorType) or any(d != 1 for d in x.type.shape):
             raise TypeMismatchError(
                 f"autograph: {kind.__name__}() of a tensor that is no scalar",
-                source=here(),
                 expected="a tensor with one element",
                 got=str(x.type),
                 hint=f"x.astype({of_default(np.dtype(dtype)).name!r}) converts all elements",

@@ -60,6 +60,3 @@ def tracing(construct: str, source: Source | None) -> Iterator[None]:
         )
         setattr(refused, _REFUSED, True)
         raise refused from error
-
-
-__all__ = ["handled", "raised", "tracing"]

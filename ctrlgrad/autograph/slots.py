@@ -1,15 +1,16 @@
-"""What a loop does with each of its variables.
+"""Variables of a traced loop, one kind of slot for each way in which the loop treats them.
 
-- `Carried`: arrays, tensors and numbers are carried. A number starts out standing for a Python number, so it does
-  not widen what it meets; where the body makes it an array, it is one from the start. What the pytree holds
-  beside arrays must stay what it is.
+- `Carried`: arrays, tensors and numbers are carried. A number starts as a Python number, so it does not widen the
+  values it is combined with; if the body makes it an array, it is an array from the start. Parts of the pytree that
+  are no arrays must stay the same.
 - `Flag`: `return` and `break`. Known to be false whenever the body starts, since the loop's condition says so;
-  carried only where the body sets it.
-- `ReturnValue`: where the body starts nothing has been returned, so it is carried without being read.
-- `Local`: what has no value before the loop has none when an iteration starts, and none after the loop.
+  carried only if the body sets it.
+- `ReturnValue`: when the body starts nothing has been returned, so it is carried without being read.
+- `Local`: a variable without a value before the loop has none when an iteration starts, and none after the loop.
 
-A slot is entered (`enter` gives what the region sees), settled against what the body leaves (`settle` gives
-another slot to trace the body again with, or None), and then asked for the operands, outputs and results of the node.
+A slot is entered (`enter` gives the value that the region sees), settled against the value that the body leaves
+(`settle` gives another slot to trace the body again with, or None), and then gives the operands, outputs and results of
+the node.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _AGREE = (
 
 @dataclass(frozen=True)
 class Place:
-    """Which loop: how errors call it, and where it stands."""
+    """Loop that the slots belong to: its name in errors, and its line."""
 
     construct: str
     source: Source | None
@@ -56,7 +57,7 @@ class Slot(Protocol):
 
     name: str
     is_read: bool
-    """Whether the body may read it where it starts; if not, its inputs follow those of all that are read."""
+    """True if the body may read it at its start; if not, its inputs follow those of all slots that are read."""
 
     @property
     def may_learn(self) -> bool: ...
@@ -65,7 +66,7 @@ class Slot(Protocol):
         """The inputs that stand for it in a region."""
 
     def enter(self, inputs: list[Tensor]) -> Any:
-        """What the body sees; it takes its inputs, if it is read, from the front."""
+        """Return the variable's value in the body; a slot that is read takes its inputs from the front of the list."""
 
     def enter_test(self, inputs: list[Tensor]) -> Any: ...
     def settle(self, value: Any) -> Slot | None: ...

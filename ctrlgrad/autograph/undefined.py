@@ -19,7 +19,6 @@ from typing import Any
 
 from ctrlgrad.errors import TracingError
 from ctrlgrad.ir import Value
-from ctrlgrad.source import here
 
 _FLAG = re.compile(r"(do_return|break_|continue_)(_\d+)?")
 _RETURN_VALUE = re.compile(r"retval_(_\d+)?")
@@ -41,7 +40,6 @@ class Undefined:
             )
         raise TracingError(
             f"the variable `{self.name}` may have no value here",
-            source=here(),
             expected="a value on every path, because which one is taken is known only when the program runs",
             got=f"`{self.name}` {self.reason}",
             hint=f"give `{self.name}` a value of the same dtype and shape before that statement",
@@ -51,13 +49,13 @@ class Undefined:
         return f"<no value: {self.name}>"
 
 
-# What the branches around decide: bool values and what they are there.
+# Bool values that the enclosing branches decide, with their truth there.
 _decisions: ContextVar[Mapping[Value, bool]] = ContextVar("decisions", default=MappingProxyType({}))
 
 
 @contextmanager
 def decided(known: Mapping[Value, bool]) -> Iterator[None]:
-    """Where these values are known beside those that are known around it."""
+    """Add these values to the decided ones while the block runs."""
     token = _decisions.set({**_decisions.get(), **known})
     try:
         yield
@@ -81,7 +79,7 @@ class Guarded(Undefined):
 
 
 def where_decided(x: Any) -> Any:
-    """What a variable holds: its value, where the branches around say that it has one."""
+    """Return a variable's value if the enclosing branches decide that it has one; otherwise the variable as it is."""
     if isinstance(x, Guarded) and not x.conditions.isdisjoint(_decisions.get().items()):
         return x.value
     return x
@@ -109,7 +107,7 @@ def ldu(read: Callable[[], Any], name: str) -> Any:
 
 
 def is_flag(name: str) -> bool:
-    """Whether a variable is one of those that stand for `return`, `break` and `continue`."""
+    """Return true if a variable is a generated flag for `return`, `break` or `continue`."""
     return _FLAG.fullmatch(name) is not None
 
 
@@ -118,7 +116,7 @@ def is_return_value(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """How errors call a variable."""
+    """Name of a variable in errors."""
     return (
         "the return value" if is_return_value(name) else f"the variable `{name}`" if name[:1] != " " else name.strip()
     )

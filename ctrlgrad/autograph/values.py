@@ -1,4 +1,4 @@
-"""What a Python variable holds, as traced control flow sees it: arrays at the leaves of a pytree, and the rest.
+"""Values of Python variables in traced control flow: arrays at the leaves of a pytree, and static parts.
 
 Arrays, numbers and tensors can change in a traced loop or differ between branches. All else (None, strings,
 functions, objects, the shape of the pytree) is static: it must be the same on every path.
@@ -23,7 +23,7 @@ _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 def is_array(x: Any) -> bool:
-    """Whether x is a tensor or could become one: an array or a number of a dtype that graphs hold."""
+    """Return true if x is a tensor or could become one: an array or a number of a dtype that graphs hold."""
     if isinstance(x, Tensor | EagerStack | bool | int | float | complex):
         return True
     if not isinstance(x, np.ndarray | np.generic) and not hasattr(x, "__array__"):
@@ -36,7 +36,7 @@ def is_array(x: Any) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two leaves are known to be the same value without running anything."""
+    """Return true if two leaves are known to be the same value without running anything."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 def joint_type(leaves: Sequence[Any]) -> Type | None:
     """The type that arrays from different paths share, or None where they do not fit together.
 
-    Python numbers take the dtype of the others; dtypes of arrays must agree. A dimension that is unknown on one
+    Python numbers take the dtype of the arrays; dtypes of arrays must agree. A dimension that is unknown on one
     path is unknown.
     """
     types = [type_of(x) for x in leaves]

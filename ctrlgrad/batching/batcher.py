@@ -54,7 +54,7 @@ class Batcher:
             self.lanes[value] = self._fitted(lane, value)
 
     def _meets_rows(self, node: Node) -> bool:
-        """Whether a node, or one inside its regions, is a collective over these rows; or may be, in a rule."""
+        """True if a node, or one inside its regions, is a collective over these rows, or may be one in its rule."""
         if not any(self.rows.names):
             return False
         call = attributes.Call.find(node)
@@ -72,7 +72,7 @@ class Batcher:
         fitting = fit(term, self.rows.of(value.tensor))
         return lane if fitting is term else self.lane(fitting)
 
-    # What rules ask for.
+    # Interface for batching rules.
 
     def lane(self, x: Term) -> Batched:
         """A result with rows."""
@@ -92,7 +92,7 @@ class Batcher:
         return Term(self.builder, lane.seen() if isinstance(lane, Batched) else lane.value)
 
     def aligned(self, value: Value, rank: int) -> Term:
-        """A tensor as an operand among others of up to `rank` axes beside the batch axis."""
+        """A tensor as an operand beside tensors of up to `rank` axes besides the batch axis."""
         x = self.term(value)
         missing = rank - value.tensor.rank
         if self.is_same(value) or missing <= 0:
@@ -132,7 +132,7 @@ class BatchedGraph:
 
     @property
     def has_buffers(self) -> bool:
-        """Whether it holds stacks with a length for each row, whose capacity all rows share."""
+        """True if it holds stacks with a length for each row, whose capacity all rows share."""
         return any((r := attributes.Reduction.find(node)) is not None and r.all_rows for node in walk(self.graph))
 
 
@@ -176,6 +176,7 @@ def batch(
                 expected="arrays",
                 got="a TensorArray with rows of its own for each example",
                 hint="return array.stack()",
+                source=None,
             )
         has_rows = all_outputs or isinstance(lane, Batched)
         outputs.append(walked.seen(lane, v.tensor).value if has_rows else lane.value)

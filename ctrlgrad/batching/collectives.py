@@ -69,7 +69,7 @@ def _number(batcher: Batcher, place: int) -> Term:
 
 
 def _over_one_of(x: Term, rows: Rows, place: int, rule: Rule, attrs: Collective) -> Term:
-    """A rule over one of the axes that were made one: brought to the front, the others behind it."""
+    """Apply a rule over one of the flattened axes: it is moved to the front, the other axes behind it."""
     sizes = _sizes(x.builder, rows)
     others = len(sizes) - 1
     parted = _moved(reshape(x, [*sizes, *x.dims[1:]]), place, 0)

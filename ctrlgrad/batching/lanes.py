@@ -1,18 +1,18 @@
-"""How a value of the unbatched graph is held while a graph is batched: its lane.
+"""Lanes: the forms in which a value of the unbatched graph is held while the graph is batched.
 
 A tensor is `Same` for all rows, or `Batched` with the rows along axis 0. A stack is
 
 - `Same` or `Fresh` (new, nothing emitted yet),
 - `Uniform`: one stack whose elements have a leading batch axis; all rows have pushed equally often, or
 - `Ragged`: a tensor `[rows, capacity, *element]` and a length per row. Its last slot is never a row's own: writes of
-  rows that must not write land there. What lies at or above a row's length means nothing.
+  rows that must not write land there. Slots at or above a row's length have no meaning.
 
-**Guards.** Where only some rows take part (a branch that others do not take, a loop that others have left),
-the rest are *ghosts* of a row that does: they see exactly what it sees, and write nothing. So no value that
-is computed for a ghost can be other than one that a real row computes anyway: no NaN, no index out of range,
-and a cotangent of zero stays zero. A guard says who takes part (`mask`) and whom each row follows (`source`, itself
-if it takes part). A lane that entered from outside the guarded region holds every row's own value, and its
-guard; it is redirected when it is used.
+**Guards.** When only some rows take part (the remaining ones take another branch, or have left the loop), the rest are
+*ghosts* of a row that takes part: they see exactly the values of that row, and write nothing. So a ghost's values are
+always values that a real row computes anyway: no NaN, no index out of range, and a cotangent of zero stays zero. A
+guard holds the rows that take part (`mask`), and for each row the row that it follows (`source`, itself if it takes
+part). A lane that entered from outside the guarded region holds every row's own value, and its guard; it is redirected
+when it is used.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _ONE_SIZE = "give all rows the largest size and fill the shorter ones up, or red
 
 @record(eq=False)
 class Guard:
-    """Which rows take part, `bool[rows]`, and whom each row follows, `i64[rows]`."""
+    """Rows that take part, `bool[rows]`, and for each row the one that it follows, `i64[rows]`."""
 
     mask: Value
     source: Value
-    # The row that all others follow, if it is one for all.
+    # The row that all ghosts follow, if it is one for all.
     first: Value | None = None
     _composed: dict[Guard, Guard] = field(default_factory=dict, repr=False)
 
     def inside(self, builder: Builder, outer: Guard | None) -> Guard:
-        """This guard, of a region that `builder` makes, on a value that `outer` guards already."""
+        """Compose this guard, of a region that `builder` makes, with the guard `outer` that a value already has."""
         if outer is None:
             return self
         if outer not in self._composed:
@@ -51,7 +51,7 @@ class Guard:
 
 
 class SizesMayDiffer(Exception):
-    """Some rows may need an array of another size than others; raised where `Rows.one_size` asks for it."""
+    """Some rows may need an array of another size than the rest; raised if `Rows.one_size` forbids that."""
 
 
 @record
@@ -65,12 +65,12 @@ class Rows:
     size: int | Value
     one_size: bool = False
     nested: tuple[int | Value, ...] = ()
-    # What each of the axes is called by the collectives over it.
+    # Name of each of the axes in collectives over it.
     names: tuple[NamedAxis | None, ...] = (None,)
-    # Where some rows alone take part.
+    # True if only some rows take part.
     guarded: bool = False
-    # How the carries of a loop go round, by the node and the lanes that its operands come in. A loop around asks for it
-    # again with each guess at its own carries: without the answer a nest of loops costs twice as much with every level.
+    # Kinds of a loop's carries, by the node and the lanes of its operands. An outer loop asks again with each guess at
+    # its own carries: without this cache the cost doubles with each level of nested loops.
     carried: dict[tuple[Node, tuple[Any, ...]], list[int]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -111,7 +111,7 @@ class Same:
 
     builder: Builder
     value: Value
-    # What it was turned into already, in its own builder: kept so that a loop does not turn it again and again.
+    # Forms that the value was already converted to, in its own builder: a cache, so that a loop converts it once.
     forms: dict[str, Lane] = field(default_factory=dict, repr=False)
 
 
@@ -145,7 +145,7 @@ class Batched:
     _redirected: Value | None = field(default=None, repr=False)
 
     def seen(self) -> Value:
-        """What the rows see: their own value, ghosts that of the row they follow."""
+        """Each row's value as the row sees it: its own, or for a ghost that of the row it follows."""
         if self.guard is None:
             return self.value
         if self._redirected is None:
@@ -177,7 +177,7 @@ class Uniform:
 
     @property
     def element(self) -> TensorType:
-        """Of one row."""
+        """Element type of one row."""
         assert isinstance(self.value.type, StackType)
         t = self.value.type.element
         return TensorType(t.dtype, t.shape[1:])
@@ -202,7 +202,7 @@ def redirect(x: Term, guard: Guard) -> Term:
     key = (DYNAMIC, *[slice(None)] * (x.rank - 1))
     builder = x.builder
     still = emit("stop_gradient", x) if x.tensor.is_differentiable else x
-    # One row for all is read once, and leaves the others' elements where they are computed.
+    # If all ghosts follow one row, it is read once, and the elements of the real rows stay where they are.
     followed = emit("getitem", still, Term(builder, guard.first or guard.source), key=key)
     return choose_rows(Term(builder, guard.mask), x, followed)
 
@@ -220,7 +220,7 @@ def choose_rows_of_one_size(mask: Term, a: Term, b: Term, *, of: str) -> Term:
 
 
 def of_one_size(x: Term, sizes: Mapping[int, int | Term], of: str) -> Term:
-    """x with these sizes along axes of its rows, which other rows have: an error at run time where it has others."""
+    """Require sizes along axes of x, those of other rows; a different size is an error at run time."""
     return ensure_sizes(x, sizes, f"vmap: the size of {of} differs from row to row", _ONE_SIZE)
 
 

@@ -109,7 +109,7 @@ class RaggedOps:
         return emit("where", inside, position, self.capacity)
 
     def _masked(self, place: Term) -> Term:
-        """Where each row writes: ghosts to the last slot, which nobody reads."""
+        """Slot that each row writes to; ghosts write to the last slot, which is never read."""
         if self.guard is None:
             return place
         last = constant(self.builder, -1, place.dtype)
@@ -204,7 +204,7 @@ class RaggedOps:
         return self._with(cleared, self.lengths)
 
     def resize(self, lengths: Term) -> RaggedOps:
-        """Of these lengths; what is new holds zeros."""
+        """Resize each row's stack to these lengths; new slots hold zeros."""
         ready = self.with_capacity(greatest(lengths) + 1, None)
         mask = None if self.guard is None else Term(self.builder, self.guard.mask)
         lengths = _as_index(lengths)

@@ -24,7 +24,7 @@ def _sizes(batcher: Batcher, element: TensorType, given: Sequence[Value]) -> lis
 
 
 def _is_ragged(batcher: Batcher, lane: Lane, *indices: Value) -> bool:
-    """Whether an update makes the rows' stacks differ in how far they are."""
+    """True if an update makes the lengths of the rows' stacks differ."""
     if isinstance(lane, Ragged) or not all(batcher.is_same(v) for v in indices):
         return True
     return isinstance(lane, Uniform) and lane.guard is not None

@@ -138,7 +138,7 @@ def new_ragged(builder: Builder, rows: Rows, lengths: Term, element: TensorType)
 
 
 def unguarded(r: Ragged, builder: Builder) -> Ragged:
-    """What every row sees, as its own."""
+    """Give ghosts copies of the rows that they follow, and drop the guard."""
     if r.guard is None:
         return r
     source = Term(builder, r.guard.source)

@@ -66,6 +66,9 @@ def train(
     learning_rate: Annotated[
         float | None, typer.Option(help="The highest rate.", show_default="0.01, of a transformer 0.003")
     ] = None,
+    learning_rate_finder: Annotated[
+        bool, typer.Option("--learning-rate-finder", help="Only try rates in 100 steps, and say where the loss falls.")
+    ] = False,
     schedule: Annotated[ScheduleName, typer.Option(help="How the rate falls, to a tenth.")] = ScheduleName.cosine,
     schedule_steps: Annotated[
         int | None, typer.Option(min=1, help="The step at which the schedule ends.", show_default="--steps")
@@ -139,7 +142,8 @@ def train(
         options = {name: getattr(context.params[name], "value", context.params[name]) for name in Settings.__slots__}
         sources = {name: context.get_parameter_source(name) for name in options}
         given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
-        train_and_report(Request(options, given, text, out, validation, resume, verify, json, profile))
+        finds = learning_rate_finder
+        train_and_report(Request(options, given, text, out, validation, resume, verify, json, profile, finds))
 
 
 _RUN = typer.Argument(parser=_path, metavar="RUN", help="The folder of a run of ctrlgrad train.")

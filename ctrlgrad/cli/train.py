@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Request:
     verify: bool = False
     as_json: bool = False
     profile: bool = False
+    finds_rate: bool = False
 
 
 def train_and_report(request: Request) -> None:
@@ -64,7 +65,8 @@ def train_and_report(request: Request) -> None:
         if request.verify:
             needed_judge()  # what is missing is told before anything is read or made
         job, settings = _job(request, ranks, stack)
-        console.print(_headline(job), highlight=False)
+        if not request.finds_rate:
+            console.print(_headline(job), highlight=False)
         for line in job.task.corpus.report:
             console.print(line, highlight=False)
         if job.state.step and settings.steps > settings.schedule_end:
@@ -74,6 +76,9 @@ def train_and_report(request: Request) -> None:
             grads = next_gradient(job)
             verified = job.ranks.from_first(lambda: _verified(job, grads, console, request.as_json))
             job = job.with_verified(bool(verified))
+        if request.finds_rate:
+            _try_rates(job, console, request.as_json)
+            return
         try:
             with _progress(console, job) as on_step:
                 summary, state = trainer.run(job, on_step)
@@ -188,6 +193,26 @@ def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
             typer.echo(_nothing_trained(job).json())
         raise GradientMismatch(f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained")
     return b"agrees"
+
+
+def _try_rates(job: Job, console: Console, as_json: bool) -> None:
+    """Try learning rates, and print some of them with their losses; the run itself is not begun."""
+    found = trainer.learning_rates(job, job.task.settings.transformation(1.0))
+    if job.ranks.rank > 0:
+        return
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+        return
+    table = Table(title=f"{len(found.rates)} steps with a rising rate; nothing is written", title_justify="left")
+    table.add_column("learning rate", justify="right")
+    table.add_column(f"bits per {job.task.settings.tokens}, smoothed", justify="right")
+    fastest = None if found.suggested is None else found.rates.index(found.suggested)
+    for number, (rate, loss) in enumerate(zip(found.rates, found.losses, strict=True)):
+        if number % 8 == 0 or number == fastest or number == len(found.rates) - 1:
+            table.add_row(f"{rate:.2g}", f"{loss:.4f}", style="bold" if number == fastest else None)
+    console.print(table)
+    told = "It fell at no rate." if found.suggested is None else f"It falls fastest at {found.suggested:.2g}"
+    console.print(f"{told}: try --learning-rate {found.suggested:.2g}" if found.suggested else told, highlight=False)
 
 
 def sample_and_report(run: Path, prompt: str, temperature: float, count: int, seed: int, best: bool) -> None:

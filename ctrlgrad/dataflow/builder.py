@@ -32,7 +32,6 @@ def _op_of(name: str) -> Op:
 class FlatBuilder:
     """Collects the nodes of a flat graph.
 
-    >>> import numpy as np
     >>> from ctrlgrad.dataflow import FlatBuilder, run_flat
     >>> from ctrlgrad.ir import INDEX
     >>> b = FlatBuilder("count")
@@ -48,7 +47,7 @@ class FlatBuilder:
 
     def __init__(self, name: str = "graph", *, by_hand: bool = True) -> None:
         self.name = name
-        # Whether a node without a source gets the line of the user's call.
+        # True if a node without a source gets the line of the user's call.
         self.by_hand = by_hand
         self.inputs: list[Value] = []
         self.nodes: list[FlatNode] = []
@@ -188,6 +187,3 @@ class FlatBuilder:
 
 
 # The rules.
-
-
-__all__ = ["FlatBuilder"]

@@ -1,12 +1,12 @@
 """A device `cuda:N` in one run: its pieces are programs of the CUDA engine, queued on the library's compute stream.
 
-Values stay on the device from one piece to the next. What is a scalar of the host's for the CUDA engine (a counter, an
-index, a bound) is one here too, so a loop that counts reads nothing. Where a value lives is looked up when a piece
-fires, and the piece has a program for each choice of places that it meets: two at the most where a loop's first
-iteration takes host scalars and the others take the device's.
+Values stay on the device from one piece to the next. A value that is a host scalar for the CUDA engine (a counter,
+an index, a bound) is one here too, so a loop that counts reads nothing. The place of a value is looked up when a
+piece fires. The piece has a program for each combination of places that it meets: at most two where a loop's first
+iteration takes host scalars and later ones take the device's.
 
-An index that is out of range on the device is noted there; whoever brings something to the host brings the note too, so
-no message carries a value that such an index has spoiled.
+An index that is out of range on the device is noted there. Every copy to the host brings the note too, so no
+message carries a value that such an index has spoiled.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class CudaRun:
         self.library = library
         self.context = Context(library, run=run)
         self.copies = Copies(library)
-        # What was read last: the Switches of a branch all ask for one predicate.
+        # The last predicate that was read, and its value: all Switches of a branch ask for it.
         self._read: tuple[Any, Any] = (None, None)
 
     @property
@@ -231,6 +231,3 @@ class CudaRun:
     def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
         self._read = (None, None)
         return dict(zip(outputs, self.context.finish(list(outputs.values())), strict=True))
-
-
-__all__ = ["CudaRun", "cuda_piece"]

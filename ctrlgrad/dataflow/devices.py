@@ -43,7 +43,7 @@ DEFAULT = "cpu:0"
 MOST = 64
 _NAME = re.compile(r"(?:/rank:(\d+)/)?([a-z]+):(\d+)")
 _KINDS = ("cpu", "sim", "cuda")
-# What there is in any process.
+# Kinds of devices that every process has.
 _OF_THE_HOST = ("cpu", "sim")
 
 
@@ -80,7 +80,8 @@ def parse_device(name: object, source: Source | None = None) -> DeviceName:
 
 @block("ctrlgrad.device")
 def device(name: str | None) -> Iterator[None]:
-    """Put what is traced in a block of code on a device; the engine "dataflow" runs it there, others ignore it.
+    """Place the ops traced in a block of code. The engine "dataflow" runs them on that device; other engines ignore
+    it.
 
     A gradient's op sits with the op that it is the gradient of, and a stack with the values pushed on it. `None` takes
     an outer block's device away.
@@ -91,7 +92,6 @@ def device(name: str | None) -> Iterator[None]:
     Raises:
         UserInputError: the name is no device's. Whether the device is there is seen when the graph runs.
 
-    >>> import ctrlgrad as cg
     >>> @cg.function(engine="dataflow")
     ... def f(x):
     ...     with cg.device("cpu:1"):
@@ -131,7 +131,7 @@ def check_devices(names: Iterable[tuple[str, Source | None]]) -> None:
 
 
 def is_here(name: DeviceName) -> bool:
-    """Whether this process can compute on a device; its rank is not looked at."""
+    """Return true if this process can compute on a device; the device's rank is ignored."""
     return name.kind in _OF_THE_HOST or _missing_cuda(name.number) is None
 
 
@@ -156,7 +156,7 @@ def _missing_cuda(number: int) -> UserInputError | None:
     return None
 
 
-# What runs on a device.
+# Pieces: the code that runs on a device.
 
 # Takes a list of operands over, and what its device's run has as `context`: on the processor a `Run`.
 Piece = Callable[[list[Any], Any], list[Any]]
@@ -192,7 +192,7 @@ class Leaving(Protocol):
     """A value on its way from a device to the host."""
 
     def is_done(self) -> bool:
-        """Whether it has arrived. Never blocks."""
+        """Return true if the value has arrived. Never blocks."""
 
     def value(self) -> Any:
         """The value on the host; waits for it. To be called once."""
@@ -207,11 +207,11 @@ class DeviceRun(Protocol):
 
     @property
     def context(self) -> Any:
-        """What pieces take beside their operands."""
+        """Context argument of the pieces."""
 
     @property
     def is_late(self) -> bool:
-        """Whether an error was seen later than it happened, so that nobody knows in which iteration that was."""
+        """True if an error was seen later than it happened, so that its iteration is unknown."""
 
     def running(self) -> AbstractContextManager[None]:
         """For the whole run on this device. At the end nothing is under way any more, whatever has happened."""
@@ -355,22 +355,3 @@ _QUICK_TURNS = ProcessSetting(_shorten_turns)
 def quick_turns() -> AbstractContextManager[None]:
     """Let threads take turns every `TURN` seconds, for a block of code."""
     return _QUICK_TURNS.held()
-
-
-__all__ = [
-    "DEFAULT",
-    "DeviceName",
-    "DeviceRun",
-    "HostRun",
-    "Leaving",
-    "Piece",
-    "PieceOf",
-    "check_devices",
-    "device",
-    "interpreted",
-    "is_here",
-    "local_devices",
-    "parse_device",
-    "quick_turns",
-    "single_threaded_products",
-]

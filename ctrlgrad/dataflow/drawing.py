@@ -78,10 +78,10 @@ class _Flat(Drawing):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # Those of the printed text, of one graph after the other.
+        # Names of the printed text, for one graph after the other.
         self.printer = FlatPrinter()
         self.drawn: dict[FlatNode, str] = {}
-        # What is written at an edge from a side of a Switch; what the next iteration takes.
+        # Labels of the edges from a side of a Switch; values that the next iteration takes.
         self.sides: dict[Value, str] = {}
         self.following: set[Value] = set()
 
@@ -208,7 +208,6 @@ class Passage:
 class Recorder:
     """Collects what happens in runs; give it to `ctrlgrad.dataflow.settings(recorder=...)`.
 
-    >>> import ctrlgrad as cg
     >>> from ctrlgrad import dataflow
     >>> recorder = dataflow.Recorder()
     >>> with dataflow.settings(recorder=recorder):
@@ -334,6 +333,3 @@ def join_traces(paths: Iterable[str | Path], path: str | Path) -> None:
         events += [{**event, "ts": event["ts"] + later} if "ts" in event else event for event in trace["traceEvents"]]
     joined = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"began": first}}
     Path(path).write_text(json.dumps(joined), encoding="utf-8")
-
-
-__all__ = ["Firing", "Passage", "Recorder", "format_flat_dot", "format_partition_dot", "join_traces"]

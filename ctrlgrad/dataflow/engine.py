@@ -1,7 +1,7 @@
 """The engine "dataflow": a call from start to end, on one or more devices, of this process or of several ranks.
 
 With one device everything runs on the calling thread. With several each has a thread and a mailbox, and products are
-single-threaded. A device that fails stops all others; so does Ctrl-C, and the next call starts afresh.
+single-threaded. A device that fails stops all devices; so does Ctrl-C, and the next call starts afresh.
 
 Over ranks every rank calls the same function, and each runs the devices that are its own. The ranks do not send each
 other graphs. Each traces the function, and so has the same graph and the same partition; a digest of both is in every
@@ -61,7 +61,7 @@ RunLocal = Callable[[RankRun], Mapping[int, Any]]
 
 @record(frozen=False)
 class Outcome:
-    """What a run gives beside its outputs: by device, counts, what the kernels counted, and what it computed with."""
+    """Record of a run beside its outputs, by device: its counts, its kernels' counters, and the device's state."""
 
     counts: dict[str, Counts] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
@@ -86,7 +86,6 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
         UserInputError: a node is on a device that does not exist.
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower, run_flat
     >>> flat = lower(cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)).graph(3))
     >>> print(run_flat(flat, [np.int64(7)])[0])
@@ -171,7 +170,7 @@ class _Devices:
 
 
 def _device_run(device: str, run: Run) -> DeviceRun:
-    """What a device of this process computes with."""
+    """State of one of this process's devices during a run."""
     if not is_cuda(device) or run.finite is not None:
         return HostRun(run)
     from ctrlgrad.dataflow.cuda import CudaRun  # the CUDA engine, loaded where it is asked for
@@ -181,7 +180,7 @@ def _device_run(device: str, run: Run) -> DeviceRun:
 
 
 def delay_of(settings: Settings) -> Callable[[Edge], float] | None:
-    """How many seconds a message on an edge takes; None where none takes any."""
+    """Function from an edge to the delay of a message on it, in seconds; None where no message has a delay."""
     draw = random.Random(settings.order)
 
     def delay(edge: Edge) -> float:
@@ -316,7 +315,7 @@ _CALLS = _Calls()
 
 
 def run_over_ranks(prepared: Prepared, arguments: Sequence[Any], run_local: RunLocal) -> dict[int, Any]:
-    """Run this rank's part of a graph beside the others; all outputs, by their place.
+    """Run this rank's part of a graph, as every rank does; return all outputs, by their position.
 
     Raises:
         UserInputError: a rank lacks a device; on all ranks.
@@ -398,6 +397,3 @@ def _check_edges(partition: Partition, world: World) -> None:
             got=str(len(partition.edges)),
             hint="put larger parts of the graph on each device",
         )
-
-
-__all__ = ["Outcome", "run_dataflow", "run_flat", "run_prepared"]

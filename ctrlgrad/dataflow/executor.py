@@ -4,9 +4,9 @@ A step is ready when all that it takes in one iteration is there. What is ready 
 other devices around the oldest iteration first, since they wait for that; or in an order drawn at random. Results do
 not depend on it. Beside that an executor opens and releases frames, begins iterations within the window, and finds the
 iteration that a message belongs to. A message may come before its iteration has begun here; it is kept until then.
-Between two steps it takes in what has come: otherwise what others need could wait behind work for iterations ahead. It
-also hands over what has reached the host by then of what it sends from a device that is not the host; a Send begins
-that, and does not wait.
+Between two steps it takes in the messages that have come: else values that other devices need could wait behind work
+for later iterations. It also hands over the values to send that have reached the host by then from a device that is not
+the host; a Send begins such a copy, and does not wait.
 
 The executor counts what it makes and what it releases. At the end nothing may be left: no frame, no value, no message.
 """
@@ -45,7 +45,7 @@ from ctrlgrad.source import Source
 
 @record(frozen=False)
 class Counts:
-    """What a run did on one device."""
+    """Counts of one run on one device."""
 
     firings: int = 0
     dead: int = 0
@@ -58,9 +58,9 @@ class Counts:
 
 
 class OldestFirst:
-    """What is ready, the oldest iteration first, where a deque has it in the order in which it came.
+    """Queue of ready steps, the oldest iteration first; a deque has the order of arrival instead.
 
-    A device that others wait for must not work far ahead while they wait for something old.
+    A device must not work far ahead while other devices wait for an old value of it.
     """
 
     def __init__(self) -> None:
@@ -371,7 +371,7 @@ class Executor:
         self.outputs = self.device.results(self.outputs)
 
     def left_behind(self) -> dict[str, int]:
-        """What a run that has ended should have released, and has not."""
+        """Numbers of objects that an ended run should have released and has not."""
         return {
             "frames": self.counts.frames_opened - self.counts.frames_released,
             "frames to be found": len(self.frames),
@@ -382,7 +382,7 @@ class Executor:
         }
 
     def blocked(self) -> Iterator[str]:
-        """Which step waits for which operand, in which iteration: what a run that cannot go on reports."""
+        """Report of a run that cannot go on: a line for each step that waits, with its operand and its iteration."""
         if self.root is not None and not self.finished:
             yield from waiting_in(self.root, self.plan.device)
 
@@ -407,6 +407,3 @@ def _explained(error: BaseException, step: Step, iteration: Iteration, is_late: 
     for text in notes:
         found.add_note(text)
     return found
-
-
-__all__ = ["Counts", "Executor", "OldestFirst"]

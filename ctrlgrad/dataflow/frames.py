@@ -1,13 +1,13 @@
-"""What lives while a graph runs: steps, the frames and iterations that they fire in, and the tokens between them.
+"""Objects of a running graph: steps, the frames and iterations that they fire in, and the tokens between them.
 
 A `Step` is a node, ready to run. It has a slot for each operand, and a count of what it still waits for; both live
 in the iteration that it will fire in, so a token needs no tag of its own. A value stands in the slots of its consumers
 and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
 overwrite it, in flight or not. A step knows what runs it as an `Execution`, and nothing more of it.
 
-What only hands a carry on is no step. A NextIteration and the Merge that it feeds are where the value goes, in the
-following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has fired;
-what comes later passes it at once (`LoopSwitch`).
+A node that only hands a carry on is no step. A NextIteration and the Merge that it feeds become targets of the value,
+in the following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has
+fired; a later value passes it at once (`LoopSwitch`).
 
 A `FrameRun` is one execution of a loop on a device, in one iteration of the loop around it. Its iterations form a list
 from the oldest that is not done to the newest. Invariants:
@@ -109,9 +109,10 @@ PASSED = object()
 
 @record(eq=False)
 class LoopSwitch:
-    """A Switch on its frame's predicate, `condition`: the slot in which its operand waits, and who takes its sides.
+    """A Switch on its frame's predicate, `condition`: the slot in which its operand waits, and the consumers of its
+    sides.
 
-    The Exits of an iteration that goes on are told nothing: they are dead, and nobody waits for that.
+    While the loop goes on, its Exits are dead. They are not told, since no step waits for that.
     """
 
     node: FlatNode
@@ -186,7 +187,7 @@ def deliver(iteration: Iteration, targets: Targets, value: Any, execution: Execu
 def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, execution: Execution) -> None:
     """Tell the consumers that the value is dead. They fire first: nothing is computed, and references are dropped.
 
-    Nobody takes it in the following iteration.
+    A dead value is not passed to the following iteration.
     """
     slots, pending = iteration.slots, iteration.pending
     for slot, index, _ in targets.data:
@@ -210,7 +211,7 @@ def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, execution: 
 
 @record(frozen=False)
 class FramePlan:
-    """What all executions of one frame on one device have in common. The frames are numbered; 0 is the root."""
+    """Data that all executions of one frame on one device share. The frames are numbered; 0 is the root."""
 
     name: str
     number: int
@@ -218,7 +219,7 @@ class FramePlan:
     window: int = 1
     loop: Node | None = None
     steps: list[Step] = field(default_factory=list)
-    # What the slots and counts of a new iteration start as, and how much must happen until it is done.
+    # Initial slots and counts of a new iteration, and the number of events until it is done.
     slots: list[Any] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     expected: int = 0
@@ -227,7 +228,8 @@ class FramePlan:
     # The Switches of its carries, and the NextIterations that are no steps.
     switches: list[LoopSwitch] = field(default_factory=list)
     backs: list[FlatNode] = field(default_factory=list)
-    # The Recvs by edge, and where a message goes; the edge to report on and those that others report on.
+    # The Recvs by edge, with the targets of their messages; the edge for reports, and the edges of reports from other
+    # devices.
     receives: dict[int, tuple[Step, Targets]] = field(default_factory=dict)
     report: int | None = None
     reported: tuple[int, ...] = ()
@@ -239,7 +241,7 @@ class FramePlan:
 
     @property
     def has_messages(self) -> bool:
-        """Whether messages must find its iterations."""
+        """Return true if messages must find its iterations."""
         return bool(self.receives or self.reported)
 
 
@@ -282,7 +284,7 @@ class Iteration:
         self.remaining: int = frame.plan.expected
         self.dead: dict[int, Dead] = {}
         self.next: Iteration | None = None
-        # What the LoopCond has said, None before it has.
+        # Predicate from the LoopCond; None until it has fired.
         self.predicate: bool | Dead | None = None
         self.is_last = False
         self.children: dict[int, FrameRun] = {}
@@ -295,7 +297,7 @@ class Iteration:
             iteration = iteration.frame.parent
 
     def describe(self) -> str:
-        """Where this is, for an error: `iteration 3 of while_1, iteration 0 of while_2`, or the root."""
+        """Position for an error: `iteration 3 of while_1, iteration 0 of while_2`, or the root."""
         parts = [f"iteration {each.number} of {each.frame.plan.name}" for each in self.around()]
         return ", ".join(reversed(parts)) or "the root"
 
@@ -325,7 +327,7 @@ class FrameRun:
     plan: FramePlan
     parent: Iteration | None
     tag: Tag = field(init=False)
-    # What a new iteration starts with; constants are put in as they come.
+    # Initial slots of a new iteration; constants are put in as they come.
     slots: list[Any] = field(init=False)
     pending: list[int] = field(init=False)
     oldest: Iteration = field(init=False)
@@ -352,13 +354,13 @@ class FrameRun:
 
     @property
     def may_advance(self) -> bool:
-        """Whether the window lets another iteration begin."""
+        """Return true if the window lets another iteration begin."""
         floor = min((self.floor, *self.reported.values())) if self.reported else self.floor
         return self.newest.number + 1 - floor < self.plan.window
 
     @property
     def expected_reports(self) -> int:
-        """How many reports come, once it is known how many iterations there are."""
+        """Number of reports that come; the number of iterations must be known."""
         assert self.total is not None
         return len(self.reported) * -(-self.total // self.plan.report_every)
 
@@ -370,14 +372,14 @@ class FrameRun:
         return following
 
 
-# What runs the steps.
+# Interface of the executor that runs the steps.
 
 
 Entry = tuple[Iteration, Step]
 
 
 class Ready(Protocol):
-    """The steps that are ready; what goes in on the left goes before all others."""
+    """Queue of ready steps; `appendleft` puts a step before all steps that wait."""
 
     def __len__(self) -> int: ...
     def append(self, entry: Entry, /) -> None: ...
@@ -386,7 +388,7 @@ class Ready(Protocol):
 
 
 class Execution(Protocol):
-    """What a step may ask of the executor that fires it."""
+    """Services of the executor that a step may use when it fires."""
 
     device: DeviceRun
     ready: Ready

@@ -1,6 +1,6 @@
 """The flat dataflow graph: one level of nodes, in which five primitives say what loops and branches are.
 
-    Switch(p, d)      -> one result per branch, d on the side that p chooses, dead on the others (0 is false, 1 is true)
+    Switch(p, d)      -> one result per branch, d on the side that p chooses, dead elsewhere (0 is false, 1 is true)
     Merge(d0, d1, ..) -> the operand that is alive
     Enter(d)          -> d in iteration 0 of a child `frame`, or, `constant`, in all of its iterations
     NextIteration(d)  -> d in the next iteration of the frame
@@ -41,20 +41,20 @@ from ctrlgrad.ir.printer import Printer, format_attrs
 from ctrlgrad.ir.types import RegionType
 from ctrlgrad.records import record
 
-# What `tf.while_loop` and `ctrlgrad.while_loop` have as their default.
+# Default of `tf.while_loop` and `ctrlgrad.while_loop`.
 PARALLEL_ITERATIONS = 32
 
 
 @record(kw_only=True)
 class Enter(Attributes):
     frame: str
-    # Whether the value is in all iterations of the frame, not in the first alone.
+    # True if the value is in all iterations of the frame, not in the first alone.
     constant: bool
     # How many iterations of the frame may be in flight.
     parallel_iterations: int
-    # Whether the value is the number of iterations of a reversed loop.
+    # True if the value is the number of iterations of a reversed loop.
     count: bool = False
-    # Whether it opens a loop that only controls what a device has in the frame.
+    # True if it opens a loop that only controls the device's ops in the frame.
     control: bool = False
 
 
@@ -83,7 +83,7 @@ class Recv(Message):
 
 @record(kw_only=True)
 class Cluster(Attributes):
-    # Whether its last operand and result are effect tokens.
+    # True if its last operand and result are effect tokens.
     effect: bool
 
 
@@ -133,7 +133,8 @@ class FlatNode(Node):
 
     @property
     def is_effectful(self) -> bool:
-        """Whether an ordinary op does something besides computing: its last operand and result are effect tokens."""
+        """Return true if an ordinary op does something besides computing: its last operand and result are effect
+        tokens."""
         return not self.is_primitive and has_effect(self.op, self.regions)
 
     def __repr__(self) -> str:
@@ -168,7 +169,7 @@ def consumers(graph: FlatGraph) -> dict[Value, list[FlatNode]]:
 
 
 def is_loop_merge(node: FlatNode, producer_of: Mapping[Value, FlatNode]) -> bool:
-    """Whether a node is the Merge at the head of a loop's carry: of an Enter and a NextIteration."""
+    """Return true if a node is the Merge at the head of a loop's carry: of an Enter and a NextIteration."""
     if node.op is not MERGE or len(node.operands) != 2:
         return False
     back = producer_of.get(node.operands[1])
@@ -250,7 +251,7 @@ class FlatPrinter(Printer):
 
 
 def label_of(node: FlatNode) -> str:
-    """What is said of a node beside its operands."""
+    """Label of a node, beside its operands."""
     if node.op is ENTER:
         entered = Enter.of(node)
         words = [entered.frame, "constant" if entered.constant else ""]
@@ -268,33 +269,3 @@ def label_of(node: FlatNode) -> str:
         return ""
     shown = format_attrs(node)
     return shown if node.is_constant or not shown else f"[{shown}]"
-
-
-__all__ = [
-    "CLUSTER",
-    "ENTER",
-    "EXIT",
-    "LOOP_COND",
-    "MERGE",
-    "NEXT_ITERATION",
-    "PARALLEL_ITERATIONS",
-    "PRIMITIVES",
-    "RECV",
-    "SEND",
-    "SWITCH",
-    "Cluster",
-    "Enter",
-    "FlatGraph",
-    "FlatNode",
-    "FlatPrinter",
-    "LoopCond",
-    "Message",
-    "Recv",
-    "Send",
-    "carry_switches",
-    "consumers",
-    "in_order",
-    "is_loop_merge",
-    "label_of",
-    "producers",
-]

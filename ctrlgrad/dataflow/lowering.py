@@ -56,7 +56,6 @@ class _Region:
 def lower(graph: Graph, keeps: Callable[[Node], str | None] | None = None) -> FlatGraph:
     """The flat graph of a structured graph. A loop that `keeps` gives a device for stays one node there.
 
-    >>> import ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower
     >>> print(lower(cg.function(lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x), name="f").graph(2.0)))
     flat f(x: f64[]) {
@@ -279,7 +278,8 @@ class _Readers:
         self.readers: dict[Node, dict[Value, list[Node]]] = {}
         updated = {v for node in graph.nodes for v in updates(node)}
         seen: dict[Value, list[int]] = {}
-        # What reads a value that is overwritten later; and for each value which of those it follows from, as bits.
+        # Nodes that read a value which is overwritten later; and for each value, as bits, those of them that it depends
+        # on.
         watched: list[Node] = []
         above: dict[Value, int] = {}
         for node in graph.nodes if updated else ():
@@ -328,6 +328,3 @@ class _Updates:
                 pairs = (zip(branch.operands, region.inputs, strict=True) for region in branch.branches)
                 return frozenset(outer for entered in pairs for outer, inner in entered if inner in inside)
         return frozenset()
-
-
-__all__ = ["lower"]

@@ -35,7 +35,7 @@ from ctrlgrad.source import Source
 
 @record
 class Message:
-    """What arrives: a value, or that it is dead. A report carries neither."""
+    """A message as it arrives: a value, or the news that the value is dead. A report carries neither."""
 
     edge: int
     tag: Tag
@@ -58,10 +58,10 @@ class Transport(Protocol):
         """
 
     def receive_now(self) -> list[Message]:
-        """What has come, without waiting."""
+        """Messages that have come, without waiting."""
 
     def done(self) -> None:
-        """This device waits for nothing more."""
+        """Note that this device waits for nothing more."""
 
 
 @record
@@ -75,7 +75,7 @@ class Departure:
 
 
 class Outbox:
-    """What a device sends: a message leaves as soon as its value is on the host."""
+    """Messages that a device sends: each leaves as soon as its value is on the host."""
 
     def __init__(self, device: DeviceRun, transport: Transport | None) -> None:
         self.device = device
@@ -223,7 +223,7 @@ def stuck_error(waiting: Sequence[str]) -> ExecutionError:
 
 
 def waiting_in(frame: FrameRun, device: str) -> Iterator[str]:
-    """Which node, in a frame or in one inside, waits for which operand, in which iteration; a line each."""
+    """Lines about the nodes that wait in a frame and in the frames inside, each with its operand and iteration."""
     iteration: Iteration | None = frame.oldest
     while iteration is not None:
         for name, missing in _waiting(iteration):
@@ -238,7 +238,8 @@ def waiting_in(frame: FrameRun, device: str) -> Iterator[str]:
 
 
 def _waiting(iteration: Iteration) -> Iterator[tuple[str, str]]:
-    """What waits in an iteration, and for what: steps, Switches of a carry, and NextIterations that begin the next."""
+    """Nodes of an iteration that wait, each with the missing operand: steps, Switches of a carry, and NextIterations
+    that begin the next iteration."""
     frame = iteration.frame
     for step in frame.plan.steps:
         if iteration.pending[step.index] > 0 and (step.node.op is not EXIT or iteration.predicate is False):
@@ -269,8 +270,8 @@ def _missing(step: Step, iteration: Iteration) -> str:
 
 
 def check(header: Header, payload: np.ndarray, edge: Edge | None, sender: int) -> None:
-    """Whether a message is one that its edge can carry; `sender` is the rank that it came from, the edge is None where
-    there is none of that number to this rank.
+    """Check that a message is one that its edge can carry. `sender` is the rank that it came from; `edge` is None
+    where no edge to this rank has that number.
 
     Raises:
         ExecutionError: it is not.
@@ -331,18 +332,3 @@ def _mismatch(header: Header, expected: str, got: str) -> ExecutionError:
         got=got,
         hint="start the same program with the same versions of ctrlgrad and NumPy on every rank",
     )
-
-
-__all__ = [
-    "Departure",
-    "Exchange",
-    "Mailbox",
-    "Message",
-    "Outbox",
-    "StoppedError",
-    "StuckError",
-    "Transport",
-    "check",
-    "stuck_error",
-    "waiting_in",
-]

@@ -5,7 +5,7 @@ There is no thread that waits for messages. A device that has nothing to do poll
 its neighbours over; while it does, its idle neighbours wait for it (the leader and its followers). So with one device
 per rank everything happens on one thread, and a predicate reaches the other ranks without a thread being woken.
 
-A run ends on all ranks together, in two rounds. A rank whose devices have finished tells the others that it is done,
+A run ends on all ranks together, in two rounds. A rank whose devices have finished tells all ranks that it is done,
 and waits for them. What a rank sends is received in order, so when all are done it has received everything, and nothing
 can go wrong any more: then it tells all that it agrees to the end, and leaves when all agree. A rank that fails before
 that tells all why, in place of agreeing; a rank that hears of it stops. All raise the failure of the lowest rank.
@@ -59,11 +59,11 @@ class Run:
         self.edges = edges
         self.plans = plans
         self.rank_of = [(_rank(edge.sender), _rank(edge.receiver)) for edge in edges]
-        # What a header says of the frame of each edge.
+        # Number of each edge's frame, as in headers.
         self.frame_of = [wire.frame_number(edge.frame) for edge in edges]
         self.lock = threading.Lock()
         self.boxes = {name: Box(self) for name in plans if _rank(name) == self.rank}
-        # Whether a device polls the network as the leader, and when a busy one last did.
+        # True while a device polls the network as the leader; and the time of a busy device's last poll.
         self.has_leader = False
         self.last_poll = 0.0
         self.is_stopped = False
@@ -74,8 +74,8 @@ class Run:
         # Messages over the network.
         self.sent = self.received = 0
         self.quiescence = Quiescence(self.world.size)
-        # Why a rank failed; which others are done, and from which nothing more comes; outputs of other ranks; messages
-        # of the next run.
+        # Errors by failed rank; ranks that are done; ranks that send nothing more; outputs of other ranks; messages of
+        # the next run.
         self.failures: dict[int, BaseException] = {}
         self.done: set[int] = set()
         self.ended: set[int] = set()
@@ -103,7 +103,7 @@ class Run:
         self.world.post(self.rank_of[number][1], FIRST_TAG + number, parts)
 
     def _place_of(self, dead: Dead) -> tuple[int, ...]:
-        """Where the Switch stands in the plans, which all ranks have; the side that it chose; and its iteration."""
+        """Place of the Switch in the plans, which all ranks have; the side that it chose; and its iteration."""
         for device, plan in enumerate(self.plans.values()):
             for frame in plan.frames:
                 if dead.switch.index < len(frame.steps) and frame.steps[dead.switch.index] is dead.switch:
@@ -155,7 +155,7 @@ class Run:
     def _check_identity(self, header: Header, sender: int) -> None:
         if header.identity == self.identity:
             return
-        # What it says of the end is true all the same.
+        # The end that a message of another graph tells is true all the same.
         if header.kind in (wire.AGREED, wire.FAILED):
             self.ended.add(sender)
         raise ExecutionError(
@@ -199,7 +199,7 @@ class Run:
             box.arrived.notify()
 
     def receive_now(self, box: Box) -> list[Message]:
-        """What has come for a device, without waiting."""
+        """Messages that have come for a device, without waiting."""
         now = time.monotonic()
         if now - self.last_poll > BUSY_POLL and not self.has_leader:
             self.last_poll = now
@@ -267,7 +267,7 @@ class Run:
             self.fail(stuck_error([line for r in sorted(reports) for line in reports[r].waiting]))
 
     def fail(self, error: BaseException) -> None:
-        """This rank has failed: its devices stop; `end` tells the others."""
+        """Note that this rank has failed, and stop its devices; `end` tells the other ranks."""
         self.failures.setdefault(self.rank, error)
         self.stop()
 
@@ -293,14 +293,14 @@ class Run:
                 self._tell(wire.DONE)
             while not self.is_stopped and not self._all_are_done:
                 backoff.after(self.poll())
-        except BaseException as error:  # Ctrl-C too: the others must not wait on
+        except BaseException as error:  # Ctrl-C too: other ranks must not wait on
             self.fail(error)
         own = self.failures.get(self.rank)
         if own is None:
             self._tell(wire.AGREED)
         else:
             self._tell(wire.FAILED, encode_error(own))
-        # The others may still be taking what this rank has sent.
+        # Other ranks may still be taking messages that this rank has sent.
         while len(self.ended) < len(self._others) or self.world.is_sending:
             backoff.after(self.poll())
         if self.failures:
@@ -349,7 +349,7 @@ class Box:
 
 
 class _Backoff:
-    """How to wait between polls of the network: at first by yielding the core to whoever wants it, then asleep."""
+    """Waits between polls of the network: at first by yielding the core to another thread, then asleep."""
 
     def __init__(self, run: Run, *, spins: bool) -> None:
         self.run = run
@@ -383,6 +383,3 @@ class _Backoff:
 
 def _rank(device: str) -> int:
     return parse_device(device).rank or 0
-
-
-__all__ = ["Box", "Run"]

@@ -75,7 +75,7 @@ class Edge:
 
 @record
 class Part:
-    """What one device does. `outputs`: which of the whole graph's outputs its graph's outputs are."""
+    """Part of a graph on one device. `outputs`: positions of its graph's outputs among those of the whole graph."""
 
     device: str
     graph: FlatGraph
@@ -113,10 +113,10 @@ def partition(graph: FlatGraph) -> Partition:
 
 @record(frozen=False)
 class _Half:
-    """What is being built for one device."""
+    """Part of one device while it is built."""
 
     nodes: list[FlatNode] = field(default_factory=list)
-    # What the partition adds to them; all that these take is on the device.
+    # Nodes that the partition adds; all of their operands are on the device.
     added: list[FlatNode] = field(default_factory=list)
     # Where a value of another device is on this one; and what stands for its being alive, where that is all it is for.
     here: dict[Value, Value] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class _Partitioner:
         self.edges.append(edge)
         return edge
 
-    # What begins an iteration on a device.
+    # Start of an iteration on a device.
 
     def begin(self, frame: str, device: str, owner: str) -> None:
         """Give a device what begins each iteration of a loop: a carry that is there, or a control loop."""
@@ -271,7 +271,7 @@ class _Partitioner:
         return tuple(self.aliveness(v, device, entered) for v in stands_for or entered.inputs)
 
     def pivot(self, frame: str, device: str, guard: Guard) -> Value | None:
-        """What the device has in a frame anyway that is alive where `guard` says."""
+        """Value that the device already has in a frame and that is alive where `guard` holds; None if there is none."""
         half = self.halves[device]
         if frame not in half.begun:
             return None
@@ -354,6 +354,3 @@ class _Partitioner:
         self.halves[device].add(flat.RECV, (), (brought,), got, start, source, device)
         self.halves[device].here[value] = brought
         return brought
-
-
-__all__ = ["Edge", "Part", "Partition", "partition"]

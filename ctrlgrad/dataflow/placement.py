@@ -60,7 +60,7 @@ class _Placing:
                 self.device[node] = choose(node) or DEFAULT
 
     def at(self, value: Value) -> str | None:
-        """Where a value is computed, if that is decided."""
+        """Device that computes a value, if it is decided."""
         node = self.producer_of.get(value)
         return None if node is None or is_copied(node) else self.device.get(node)
 
@@ -106,7 +106,7 @@ class _Placing:
                 self.device.setdefault(node, home)
 
     def source_of(self, value: Value) -> str | None:
-        """Where a value is computed, seen through what only passes it on; the latest first."""
+        """Device that computes a value, seen through nodes that only pass it on; later operands are tried first."""
         seen: set[Value] = set()
         waiting = [value]
         while waiting:
@@ -121,7 +121,7 @@ class _Placing:
         return None
 
     def user_of(self, head: FlatNode) -> str | None:
-        """Where a carry that stays as it is is used."""
+        """Device of a consumer of a carry that no iteration changes."""
         seen: set[FlatNode] = set()
         waiting = [head]
         while waiting:
@@ -138,7 +138,7 @@ class _Placing:
         return None
 
     def spread(self) -> None:
-        """What is left sits with what it takes; what takes nothing that is placed, with what takes it."""
+        """Place each remaining node with its operands; if none of these is placed, with its consumers."""
         for node in self.graph.nodes:
             if node not in self.device and not is_copied(node):
                 data = node.operands[1:] if node.op is flat.SWITCH else node.operands
@@ -174,7 +174,7 @@ class _Parts:
 
 
 def is_copied(node: FlatNode) -> bool:
-    """Whether a node is there once on each device that needs it."""
+    """Return true if a node has a copy on each device that needs it."""
     return node.device is None and (node.is_constant or node.is_constant_enter)
 
 
@@ -231,7 +231,7 @@ def _copied(graph: FlatGraph, device: Mapping[FlatNode, str], needed: Mapping[Va
 
 
 def names_ranks(devices: Iterable[str]) -> bool:
-    """Whether a device is one of a rank."""
+    """Return true if a device's name has a rank."""
     return any(parse_device(name).rank is not None for name in devices)
 
 
@@ -278,10 +278,10 @@ def _refused(node: FlatNode, rank: int, size: int) -> UserInputError:
 
 
 def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
-    """Says of a loop of the graph on which device it stays whole; None where it sits on several.
+    """Function that says of a loop of the graph on which device it stays whole; None where it sits on several.
 
-    `choose` says where an ordinary op goes, as for `place`. What only holds others, a loop or a branch inside, sits
-    with what it holds.
+    `choose` says where an ordinary op goes, as for `place`. A node that only holds regions, an inner loop or
+    branch, sits with the nodes in them.
     """
     homes: dict[Node, str | None] = {}
     for node in walk(graph):
@@ -294,6 +294,3 @@ def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
 
 def _home(node: Node, choose: Choice) -> str:
     return choose(FlatNode(node.op, node.operands, node.results, node.attrs, node.regions, node.source)) or DEFAULT
-
-
-__all__ = ["Choice", "as_written", "names_ranks", "on_ranks", "place", "whole_loops"]

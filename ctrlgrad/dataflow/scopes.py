@@ -1,4 +1,5 @@
-"""What holds for each node of a flat graph: its own rules, the frame that it is in, and when it is alive.
+"""Properties of each node of a flat graph: its own rules, the frame that it is in, and the condition of its being
+alive.
 
 `check_node` refuses a node that is not what its op says: a primitive is as its line in `graph` says, an ordinary op as
 its rule in `ctrlgrad.ops` says. An op with an effect has a token as its last operand, and the next one as its last
@@ -38,7 +39,7 @@ _RESULTS: dict[Op, int | None] = {
 
 
 def describe(node: FlatNode) -> str:
-    """How an error calls a node."""
+    """Name of a node in an error."""
     of = next((v.hint for v in node.results if v.hint), None)
     if node.op is flat.CLUSTER and node.regions:
         ops = [inner.op.name for inner in node.regions[0].nodes]
@@ -164,7 +165,8 @@ ROOT = ""
 
 @record
 class Within:
-    """That a predicate is at least `low` and at most `high`; None where there is no bound, as at a Switch's ends.
+    """Condition that a predicate is at least `low` and at most `high`; None where there is no bound, as at a Switch's
+    ends.
 
     So side 1 of two and side 1 of three are not the same, and sides 0 are.
     """
@@ -174,13 +176,13 @@ class Within:
     high: int | None
 
 
-# What has to hold, all of it. A value stands for its own being alive where nothing simpler says when it is.
+# Conjunction of conditions. A value stands for its own being alive, where no simpler condition is known.
 Guard = frozenset[Within | Value]
 NO_GUARD: Guard = frozenset()
 
 
 def next_iteration(condition: FlatNode) -> Within:
-    """That another iteration follows, by the frame's LoopCond."""
+    """Condition that another iteration follows, by the frame's LoopCond."""
     return Within(condition.result, 1, None)
 
 
@@ -203,7 +205,7 @@ class Frames:
         return path
 
     def depth(self, frame: str) -> int:
-        """How many frames are around this one, itself included and the root not."""
+        """Number of frames around this one, with itself and without the root."""
         return len(self.path(frame))
 
 
@@ -216,7 +218,7 @@ def frames_of(graph: FlatGraph) -> Frames:
 
     Raises:
         VerificationError: a value is used before it is defined; an op takes values of two frames; a frame is entered
-            from two others; an Exit stands in the root frame.
+            from two frames; an Exit stands in the root frame.
     """
     frames = Frames(dict.fromkeys(graph.inputs, ROOT))
     producer_of = producers(graph)
@@ -327,7 +329,7 @@ def guards_of(graph: FlatGraph, frames: Frames) -> dict[Value, Guard]:
     """The guard of each value, within its frame."""
     producer_of = producers(graph)
     guards: dict[Value, Guard] = dict.fromkeys(graph.inputs, NO_GUARD)
-    # What the Enters of a frame stand under, in the parent frame: what its Exits stand under.
+    # Guard of a frame's Enters, in the parent frame: its Exits have the same.
     entered: dict[str, Guard] = {}
     for node in graph.nodes:
         above = _above(node, guards, is_loop_merge(node, producer_of))
@@ -359,7 +361,7 @@ def _side(switch: FlatNode, side: int) -> Guard:
 
 
 def _cover(guards: Sequence[Guard]) -> bool:
-    """Whether one of them holds for certain, and one only: the sides of one Switch, all of them."""
+    """Return true if exactly one of the guards holds in any case: they are all sides of one Switch."""
     if len(guards) == 1:
         return True
     found = [condition for guard in guards for condition in guard if isinstance(condition, Within)]

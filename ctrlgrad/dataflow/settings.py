@@ -1,4 +1,4 @@
-"""How the dataflow engine runs: what a user, a test or a benchmark may choose, and what is prepared for it.
+"""Settings of the dataflow engine: the choices of a user, a test or a benchmark, and the graphs prepared for them.
 
     lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
 
@@ -22,7 +22,6 @@ import numpy as np
 from ctrlgrad import memory
 from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
@@ -30,7 +29,7 @@ from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.partition import Part, Partition, partition
 from ctrlgrad.dataflow.placement import as_written, names_ranks, on_ranks, place, whole_loops
-from ctrlgrad.dataflow.plan import plan_part
+from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
@@ -72,7 +71,7 @@ class Settings:
 
     Attributes:
         parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
-        clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.clusters`; None: "whole" on one device and
+        clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
         loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
             machine code; on a GPU by the CUDA engine.
@@ -146,7 +145,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
         _SETTINGS.reset(token)
 
 
-# What is prepared for them.
+# Prepared graphs.
 
 
 @record(frozen=False)
@@ -170,7 +169,7 @@ class Prepared:
 
     @once
     def row_pushes(self) -> Mapping[Node, RowPush]:
-        """What is pushed."""
+        """Descriptions of all pushes."""
         return row_pushes_in(self.partition)
 
 
@@ -189,7 +188,7 @@ class _Place:
 
 @record
 class _Choices:
-    """What the plans of a graph depend on."""
+    """Choices that the plans of a graph depend on."""
 
     clusters: str | None
     loops: str
@@ -319,7 +318,7 @@ def row_pushes_in(partition: Partition) -> Mapping[Node, RowPush]:
 
 
 def _option(frame: str, frames: Frames, loops: Mapping[str, Node]) -> bool | None:
-    """What `swap_memory` says in a frame: the nearest loop around that says something."""
+    """Option `swap_memory` for a frame, from the innermost loop around it that sets one."""
     options = [attributes.Loop.of(loops[name]).swap_memory for name in frames.path(frame) if name in loops]
     return next((option for option in reversed(options) if option is not None), None)
 
@@ -335,6 +334,3 @@ def refuse_gpus(partition: Partition) -> None:
                 got=name,
                 hint="call outside of ctrlgrad.memory.budget and ctrlgrad.memory.profile, without swap_memory",
             )
-
-
-__all__ = ["Prepared", "Settings", "current_settings", "partitioned", "placed", "prepare", "refuse_gpus", "settings"]

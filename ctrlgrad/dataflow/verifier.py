@@ -43,7 +43,6 @@ def verify_flat(graph: FlatGraph) -> Frames:
     Raises:
         VerificationError: it breaks one; the error names the node and what it should be.
 
-    >>> import ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower, verify_flat
     >>> loop = cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i * 2, 1)).graph(3)
     >>> verify_flat(lower(loop)).parent
@@ -218,6 +217,3 @@ def _gated(graph: FlatGraph, frames: Frames, conditions: Mapping[str, FlatNode])
                     f"what follows from the true side of a Switch on {describe(condition)}",
                     "a value that is alive whether another iteration follows or not",
                 )
-
-
-__all__ = ["verify_flat"]

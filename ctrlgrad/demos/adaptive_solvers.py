@@ -12,7 +12,7 @@ from ctrlgrad.demos.finding import Finding
 
 
 def field(y: Any) -> Any:
-    """Of height and speed, with drag."""
+    """Time derivative of height and speed, with drag."""
     return cnp.stack([y[1], -9.81 - 0.1 * y[1]])
 
 
@@ -56,7 +56,7 @@ def drop(height: Any, restitution: Any, end: Any = 2.0, tolerance: Any = 1e-8) -
     return cg.while_loop(lambda carry: carry[0] < end, body, start)
 
 
-# What the demo shows: where the ball is over time, and how that depends on how much speed a bounce leaves.
+# Finding: the ball's position over time, and its dependence on the speed that a bounce leaves.
 
 
 def show(points: int = 150) -> Finding:

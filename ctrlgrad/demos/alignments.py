@@ -21,7 +21,7 @@ def log_partition(scores: Any, moves: Any, length: Any) -> Any:
     return logsumexp(cg.while_loop(lambda carry: carry[0] < length, body, (1, scores[0]))[1])
 
 
-# What the demo shows: probabilities of labels, for sequences of two lengths in one batch.
+# Finding: probabilities of labels, for sequences of two lengths in one batch.
 
 
 def show() -> Finding:

@@ -20,7 +20,7 @@ NAMES = (
 
 
 def titles() -> dict[str, str]:
-    """What each demo is about, by its name."""
+    """Title of each demo, by its name."""
     return {name: (import_module(f"ctrlgrad.demos.{name}").__doc__ or "").partition("\n")[0] for name in NAMES}
 
 

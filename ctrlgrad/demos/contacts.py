@@ -28,7 +28,7 @@ def contact_impulses(a: Any, b: Any) -> Any:
 
 
 def slide(speed: Any, friction: Any, h: Any = 0.01) -> Any:
-    """How far a block goes on the floor before it rests, and the number of steps."""
+    """Distance that a block slides on the floor before it rests, and the number of steps."""
 
     def body(carry: Any) -> Any:
         steps, x, v = carry
@@ -43,7 +43,7 @@ def slide(speed: Any, friction: Any, h: Any = 0.01) -> Any:
     return x, steps
 
 
-# What the demo shows: the distance over the speed, with its tangents.
+# Finding: the distance over the speed, with its tangents.
 
 
 def show(points: int = 60) -> Finding:

@@ -57,7 +57,7 @@ def loss(params: Any, tokens: Any, length: Any) -> Any:
     return cg.while_loop(lambda carry: carry[0] < length - 1, body, (0, EMPTY, 0.0))[2]
 
 
-# What the demo shows: it learns to count, from any number up to 5, and then to end the line.
+# Finding: the model learns to count, from any number up to 5, and then to end the line.
 
 
 def show(updates: int = 150) -> Finding:

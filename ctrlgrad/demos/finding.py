@@ -1,4 +1,4 @@
-"""What a demo leaves: some lines of text, and some panels of a picture."""
+"""Result of a demo: some lines of text, and some panels of a picture."""
 
 from __future__ import annotations
 

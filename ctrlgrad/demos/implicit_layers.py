@@ -33,7 +33,7 @@ def solved(w: Any, x: Any, tolerance: Any = 1e-13) -> Any:
     return cg.custom_root(lambda z: cnp.tanh(w @ z + x) - z, cnp.tanh(x), find, dense)
 
 
-# What the demo shows: how far each gradient is from the true one, when the solver stops early.
+# Finding: the distance of each gradient from the true one, if the solver stops early.
 
 
 def show() -> Finding:

@@ -25,7 +25,7 @@ def stands(state: Any, t: Any) -> Any:
 
 
 def episode(weights: Any, start: Any, key: Any) -> Any:
-    """How long the pole stood, and the logarithm of the probability of what was done."""
+    """Number of steps that the pole stood, and the log-probability of the actions."""
 
     def body(carry: Any) -> Any:
         t, state, key, score = carry
@@ -66,7 +66,7 @@ def learn(updates: int) -> Any:
     return weights, np.array(lengths)
 
 
-# What the demo shows: how long the pole stands, update by update.
+# Finding: the number of steps that the pole stands, update by update.
 
 
 def show(updates: int = 40) -> Finding:

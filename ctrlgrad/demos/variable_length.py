@@ -32,7 +32,7 @@ def batch_loss(params: Any, batch: Any) -> Any:
     return cg.vmap(loss, in_axes=(None, 0, 0, 0))(params, *batch).mean()
 
 
-# What the demo shows: it learns whether the first feature of a sequence has a positive mean.
+# Finding: the model learns whether the first feature of a sequence has a positive mean.
 
 
 def show(updates: int = 120) -> Finding:
@@ -42,7 +42,7 @@ def show(updates: int = 120) -> Finding:
     xs = rng.standard_normal((32, longest, 3))
     behind = np.arange(longest) >= lengths[:, None]
     labels = (np.where(behind, 0.0, xs[:, :, 0]).sum(axis=1) > 0).astype(int)
-    xs[behind] = np.nan  # whoever read it would have no number left
+    xs[behind] = np.nan  # a model that read these would give NaN
 
     step = cg.function(cg.value_and_grad(batch_loss))
     losses = []

@@ -32,7 +32,7 @@ _ASKS_FOR_MEMORY: Cache[None, bool] = Cache(1)
 
 
 def asks_for_memory(graph: Graph) -> bool:
-    """Whether the user of a loop says what is to be done with its saved values."""
+    """Return true if the user has set the swapping or the checkpoints of a loop's saved values."""
 
     def look() -> bool:
         loops = filter(None, map(attributes.Loop.find, walk(graph)))

@@ -21,11 +21,11 @@ from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
 CPU = "cpu"
 
 T = TypeVar("T")
-# What a call that runs can do where a budget is used up; answers whether it did something.
+# Callback that makes room for a running call where a budget is used up; returns true if it did something.
 MAKE_ROOM: ContextVar[Callable[[], bool] | None] = ContextVar("makes room", default=None)
 
 
-# What gives back memory that is counted and that the calls that run do not need any more.
+# Callbacks that give back counted memory which the running calls do not need any more.
 GIVE_BACK: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("gives idle memory back", default=())
 
 
@@ -100,12 +100,12 @@ _COUNTED = CountedSupply()
 
 
 def supply() -> Supply:
-    """Where arrays come from now."""
+    """Current source of arrays: counted in a session, else without a limit."""
     return UNLIMITED if current() is None else _COUNTED
 
 
 def forget_values(error: BaseException) -> None:
-    """An error that somebody keeps must not keep values in counted memory, by the frames of its traceback."""
+    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
@@ -120,17 +120,3 @@ def forget_values(error: BaseException) -> None:
                 # The frames that are still running stay as they are.
                 with suppress(RuntimeError):
                     frame.clear()
-
-
-__all__ = [
-    "CPU",
-    "MAKE_ROOM",
-    "Counted",
-    "CountedSupply",
-    "copied",
-    "empty",
-    "forget_values",
-    "giving_back",
-    "supply",
-    "with_room",
-]

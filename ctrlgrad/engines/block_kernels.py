@@ -169,7 +169,8 @@ def _is_of(s: Any, row: Any) -> bool:
 
 
 def _takes(node: Node, s: BlockStack, row: Any) -> bool:
-    """Whether a block stack takes a row as it is: in a session, and where the row's shape is that of the others."""
+    """Return true if a block stack takes a row as it is: in a session, and if the row has the shape of the stack's
+    rows."""
     pushes = row_pushes()
     if pushes is None or s.written is not None:
         return False
@@ -229,7 +230,5 @@ class NotedLoop(InterpretedLoop):
             return super().__call__(values, run)
 
 
-# What engines without machine code run by in a session: the reference engine's kernels, to the bit.
+# Kernels of engines without machine code in a session: the reference engine's kernels, to the bit.
 IN_BLOCKS = with_blocks("reference in blocks", NotedLoop)
-
-__all__ = ["IN_BLOCKS", "NotedLoop", "as_lists", "with_blocks"]

@@ -1,4 +1,4 @@
-"""How a loop runs in chunks: how many iterations each has, when it is over, and what is done around it.
+"""Driver of a loop in chunks: the number of iterations of each, the loop's end, and the work around each chunk.
 
 An engine knows its loop (`LoopRun`): what is carried into a chunk, where its stacks get their blocks, how much they
 hold. All else is here. A chunk has few iterations at first, since most loops are short; then each has at most twice as
@@ -7,10 +7,10 @@ many as the one before, and no more than push `chunk_bytes`.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
-from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, Rerun, chunk_bytes
+from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, chunk_bytes
 from ctrlgrad.records import record
 
 # Iterations of the one chunk of a loop that is one: as many as it takes.
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @record
 class Closed(Generic[R]):
-    """A chunk that nothing is pushed on any more: how it ran, to whoever runs it again, and for how long.
+    """A chunk on which nothing is pushed any more: the record of its run, for a replay, and its time.
 
     The seconds are those of a device that computes by itself; None where the driver's own clock tells.
     """
@@ -34,19 +34,19 @@ class LoopRun(Protocol[R]):
     """One run of a loop of an engine, as the driver of its chunks sees it."""
 
     def state_bytes(self) -> int:
-        """What a copy of the carry would cost."""
+        """Bytes of a copy of the carry."""
 
     def snapshot(self) -> tuple[EntryState, int]:
         """A copy of the carry, and its bytes."""
 
     def iteration_bytes(self) -> float:
-        """What an iteration pushes, as far as that is known; else 0."""
+        """Bytes that an iteration pushes, as far as that is known; else 0."""
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
         """A chunk begins, of at most so many iterations: stacks take their blocks from it."""
 
     def pushed_bytes(self) -> int:
-        """What has been pushed in this chunk."""
+        """Bytes that have been pushed in this chunk."""
 
     def close(self, iterations: int) -> Closed[R]:
         """The chunk has run so many iterations: nothing more is pushed on its blocks."""
@@ -63,7 +63,7 @@ class LoopRun(Protocol[R]):
 
 @record(frozen=False)
 class Lengths:
-    """How many iterations the chunks of one run of a loop have."""
+    """Numbers of iterations of the chunks in one run of a loop."""
 
     # The next one at most, each of them at most, and each of them at least.
     limit: int
@@ -71,7 +71,7 @@ class Lengths:
     least: int = 1
 
     def next(self, nbytes: float) -> int:
-        """Those of the next chunk, where an iteration pushes so many bytes; 0 where nobody knows."""
+        """Number of iterations of the next chunk, where an iteration pushes `nbytes` bytes, or 0 if that is unknown."""
         fitting = int(chunk_bytes() // nbytes) if nbytes else self.most
         found = max(self.least, min(self.limit, self.most, fitting))
         self.limit = min(2 * self.limit, self.most)
@@ -84,12 +84,12 @@ class ChunkDriver(Generic[R]):
     `lengths` is a number where the whole loop is one chunk: the iterations that its blocks are to have room for.
     """
 
-    def __init__(self, loop: LoopRun[R], runs: ManagedLoop | Measured | Rerun, lengths: Lengths | int) -> None:
+    def __init__(self, loop: LoopRun[R], runs: ManagedLoop | Measured, lengths: Lengths | int) -> None:
         self.loop, self.runs, self.lengths = loop, runs, lengths
         self.chunk: Chunk | None = None
         # Iterations that the chunk has room for, and those that have run.
         self.capacity = self.ran = 0
-        self._running = ExitStack()
+        self._running: AbstractContextManager[object] | None = None
 
     def before(self) -> int:
         """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
@@ -115,7 +115,7 @@ class ChunkDriver(Generic[R]):
 
     def abandon(self) -> None:
         """The loop has failed."""
-        self._running.close()
+        self._stop()
         self.loop.abandon()
         if self.chunk is not None:
             self.chunk.discard()
@@ -137,10 +137,16 @@ class ChunkDriver(Generic[R]):
             chunk.discard()
             raise
         self.chunk, self.ran = chunk, 0
-        self._running.enter_context(chunk.running())
+        self._running = chunk.running()
+        self._running.__enter__()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.__exit__(None, None, None)
+            self._running = None
 
     def _end(self) -> None:
-        self._running.close()
+        self._stop()
         chunk = self.chunk
         assert chunk is not None
         closed = self.loop.close(self.ran)
@@ -151,6 +157,3 @@ class ChunkDriver(Generic[R]):
         with self.runs.lock:
             chunk.seal(closed.ran, closed.seconds)
             self.loop.sealed()
-
-
-__all__ = ["UNBOUNDED", "ChunkDriver", "Closed", "Lengths", "LoopRun"]

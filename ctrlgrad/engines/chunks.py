@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -45,17 +45,20 @@ def chunk_bytes() -> int:
 class Chunk(Blocks, Protocol):
     """A chunk that runs: where it gets its blocks, and when it is over."""
 
-    def running(self) -> AbstractContextManager[None]:
+    def running(self) -> AbstractContextManager[object]:
         """Around the computation itself, to measure it."""
 
-    def seal(self, ran: Any = None, seconds: float | None = None) -> None:
-        """It is over, and its blocks are written.
+    def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
+        """So many chunks ran in its blocks before it, each in this way: the blocks of each, which are nowhere."""
 
-        `ran` says how it ran, to whoever runs it again; `seconds` how long it took, where `running` does not tell.
+    def seal(self, ran: Any = None, seconds: float | None = None) -> None:
+        """End the chunk; its blocks are written.
+
+        `ran` is the record of its run, for a replay; `seconds` is its time, where `running` does not measure it.
         """
 
     def discard(self) -> None:
-        """It failed, or is run again with more room."""
+        """Drop the chunk: it has failed, or is run again with more room."""
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -66,9 +69,9 @@ class Held:
 
     __slots__ = ("block", "is_writable", "opened")
 
-    def __init__(self, block: memory.Block) -> None:
+    def __init__(self, block: memory.Block, is_writable: bool = True) -> None:
         self.block = block
-        self.is_writable = True
+        self.is_writable = is_writable
         self.opened = 0
 
     def open(self) -> Any:
@@ -104,25 +107,41 @@ class ManagedChunk:
     def __init__(self, loop: ManagedLoop, chunk: memory.Chunk) -> None:
         self.manager, self.label, self.phase, self.is_part = loop.manager, loop.label, loop.phase, loop.is_part
         self.chunk, self.replay = chunk, loop.replay
-        self.seconds = 0.0
+        self.seconds, self.chunks_timed = 0.0, 1
+        self._recorded: AbstractContextManager[None] | None = None
         self._held: list[Held] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         self._held.append(_held(self.chunk, shape, dtype, label, stack))
         return self._held[-1]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        start = time.perf_counter()
-        with _NOTHING if self.is_part else self.manager.running(self.label, self.phase, self.label, self.chunk.index):
-            yield
-        self.seconds += time.perf_counter() - start
+    def running(self) -> ManagedChunk:
+        return self
+
+    def __enter__(self) -> None:
+        if not self.is_part:
+            self._recorded = self.manager.running(self.label, self.phase, self.label, self.chunk.index)
+            self._recorded.__enter__()
+        self.seconds -= time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        if self._recorded is not None:
+            self._recorded.__exit__(None, None, None)
+
+    def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
+        assert self.replay is not None
+        first = self.chunk.index
+        self.replay.ran.update(dict.fromkeys(range(first, first + count), ran))
+        # The chunks that ran in these blocks before took their share of the time so far.
+        self.chunks_timed += count
+        return [[Held(block, is_writable=False) for block in blocks] for blocks in self.chunk.overwritten(count)]
 
     def seal(self, ran: Any = None, seconds: float | None = None) -> None:
         self._over()
         if self.replay is not None:
             self.replay.ran[self.chunk.index] = ran
-        self.chunk.seal(self.seconds if seconds is None else seconds)
+        self.chunk.seal(self.seconds / self.chunks_timed if seconds is None else seconds)
 
     def discard(self) -> None:
         self._over()
@@ -160,6 +179,10 @@ class ManagedLoop:
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return ManagedChunk(self, self.loop.begin(snapshot, state_bytes))
 
+    def passing(self) -> int:
+        """Number of chunks that may run in the blocks of the chunk that has begun."""
+        return self.loop.passing()
+
     def finish(self) -> None:
         self.loop.finish()
 
@@ -178,7 +201,13 @@ def _cannot_repeat(node: Node) -> UserInputError:
 
 
 class _Unsealed:
-    """A chunk of which nobody has to know when it is over."""
+    """A chunk that needs no seal, since no manager waits for its end."""
+
+    def overwritten(self, count: int, ran: Any) -> list[list[Storage]]:
+        raise AssertionError("its blocks are wanted")
+
+    def passing(self) -> int:
+        return 0
 
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING
@@ -224,33 +253,15 @@ class Replaying(_Unsealed):
         return _held(self.chunk, shape, dtype, label, stack)
 
 
-class Rerun:
-    """A loop that runs no more than one chunk, again. Whoever wanted the chunk knows what to do if that fails."""
-
-    replay = None
-    lock: AbstractContextManager[Any] = nullcontext()
-
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
-        return self.chunk
-
-    def finish(self) -> None:
-        pass
-
-    abandon = finish
-
-
 def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str, stack: int) -> Held:
-    """A block of a chunk, for which others leave."""
+    """Block of a chunk; makes room for it where the budget is used up."""
     nbytes = math.prod(shape) * dtype.itemsize
     return Held(with_room(lambda: chunk.block(shape, dtype, label, stack), nbytes))
 
 
 @record
 class EntryState:
-    """What a chunk starts from, beside what its loop captures. None stands for a stack that is made anew."""
+    """Entry state of a chunk: the carry, without the loop's captures. None stands for a stack that is made anew."""
 
     carry: tuple[Any, ...]
 
@@ -260,7 +271,7 @@ class EntryState:
 
 
 def bytes_of(x: Any) -> int:
-    """What holding a carried value costs: an array or a number; rows of a stack count with the stack."""
+    """Bytes of a carried value that is held: an array or a number; rows of a stack count with the stack."""
     return int(x.nbytes) if hasattr(x, "ndim") else 0
 
 
@@ -278,8 +289,14 @@ class Replay(Generic[R]):
         """Run the chunk that began with a state as it ran, into its blocks; gives the state after it."""
         raise NotImplementedError
 
-    def advance(self, state: EntryState, chunk: memory.Chunk) -> EntryState:
-        return self.run(state, Replaying(chunk), self.ran[chunk.index])
+    def advance(self, state: EntryState, chunks: Iterator[memory.Chunk], first: int, last: int) -> EntryState:
+        for chunk in chunks:
+            state = self.run(state, Replaying(chunk), self.ran[chunk.index])
+        return state
+
+    def skip(self, state: EntryState, first: int, last: int) -> EntryState | None:
+        """The state some chunks later; None where those chunks have to fill their blocks for that."""
+        return None
 
     def copy_bytes(self, state: EntryState) -> int:
         return state.nbytes
@@ -302,20 +319,5 @@ def managed(
     is_part = is_recorded or given.chunk is not None
     if not pushes:
         return Measured(node, manager, phase, is_part)
-    # What the loop over one chunk collects for itself is used at once, by the products after it.
+    # The products after a loop over one chunk use its rows at once, so they are not swapped.
     return ManagedLoop(node, manager, replay, phase, False if given.chunk is not None else given.swap_memory, is_part)
-
-
-__all__ = [
-    "Chunk",
-    "EntryState",
-    "ManagedChunk",
-    "ManagedLoop",
-    "Measured",
-    "Replay",
-    "Replaying",
-    "Rerun",
-    "bytes_of",
-    "chunk_bytes",
-    "managed",
-]

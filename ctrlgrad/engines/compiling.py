@@ -1,4 +1,4 @@
-"""Who waits for the compiler is told: an observer is entered with a graph's name, and left when its code is there."""
+"""Observers of compilation: an observer is entered with a graph's name, and left when its code is there."""
 
 from __future__ import annotations
 
@@ -24,6 +24,3 @@ def compiling(name: str) -> AbstractContextManager[None]:
     """Around what makes code of a graph, or finds it."""
     observer = _OBSERVER.get()
     return nullcontext() if observer is None else observer(name)
-
-
-__all__ = ["compiling", "observed"]

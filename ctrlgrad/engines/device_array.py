@@ -1,7 +1,7 @@
 """Arrays on a card that outlive a run: what functions with `engine="cuda"` return, and what other libraries hand in.
 
 A `DeviceArray` never changes. It is lent to other libraries without a copy, by DLPack and by the CUDA array interface,
-and NumPy gets a copy. The engine may overwrite its memory once it has been donated, and only where nobody was lent it.
+and NumPy gets a copy. The engine may overwrite its memory once it has been donated, and only if it was never lent.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class DeviceArray(NDArrayOperatorsMixin):
     It has `shape`, `dtype`, `ndim`, `size`, `nbytes` and `device`; operators and NumPy's functions compute on the card
     and give arrays there. `numpy.asarray(x)`, `float(x)` and `x.item()` wait for the card and copy.
     `cupy.from_dlpack(x)`, `torch.from_dlpack(x)` and `jax.dlpack.from_dlpack(x)` see the same memory. Functions with
-    engine="cuda" return such arrays; nobody makes one himself.
+    engine="cuda" return such arrays; users do not construct them.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> result = cg.function(lambda x: 2 * x, engine="native")(np.ones(2))
     >>> isinstance(result, cg.DeviceArray), isinstance(result, np.ndarray)
     (False, True)
@@ -46,7 +45,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         self._library, self._array, self._apply = library, array, apply
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype = np.dtype(array.dtype)
-        # Whether another library may hold the memory: it is kept then, and so never overwritten.
+        # True if another library may hold the memory: it is kept then, and so never overwritten.
         self._is_lent = False
         self._kept: Any = None
 
@@ -69,7 +68,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def is_donated(self) -> bool:
-        """Whether a function was given it to keep: it has no memory any more."""
+        """Return true if the array was donated to a function: it has no memory any more."""
         return self._array is None
 
     @property
@@ -90,8 +89,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         return self._array
 
     def taken(self) -> Any:
-        """The array library's array, which this one has no longer: who gets it is its only holder, if nobody was lent
-        it."""
+        """Take the array library's array out of this one. The caller is then its only holder, unless it was lent."""
         array, self._array = self.array, None
         if self._is_lent:
             self._kept = array
@@ -155,7 +153,6 @@ class DeviceArray(NDArrayOperatorsMixin):
             if part is not None and part is not Ellipsis and not isinstance(part, int | np.integer | slice):
                 raise TypeMismatchError(
                     "an array on a card is indexed by an array",
-                    source=here(),
                     expected="whole numbers, slices, None and ...",
                     got=type(part).__name__,
                     hint='index it in a function: ctrlgrad.function(lambda x, i: x[i], engine="cuda")',
@@ -197,7 +194,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype == BFLOAT16:
-            # So whoever asks whether there is one takes DLPack, which has a name for it.
+            # A library that does not find this attribute takes DLPack, which has a name for bfloat16.
             raise AttributeError("the CUDA array interface has no name for bfloat16, but DLPack has")
         self._is_lent = True
         with self._library.running():
@@ -214,7 +211,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
 
 def lies_on_card(x: Any) -> bool:
-    """Whether x is an array in memory of a CUDA device, of any library."""
+    """Return true if x is an array in memory of a CUDA device, of any library."""
     if isinstance(x, DeviceArray):
         return True
     if isinstance(x, np.ndarray | np.generic):
@@ -243,12 +240,8 @@ def type_on_card(x: Any) -> tuple[np.dtype, tuple[int, ...]]:
     if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {x.dtype} is not supported",
-            source=here(),
             expected="a bool, an integer, a float, bfloat16 among them, or a complex dtype",
             got=f"{type(x).__name__} of {x.dtype}",
             hint="convert the array to float32 before",
         )
     return dtype, tuple(map(int, x.shape))
-
-
-__all__ = ["Apply", "DeviceArray", "lies_on_card", "type_on_card"]

@@ -32,7 +32,7 @@ def exact_errors(
     arguments: Sequence[Any],
     on_host: Callable[[Sequence[Any]], Sequence[Any]] = list,
 ) -> Iterator[None]:
-    """Where running `optimised` fails, raise the error of `graph` instead, if loops were distributed.
+    """Raise the error of `graph` where running `optimised` fails, if loops were distributed.
 
     `on_host` gives the arguments as NumPy arrays, where they may lie on a device.
     """
@@ -60,6 +60,3 @@ def error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
     except Exception:
         return None
     return None
-
-
-__all__ = ["SILENT", "error_of", "exact_errors"]

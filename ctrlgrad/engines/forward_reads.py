@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.engines.exact_errors import SILENT
-from ctrlgrad.engines.reference import Kernels, Run, interpret
-from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
+from ctrlgrad.engines.reference import FiniteCheck, Kernels, Run, interpret
+from ctrlgrad.engines.reference.finite import Culprit
+from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError
 from ctrlgrad.ir import Graph, Node, attributes
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
@@ -71,4 +74,69 @@ def first_forward(error: IndexOutOfRangeError, graph: Graph, arguments: Sequence
     return error
 
 
-__all__ = ["first_forward"]
+# At which value an op's derivative is not finite: said for the errors of `check_nans`.
+#
+# A backward node has what its rule saved, which is not always the op's operand. So after such an error the graph runs
+# once more, by the reference engine and without its callbacks, and is looked at where the op itself runs, forwards or
+# computed again: at the same line, in the same iterations. Where several such ops stand there and have different
+# values, or the op's value is needed nowhere, none is named. What the failing node itself was given is told in any
+# case.
+
+
+def with_point(error: NonFiniteError, graph: Graph, arguments: Sequence[Any]) -> NonFiniteError:
+    """The error, or the one that the reference engine finds, with the value at which an op has no finite derivative."""
+    check = FiniteCheck()
+    try:
+        interpret(graph, arguments, Run(finite=check), SILENT)
+    except NonFiniteError as found:
+        assert check.culprit is not None
+        seen = _Seen(check.culprit)
+        seen.run.observer = seen
+        interpret(graph, arguments, seen.run, SILENT)
+        if len(seen.points) == 1:
+            found.problem += f" at {seen.points.pop()}"
+        if seen.given:
+            found.got = f"{check.culprit.node.op.name}({seen.given}); operands {found.got}"
+        return found
+    except CtrlgradError:
+        pass
+    return error
+
+
+class _Seen:
+    """Looks in at every node of a run: what the culprit was given, and the op that it is a derivative of."""
+
+    def __init__(self, culprit: Culprit) -> None:
+        self.culprit = culprit
+        self.run = Run()
+        self.points: set[str] = set()
+        self.given = ""
+
+    def __call__(self, node: Node, operands: Sequence[Any]) -> None:
+        culprit, source, here = self.culprit, self.culprit.node.source, node.source
+        if tuple(self.run.iterations) != culprit.iterations:
+            return
+        if node is culprit.node:
+            self.given = self._text(operands)
+        if source is None or here is None or not source.of or node.op.name != source.of[-1]:
+            return
+        if (here.file, here.line, here.function, here.of) == (
+            source.file,
+            source.line,
+            source.function,
+            source.of[:-1],
+        ):
+            self.points.add(self._text(operands))
+
+    def _text(self, operands: Sequence[Any]) -> str:
+        return ", ".join(_shown(x, self.culprit.element) for x in operands)
+
+
+def _shown(x: Any, element: tuple[int, ...]) -> str:
+    """An operand's element by the place in the result; an array that does not broadcast to it by its type."""
+    if isinstance(x, list):
+        return "a stack"
+    shape, rest = np.shape(x), element[len(element) - np.ndim(x) :]
+    if len(shape) > len(element) or any(n != 1 and i >= n for n, i in zip(shape, rest, strict=True)):
+        return f"{x.dtype.name}{list(shape)}"
+    return f"{np.asarray(x)[tuple(0 if n == 1 else i for n, i in zip(shape, rest, strict=True))]:g}"

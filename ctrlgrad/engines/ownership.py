@@ -1,4 +1,4 @@
-"""Whether a kernel may overwrite an operand: only where nothing else can see it.
+"""Test if a kernel may overwrite an operand: only where nothing else can see it.
 
 The interpreter clears its own reference to an operand at its last use, so the reference count tells. What Python counts
 for a value that one place alone holds depends on Python's version, so it is measured here.
@@ -17,5 +17,3 @@ def _of_popped(operands: list[Any]) -> int:
 
 POPPED_ALONE = _of_popped([object()])
 """`sys.getrefcount` of a local variable whose value was taken off a list that alone held it."""
-
-__all__ = ["POPPED_ALONE"]

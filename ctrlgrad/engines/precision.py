@@ -1,4 +1,4 @@
-"""How exactly a card computes: one choice for products, their sums, and what kernels may contract.
+"""Precision of computations on a card: one choice for products, their sums, and the contractions that kernels may do.
 
 - "ieee": operands and sums of products are rounded in the dtypes that they have (sums of floats of 16 bits in
   float32), and a multiplication and an addition are two operations.
@@ -34,6 +34,3 @@ def computing_with(precision: Precision) -> Iterator[None]:
         yield
     finally:
         _PRECISION.reset(token)
-
-
-__all__ = ["PRECISIONS", "Precision", "computing_with", "current_precision"]

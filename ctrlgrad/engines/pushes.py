@@ -1,4 +1,4 @@
-"""What a loop pushes, and why: for reports, profiles and errors."""
+"""Descriptions of the rows that a loop pushes, and of their origin: for reports, profiles and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pushed:
 
 
 def describe(node: Node, number: int) -> Pushed:
-    """What stands behind a stack that a loop carries; `number` counts those."""
+    """Description of one of the stacks that a loop carries, the one with position `number` among them."""
     loop = Loop.of(node)
     carry = [c for c in loop.carries if isinstance(c.init.type, StackType)][number]
     name = carry.in_body.hint or "stack"
@@ -55,7 +55,7 @@ class RowPush:
 
 
 def row_push(node: Node, producer: Node | None = None, loop: Node | None = None, swap: bool | None = None) -> RowPush:
-    """What stands behind a push: the node that makes the row, and the loop that it is in, as far as they are known."""
+    """Description of a push: the node that makes the row, and the loop around, as far as they are known."""
     name = node.operands[0].hint or node.result.hint or "stack"
     where = f"pushes{_at(node)}" if loop is None else loop_name(loop)
     return RowPush(where, f"{name}{_at(producer or node)}", swap)
@@ -84,6 +84,3 @@ def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, 
         inner, option = (node, attributes.Loop.of(node).swap_memory) if is_loop(node) else (loop, None)
         for region in node.regions:
             add_row_pushes(found, region, inner, swap if option is None else option)
-
-
-__all__ = ["Pushed", "RowPush", "add_row_pushes", "describe", "row_push", "row_pushes_of"]

@@ -1,4 +1,4 @@
-"""What a compiling engine does with a graph, as data and as text, loop by loop."""
+"""Report on a compiling engine's work on a graph, as data and as text, loop by loop."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class LoopReport:
 
 @record(frozen=False)
 class Report:
-    """What `explain` found: the loops of a graph in their order, and as one more `LoopReport` what is outside of loops.
+    """Result of `explain`: the loops of a graph in their order, and one more `LoopReport` for the nodes outside of
+    loops.
 
     Of a run on a GPU also how often the run asked something of the device: `counts` by the kind of it ("launches" are
     all that put work on the device's stream).
@@ -93,12 +94,9 @@ class Report:
         return "\n".join([*lines, *(["captured:"] if self.captured else []), *(f"  {x}" for x in self.captured)])
 
     def all_loops(self) -> Iterator[LoopReport]:
-        """Every loop, those inside others too."""
+        """All loops, with nested ones."""
         pending = list(self.loops)
         while pending:
             loop = pending.pop(0)
             yield loop
             pending = loop.inner + pending
-
-
-__all__ = ["LoopReport", "Push", "Report"]

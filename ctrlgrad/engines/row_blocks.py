@@ -1,11 +1,13 @@
-"""Rows that interpreted code pushes one by one in a session: in blocks of the memory manager, as those of native loops.
+"""Rows that interpreted code pushes one by one in a session: in blocks of the memory manager, as those of native
+loops.
 
-The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the manager, and each
-of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy out runs
-beside the computation; or before that, when somebody reads it or the budget is used up. Blocks grow from a few rows to
-what a budget has room for when all stacks that are pushed on have one.
+The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the manager, and
+each of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy
+out runs beside the computation; or before that, when it is read or the budget is used up. Blocks grow from a few
+rows to the size for which a budget has room if each stack that is pushed on has one.
 
-What belongs to one call is a `RowPushes`, which `rows_in_blocks` puts around it: if the call fails, its blocks go.
+The pushes of one call are a `RowPushes`, which `rows_in_blocks` puts around it: if the call fails, its blocks are
+freed.
 """
 
 from __future__ import annotations
@@ -157,14 +159,14 @@ class RowPushes:
         return BlockStack(dtype, shape, supply=supply(), tails=self.tails(node))
 
     def tails(self, node: Node) -> RowTails:
-        """Where a stack that a node pushes on gets its blocks: one run of a loop."""
+        """New source of blocks for a stack that a node pushes on: one run of a loop."""
         return RowTails(self, self._push(node))
 
     def _push(self, node: Node) -> RowPush:
         return self._described().get(node) or row_push(node)
 
     def capacity(self, row_bytes: int, before: int) -> int:
-        """How many rows the next block of a stack takes, whose last one took `before`."""
+        """Number of rows of a stack's next block, after one of `before` rows."""
         most = chunk_bytes() // self._most // max(row_bytes, 1)
         return max(1, min(most, max(FIRST_ROWS, FIRST_BYTES // max(row_bytes, 1), 2 * before)))
 
@@ -197,7 +199,7 @@ class RowPushes:
             )
 
     def abandon(self) -> None:
-        """The call has failed: nobody reads what it pushed."""
+        """Abandon the blocks that the call has pushed, after its failure."""
         for loop in {block.loop for block in list(self._blocks)}:
             loop.abandon()
 
@@ -206,7 +208,7 @@ _PUSHES: ContextVar[RowPushes | None] = ContextVar("rows in blocks", default=Non
 
 
 def row_pushes() -> RowPushes | None:
-    """Those of the call that runs now; None where rows stay where they are."""
+    """Pushes of the current call; None where rows stay where they are."""
     return _PUSHES.get()
 
 
@@ -229,6 +231,3 @@ def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]], keeps_axes: 
     finally:
         MAKE_ROOM.reset(settling)
         _PUSHES.reset(token)
-
-
-__all__ = ["RowBlock", "RowPushes", "RowTails", "row_pushes", "rows_in_blocks"]

@@ -1,7 +1,7 @@
-"""What an op's type rule says of the sizes that a run brings: they are refused as when a function is traced.
+"""Check of a run's sizes by an op's type rule: misfits are refused as when a function is traced.
 
-A node whose sizes were unknown was built unchecked, and its kernel fails in words of its own. Asked again, with the
-sizes that there are, the type rule gives the error that everybody who calls the function with them first is shown.
+A node whose sizes were unknown was built unchecked, and its kernel fails in words of its own. The type rule,
+applied again to the actual sizes, gives the error that tracing with these sizes gives.
 """
 
 from __future__ import annotations
@@ -40,6 +40,3 @@ def refused_types(node: Node, types: Sequence[Type], attrs: attributes.Attribute
 
 def _of_run(declared: Type, x: Any) -> Type:
     return declared if isinstance(declared, StackType) else TensorType(declared.dtype, np.shape(x))
-
-
-__all__ = ["refused", "refused_types"]

@@ -1,14 +1,15 @@
-"""What to write in place of what a traced tensor refuses: methods that would change it, and other libraries' names."""
+"""Advice for errors: replacements for what a traced tensor refuses (in-place methods, names of other libraries)."""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from ctrlgrad.errors import MissingAttributeError, TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS, ours
-from ctrlgrad.source import here, in_converted_code, library_function, user_operation
+from ctrlgrad.source import in_converted_code, library_function, user_operation
 
 RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
 _IN_PLACE_OF = {
@@ -59,6 +60,13 @@ SET_BY = {
 }
 
 
+# In place of SciPy's solvers, whose iterations call the user's function with numbers.
+_SOLVERS = {
+    "scipy.integrate": "write its steps as a while_loop (recipe 'Adaptive solvers with events'),\n"
+    "or read one of JAX: ctrlgrad.from_jax(fn), where fn calls diffrax",
+    "scipy.optimize": "write its steps as a while_loop, and ctrlgrad.custom_root for the derivative of a solution;\n"
+    "SciPy takes gradients of this library: minimize(fn, x, jac=ctrlgrad.grad(fn))",
+}
 _TRAIN_BY = "optimiser = ctrlgrad.optim.adam(rate); updates, state = optimiser.update(grads, state, params)"
 _FUNCTIONS_OF_PARAMETERS = "a pytree of arrays, and functions of it; ctrlgrad.nn.Linear and others make both"
 # In place of other libraries' names on a module of this one.
@@ -72,6 +80,10 @@ _IN_PLACE_ON = {
         "autograd": "ctrlgrad.grad(fn), and ctrlgrad.custom_vjp for a rule of your own",
         "compile": "ctrlgrad.function(fn)",
         "manual_seed": "key = ctrlgrad.random.key(seed), which is passed on",
+        "experimental": "ctrlgrad.lax and ctrlgrad.numpy; "
+        "a solver of differential equations is a while_loop of yours (recipe 'Adaptive solvers with events')",
+        **dict.fromkeys(("linen", "flax", "eqx", "haiku"), "ctrlgrad.nn, or ctrlgrad.from_jax(fn)"),
+        "backward": "ctrlgrad.grad(fn) gives the gradient of a function",
         "save": "safetensors.numpy.save_file of a flat dict of arrays; ctrlgrad.tree.leaves_with_path names them",
         "load": "safetensors.numpy.load_file, into a flat dict of arrays",
         "func": "ctrlgrad.grad, ctrlgrad.vmap, ctrlgrad.jvp and ctrlgrad.vjp themselves",
@@ -105,6 +117,17 @@ _IN_PLACE_ON = {
         "Embed": "ctrlgrad.nn.Embedding(words, features)",
         "Dense": "ctrlgrad.nn.Linear(inputs, outputs)",
         "RMSNorm": "ctrlgrad.nn.rms_norm(x, scale)",
+        **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "Conv"), "ctrlgrad.lax.conv(x, w, strides, padding)"),
+        **dict.fromkeys(("MaxPool2d", "AvgPool2d"), "ctrlgrad.lax.reduce_window"),
+        **dict.fromkeys(
+            ("BatchNorm", "BatchNorm1d", "BatchNorm2d"), "ctrlgrad.nn.standardize(x, axis=0), or ctrlgrad.nn.LayerNorm"
+        ),
+        **dict.fromkeys(
+            ("Transformer", "TransformerEncoderLayer", "TransformerDecoderLayer"),
+            "ctrlgrad.nn.MultiHeadAttention, LayerNorm and Linear, called one after the other",
+        ),
+        "scan": "ctrlgrad.scan, or ctrlgrad.nn.LSTM(inputs, hidden) over a whole sequence",
+        "Flatten": "x.reshape(x.shape[0], -1)",
         "functional": "the functions stand in ctrlgrad.nn itself",
         "utils": "ctrlgrad.optim.clip_by_global_norm(limit); lengths of sequences go to ctrlgrad.nn.LSTM as they are",
         "init": "ctrlgrad.nn.initializers",
@@ -132,6 +155,12 @@ _IN_PLACE_ON = {
             }.items()
         },
     },
+    "ctrlgrad.scipy": {
+        "integrate": _SOLVERS["scipy.integrate"],
+        "optimize": _SOLVERS["scipy.optimize"],
+        "stats": "ctrlgrad.random draws of distributions, and ctrlgrad.scipy.special has the functions of densities",
+        "signal": "ctrlgrad.numpy.convolve and ctrlgrad.lax.conv_general_dilated",
+    },
     "ctrlgrad.optim": {
         **{
             name: f"ctrlgrad.optim.{instead}; {_TRAIN_BY}"
@@ -157,12 +186,14 @@ def no_such_name(module: str, name: str, names: Mapping[str, Any]) -> AttributeE
     """The error of a name that a module does not have, with the name that it has in that place."""
     missing = f"module {module!r} has no attribute {name!r}"
     hint = _IN_PLACE_ON[module].get(name)
+    if hint is None and module == "ctrlgrad" and hasattr(sys.modules.get("ctrlgrad.numpy"), name):
+        hint = f"ctrlgrad.numpy.{name}"
     if hint is None:
         close = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], 1)
         hint = f"{module}.{close[0]}" if close else None
     if hint is None or name.startswith("__"):
         return AttributeError(missing)
-    return MissingAttributeError(missing, source=here(), hint=hint)
+    return MissingAttributeError(missing, hint=hint)
 
 
 def instead_of_bool(argument: str = "") -> str:
@@ -182,7 +213,7 @@ def instead_of_bool(argument: str = "") -> str:
 
 
 def instead_of(name: str) -> str:
-    """What to write in place of a method or attribute that a tensor does not have."""
+    """Return the replacement for a method or attribute that a tensor does not have."""
     if name in _IN_PLACE_OF:
         return _IN_PLACE_OF[name]
     return f"ctrlgrad.numpy.{name}(x)" if name in FUNCTIONS else "see ctrlgrad.numpy for the functions that there are"
@@ -203,13 +234,13 @@ or pass xs to the function as an argument""",
 
 
 def what_the_user_does(otherwise: str, hint: str) -> tuple[str, str]:
-    """What asks a tensor for its value, as the user sees it, and what to write instead."""
+    """Return the operation that asks a tensor for its value, as the user sees it, and its replacement."""
     operation, called = user_operation(), library_function()
     if operation in _ASSIGNS:
         return _ASSIGN
     if called is not None:
         instead = ours(*called)
-        return ".".join(called), f"{instead}, which takes traced values" if instead else hint
+        return ".".join(called), f"{instead}, which takes traced values" if instead else _SOLVERS.get(called[0], hint)
     return _INDEX if operation in _INDEXES else (otherwise, hint)
 
 
@@ -217,8 +248,7 @@ def refuse_torch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any =
     """Refuse a function of PyTorch on a traced tensor. While PyTorch's code is traced it does not come here."""
     raise TracingError(
         f"PyTorch's function {getattr(func, '__name__', func)!r} is called on a traced tensor of this library",
-        source=here(),
         expected="functions of ctrlgrad.numpy",
-        got=", ".join(map(repr, args)),
+        got=", ".join(repr(x) if hasattr(x, "builder") else type(x).__name__ for x in args),
         hint="ctrlgrad.from_torch(fn) is a function of this library that runs PyTorch's operators",
     )

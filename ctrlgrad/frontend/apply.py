@@ -1,11 +1,12 @@
-"""How an op is applied: to traced tensors it records a node, to concrete arrays it computes at once.
+"""Application of an op: it records a node for traced tensors, and computes at once for concrete arrays.
 
-So the same array functions serve inside and outside of a trace. Beside it stands what it takes to make an operand:
-its type, its value in a graph, NumPy's promotion, and the shape of a result whose sizes are partly unknown.
+So the same array functions work inside and outside of a trace. This module also makes operands: their types, their
+values in a graph, NumPy's promotion, and the shapes of results whose sizes are partly unknown.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
 from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.options import current_options, default_float
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -52,7 +53,7 @@ class EagerStack:
 
 
 def is_weak(x: Any) -> bool:
-    """Whether x is a Python number, or a tensor that stands for one."""
+    """Return true if x is a Python number, or a tensor that stands for one."""
     # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
     return x.weak if isinstance(x, Tensor) else isinstance(x, _SCALARS) and not isinstance(x, np.generic)
 
@@ -79,7 +80,6 @@ def check_dtype(dtype: np.dtype) -> None:
     if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {dtype} is not supported",
-            source=here(),
             expected="bool, an integer, a float or a complex dtype",
             got=str(dtype),
             hint="convert it with numpy's .astype(...), and keep text and objects outside of traced functions",
@@ -97,17 +97,10 @@ def as_array(x: Any) -> np.ndarray:
             array = array.astype(native(array.dtype))
     except (RuntimeError, TypeError) as error:
         if hasattr(x, "aval"):
-            if str(x.dtype).startswith("key<"):
-                raise TypeMismatchError(
-                    "a key of jax.random is not an array of numbers",
-                    source=here(),
-                    expected="the words of the key, an array of uint32",
-                    got=f"{x.dtype}{list(x.shape)}",
-                    hint="pass jax.random.key_data(key): ctrlgrad.random takes it as a key, and so does jax.random",
-                ) from error
+            if str(x.dtype).startswith("key<"):  # of `jax.random.key`: its numbers
+                return as_array(sys.modules["jax"].random.key_data(x))
             raise TracingError(
                 "a traced array of JAX reached a function of this library",
-                source=here(),
                 expected="arrays, numbers and traced tensors of this library",
                 got=type(x).__name__,
                 hint="ctrlgrad.to_jax(fn) is a function that jax.jit, jax.grad and jax.vmap take;\n"
@@ -117,7 +110,6 @@ def as_array(x: Any) -> np.ndarray:
             raise
         raise TypeMismatchError(
             "a tensor of PyTorch has no array that its gradient would come back through",
-            source=here(),
             expected="tensors on the processor that require no gradient, of a dtype that NumPy has",
             got=str(error).splitlines()[0],
             hint="ctrlgrad.to_torch(fn) is a function that PyTorch differentiates; tensor.detach() is numbers alone",
@@ -125,7 +117,6 @@ def as_array(x: Any) -> np.ndarray:
     if type(x) is not np.ndarray and isinstance(x, np.ndarray) and hasattr(x, "mask"):
         raise TypeMismatchError(
             "a masked array is not supported: its mask would be lost",
-            source=here(),
             expected="an array, a number or a traced tensor",
             got=type(x).__name__,
             hint="x.filled(value) is an array; numpy.where(mask, value, x) leaves elements out of what is computed",
@@ -142,14 +133,14 @@ def as_array(x: Any) -> np.ndarray:
 
 
 def of_default(dtype: np.dtype) -> np.dtype:
-    """What a float, or a complex number, without a dtype of its own has in place of NumPy's."""
+    """Default dtype of a float or complex number: NumPy's, or its 32-bit form with `default_float='float32'`."""
     if dtype_kind(dtype) in "fc" and default_float() == np.float32:
         return np.dtype(np.float32 if dtype_kind(dtype) == "f" else np.complex64)
     return dtype
 
 
 def _has_dtype(x: Any) -> bool:
-    """Whether an array stands somewhere in nested lists."""
+    """Return true if nested lists contain an array."""
     if isinstance(x, list | tuple):
         return any(map(_has_dtype, x))
     return not isinstance(x, _SCALARS) or isinstance(x, np.generic)
@@ -164,10 +155,9 @@ def _array(x: Any) -> np.ndarray:
 
 
 def too_large(operation: str, x: Any, dtype: Any) -> NumberOverflowError:
-    """What a Python number that a dtype cannot hold is answered with."""
+    """Error for a Python number that a dtype cannot hold."""
     return NumberOverflowError(
         f"{operation}: the number does not fit the dtype",
-        source=here(),
         expected=str(dtype),
         got=str(x),
         hint="cast the array to a larger dtype with .astype(...), or write the number as a float",
@@ -261,7 +251,6 @@ def as_dtype(operation: str, dtype: Any) -> np.dtype:
     except TypeError as error:
         raise TypeMismatchError(
             f"{operation}: there is no such dtype",
-            source=here(),
             expected="a dtype or the name of one, such as 'float32' or numpy.float32",
             got=repr(dtype),
             hint="where it stands in the place of another argument, name the arguments: dtype=...",
@@ -280,7 +269,7 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     if isinstance(x, Unsized):
         return Unsized.of(converted(np.asarray(x), dtype), x.axes)
     if not is_weak(x) or isinstance(x, float):
-        array = np.asarray(x)
+        array = as_array(x) if hasattr(x, "aval") else np.asarray(x)
         copy = converted(array, dtype)
         if array.dtype == dtype and (captured := trace.captured()) is not None:
             captured[id(copy)] = (copy, array)
@@ -297,7 +286,6 @@ def require_numbers(operation: str, *operands: Any) -> None:
         if not is_operand(x) and not isinstance(x, list | tuple):
             raise TypeMismatchError(
                 f"{operation}: operand {position} is not an array",
-                source=here(),
                 expected="an array, a number or a traced tensor",
                 got=f"{type(x).__name__}",
                 hint="convert it with numpy.asarray",
@@ -305,7 +293,6 @@ def require_numbers(operation: str, *operands: Any) -> None:
         if isinstance(x, Tensor) and isinstance(x.type, StackType):
             raise TypeMismatchError(
                 f"{operation}: operand {position} is a TensorArray",
-                source=here(),
                 expected="a tensor",
                 got=str(x.type),
                 hint="use .read(i) or .stack()",
@@ -325,7 +312,6 @@ def shape_template(dims: Sequence[Any]) -> tuple[tuple[int | None, ...], list[An
             if size < 0:
                 raise ShapeError(
                     "a shape with a negative size",
-                    source=here(),
                     expected="sizes of 0 or more",
                     got=str(tuple(dims)),
                     hint="-1 stands for the size that is left over in reshape alone",

@@ -1,4 +1,4 @@
-"""What the leaves of a function's arguments are called: by its parameters, in graphs and in errors."""
+"""Names of the leaves of a function's arguments, made of its parameters, for graphs and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def argument_names(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str | 
 
 
 def argument_paths(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str]:
-    """How the user would write each leaf of `(args, kwargs)`: `params['w'][0]`, by the parameters' names."""
+    """Return each leaf of `(args, kwargs)` as the user would write it, by the parameters' names: `params['w'][0]`."""
     try:
         parameters = [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):

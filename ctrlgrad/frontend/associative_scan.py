@@ -34,7 +34,6 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     Raises:
         ShapeError: the sizes along the axis differ, or are not known.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.associative_scan(lambda a, b: a * b, np.array([1.0, 2.0, 3.0, 4.0]))
     array([ 1.,  2.,  6., 24.])
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,108 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
-from ctrlgrad.frontend.branch_elements import of_equal_elements
-from ctrlgrad.frontend.branch_sizes import AGREE, BRANCHES_DIFFER, of_equal_sizes
+from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, tensor_type, type_of, value_in
+from ctrlgrad.frontend.array.dims import ensured
 from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
+from ctrlgrad.frontend.elements import has_open_elements, learn_elements
 from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.frontend.promotions import Promotion, advice, promotion
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
-from ctrlgrad.ir import TensorType, Type, close, join
+from ctrlgrad.ir import Builder, Node, TensorType, Type, Value, close, join
 from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
+from ctrlgrad.stacks.sizes import Size, origin
+
+# Branches return arrays of the same elements: one that a branch leaves without any has those of another branch.
+
+
+def of_equal_elements(regions: Sequence[Traced]) -> list[Traced]:
+    """The branches, each of whose arrays without an element has the one that another branch gives it."""
+    return [_taught(region, regions) if has_open_elements(region.result) else region for region in regions]
+
+
+def learned_of(region: Traced, mine: Any, other: Any) -> Any:
+    """A value of a branch, whose arrays without an element have those of another branch's value."""
+    if mine is other or not has_open_elements(mine):
+        return mine
+    with region.recording():
+        learned = learn_elements(mine, other)
+    return mine if learned is None else learned
+
+
+def _taught(region: Traced, regions: Sequence[Traced]) -> Traced:
+    result = region.result
+    for other in regions:
+        result = learned_of(region, result, other.result)
+    return Traced(region.builder.name, lambda _: result, builder=region.builder)
+
+
+# Branches return arrays of the same sizes: those that only a run tells are compared in the branch that is taken.
+#
+# Only sizes that follow from the arguments' alone are: the size of what was cut out, joined or collected by data is
+# known in its branch alone, and stays unknown in the result.
+
+
+BRANCHES_DIFFER = "the branches' results differ"
+AGREE = "cast with .astype, or reshape so that all branches agree"
+
+
+def of_equal_sizes(operation: str, regions: Sequence[Traced]) -> list[list[Any]]:
+    """The results of each branch, which refuse to be of other sizes than those of the other branches."""
+    found = [list(region.leaves) for region in regions]
+    producers: list[dict[Value, Node]] | None = None
+    for i, leaves in enumerate(zip(*found, strict=True)):
+        for axis in _unknown(leaves):
+            if producers is None:
+                producers = [_producers(region.builder) for region in regions]
+            sizes = [_size(known, x, axis) for known, x in zip(producers, leaves, strict=True)]
+            for its, own, region in zip(found, sizes, regions, strict=True):
+                for size in dict.fromkeys(sizes):
+                    if size != own and size is not None and own is not None:
+                        with region.recording() as builder:
+                            its[i] = ensured(
+                                its[i], {axis: _number(builder, size)}, f"{operation}: {BRANCHES_DIFFER}", AGREE
+                            )
+    return found
+
+
+def _unknown(leaves: Sequence[Any]) -> list[int]:
+    """The axes along which the size of one of the results is unknown."""
+    types = [type_of(x) for x in leaves]
+    if not all(isinstance(t, TensorType) for t in types):
+        return []
+    return [axis for axis, ds in enumerate(zip(*(tensor_type(x).shape for x in leaves), strict=True)) if None in ds]
+
+
+def _producers(builder: Builder | None) -> dict[Value, Node]:
+    """The nodes of a graph that is being built, and of those around it."""
+    found: dict[Value, Node] = {}
+    while builder is not None:
+        found.update((v, node) for node in builder.nodes for v in node.results)
+        builder = builder.parent
+    return found
+
+
+def _size(producers: Mapping[Value, Node], x: Any, axis: int) -> int | Size | None:
+    """The size of a result: a number, that of an argument, or None for one that is computed."""
+    known = tensor_type(x).shape[axis]
+    if known is None and isinstance(x, Tensor):
+        return _followed(producers, Size(x.value, axis))
+    # Also of a NumPy array whose size only counts as unknown: what `unknown_dims` gives outside of a trace.
+    return int(np.shape(x)[axis])
+
+
+def _followed(producers: Mapping[Value, Node], size: Size) -> int | Size | None:
+    size = origin(producers, size)
+    known = size.value.tensor.shape[size.axis]
+    return known if known is not None else None if size.value in producers else size
+
+
+def _number(builder: Builder, size: int | Size) -> Any:
+    return size if isinstance(size, int) else apply("dim", [Tensor(builder, size.value)], {"axis": size.axis})
 
 
 @explains_calls
@@ -40,7 +129,6 @@ def cond(
     Raises:
         TypeMismatchError: `pred` is no scalar, or the branches' results differ.
 
-    >>> import ctrlgrad as cg
     >>> f = lambda x: cg.cond(x > 0, lambda x: x * x, lambda x: -x, x)
     >>> float(cg.grad(f)(3.0)), float(cg.grad(f)(-3.0))
     (6.0, -1.0)
@@ -153,7 +241,7 @@ def _join_branches(
 
 
 def _promotions(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, Promotion]:
-    """Which branches return a dtype that holds the others', and how they come to it."""
+    """Return, by name, the branches that return the widest dtype, with the op that promoted each."""
     dtypes = [t.dtype if isinstance(t, TensorType) else None for t in map(type_of, leaves)]
     widest = result_dtype(*leaves) if None not in dtypes else None
     found = {}

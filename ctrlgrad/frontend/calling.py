@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.source import here
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,13 +35,9 @@ def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) ->
     name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
     return TypeMismatchError(
         f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
-        source=here(),
         expected=f"{name}({', '.join(parameters)})",
         got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
         hint=f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
         if hasattr(sys.modules["ctrlgrad"], name)
         else "name the parameters as above",
     )
-
-
-__all__ = ["explains_calls"]

@@ -53,7 +53,7 @@ class Carry:
 
     @property
     def weak(self) -> list[bool]:
-        """Which leaves stand for Python numbers whose dtype the body has not settled."""
+        """Flag for each leaf: true if it stands for a Python number whose dtype the body has not settled."""
         return [
             is_weak(x) and isinstance(t := type_of(x), TensorType) and t.dtype == d
             for x, d in zip(self.leaves, self.dtypes, strict=True)
@@ -61,7 +61,7 @@ class Carry:
 
     @property
     def may_learn(self) -> bool:
-        """Whether the body can teach anything of this carry."""
+        """True if tracing the body can still settle a dtype or an element of this carry."""
         return any(self.weak) or has_open_elements(self.init)
 
     def guessed(self, builder: Builder, following: Sequence[Any]) -> Any:

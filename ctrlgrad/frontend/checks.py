@@ -1,4 +1,4 @@
-"""What is refused of functions, their arguments and results; where two pytrees of types differ, path by path."""
+"""Checks of functions, their arguments and their results; differences of two pytrees of types, path by path."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ def check_leaves(what: str, leaves: Sequence[Any], paths: Sequence[str] | None =
         except (TypeError, ValueError) as error:
             raise TypeMismatchError(
                 f"{what}: a leaf is not an array or a number",
-                source=here(),
                 expected="pytrees of arrays, numbers and traced tensors",
                 got=("" if paths is None else f"{paths[position]}: ") + f"{reprlib.repr(leaf)}, {type(leaf).__name__}",
                 hint=how_to_pass(leaf),
@@ -77,7 +76,7 @@ def check_leaves(what: str, leaves: Sequence[Any], paths: Sequence[str] | None =
 
 
 def how_to_pass(x: Any) -> str:
-    """What to do with an object that is no pytree."""
+    """Return advice for an object that is no pytree."""
     if dataclasses.is_dataclass(x):
         return "@ctrlgrad.tree.register_dataclass above its @dataclass makes a pytree of its fields"
     if inspect.isgenerator(x):
@@ -98,7 +97,7 @@ def check_predicate(what: str, leaves: Sequence[Any], source: Source | None) -> 
 
 
 def is_array(x: Any) -> bool:
-    """Whether x is an array, a number or a tensor."""
+    """Return true if x is an array, a number or a tensor."""
     try:
         type_of(x)
     except (TypeError, ValueError):
@@ -177,7 +176,7 @@ def _kind(treedef: tree.TreeDef) -> str:
 
 
 def structure(treedef: tree.TreeDef) -> str:
-    """How errors show a pytree's containers, a * for each leaf."""
+    """Text of a pytree's containers for errors, with a * for each leaf."""
     if treedef.is_leaf():
         return "*"
     children = [structure(child) for child in treedef.children()]

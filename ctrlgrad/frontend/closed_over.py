@@ -1,12 +1,12 @@
-"""What functions close over: looked up when a function is kept to be called later, and there again when it is called.
+"""Values that functions close over: saved when a function is stored for a later call, restored when it is called.
 
-A rule is traced when a derivative is asked for, after the function that made it has gone on or returned. Two things
-are noted when the call is recorded. The traced values that the rule can reach become operands of the call, or they
-would not be at hand then. The variables that it closes over are held fast: Python binds them late, and in a loop each
-rule would see those of the last iteration.
+A rule is traced when a derivative is asked for, after the function that made it has gone on or returned. Two things are
+noted when the call is recorded. Traced values that the rule can reach become operands of the call; otherwise they would
+not be available later. The variables that the rule closes over are saved with their values: Python binds them late, so
+rules made in a loop would all see the values of the last iteration.
 
-What is reached: variables, defaults, bound arguments and objects, elements of containers and attributes, to any depth.
-Not looked through are modules, classes and global variables.
+The search follows variables, defaults, bound arguments and objects, elements of containers and attributes, to any
+depth. It does not look into modules, classes and global variables.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ClosedOver:
                     cell.cell_contents = now
 
 
-# What a variable holds that has no value yet.
+# Content of a variable that has no value yet.
 _EMPTY = object()
 
 
@@ -61,7 +61,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def closed_over(roots: Iterable[Any]) -> ClosedOver:
-    """What these functions, or objects that hold functions, reach now."""
+    """Return the tensors and variables that these functions, or objects that hold functions, reach now."""
     tensors: list[Tensor] = []
     variables: list[tuple[types.CellType, Any]] = []
     waiting, seen = list(roots), dict[int, Any]()
@@ -85,7 +85,7 @@ def closed_over(roots: Iterable[Any]) -> ClosedOver:
 
 
 def _inside(x: Any) -> list[Any]:
-    """What an object holds."""
+    """Return the objects that an object refers to."""
     if isinstance(x, types.FunctionType):
         return [*(x.__closure__ or ()), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values(), *vars(x).values()]
     if isinstance(x, types.MethodType):
@@ -106,6 +106,3 @@ def _inside(x: Any) -> list[Any]:
 
 def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(s for s in slots if s not in ("__dict__", "__weakref__"))
-
-
-__all__ = ["ClosedOver", "closed_over"]

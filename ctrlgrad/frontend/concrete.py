@@ -23,13 +23,12 @@ from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.advice import SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here, user_frame
+from ctrlgrad.source import user_frame
 
 
 class Array(np.ndarray):
     """A NumPy array with `x.at[key]`, as a traced tensor has it, that a traced tensor may index.
 
-    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
     >>> xs = cnp.asarray(np.array([1.0, 2.0, 4.0]))
     >>> xs.at[0].set(7.0)
     array([7., 2., 4.])
@@ -85,7 +84,6 @@ def _is_users() -> bool:
 def _unchanged(shown: str, hint: str) -> TracingError:
     return TracingError(
         f"{shown}: an array of ctrlgrad.numpy cannot be changed in place",
-        source=here(),
         expected="an expression that gives a new array",
         got=shown,
         hint=f"{hint}; numpy.array(x) is an array of NumPy's that can be changed",
@@ -128,7 +126,7 @@ for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflag
 
 
 def _is_traced(key: Any) -> bool:
-    """Whether a key holds a traced tensor."""
+    """Return true if an index key contains a traced tensor."""
     if isinstance(key, tuple | list):
         return any(map(_is_traced, key))
     if isinstance(key, slice):

@@ -23,7 +23,7 @@ def is_elements(x: Any) -> bool:
 
 
 def has_open_elements(pytree: Any) -> bool:
-    """Whether an array in it has no element yet."""
+    """Return true if the pytree has an array whose element type is not known yet."""
     return any(is_elements(x) and x.element is None for x in tree.flatten(pytree, is_leaf=is_elements)[0])
 
 

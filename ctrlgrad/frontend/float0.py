@@ -39,13 +39,10 @@ def float0_like(x: Any) -> Any:
 
 
 def is_float0(x: Any) -> bool:
-    """Whether x is an array of `float0`."""
+    """Return true if x is an array of `float0`."""
     return isinstance(x, Float0) or (isinstance(x, np.ndarray | np.generic) and x.dtype == float0)
 
 
 def without_numbers(traced: Any, result: Any) -> Any:
-    """What a traced result is handed out as: an array of `float0` for what stands for one, else as it was computed."""
+    """Convert a result for the caller: zeros of `float0` for a `Float0`, otherwise the computed result."""
     return np.zeros(np.shape(result), float0) if isinstance(traced, Float0) else result
-
-
-__all__ = ["Float0", "float0", "float0_like", "is_float0", "without_numbers"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.ufuncs import as_ufunc, ufunc
-from ctrlgrad.source import here, library_function
+from ctrlgrad.source import library_function
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 ufunc.functions = FUNCTIONS
@@ -39,7 +39,7 @@ def array_function(*names: str) -> Callable[[F], F]:
 
 
 def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `__array_ufunc__` returns for a tensor."""
+    """Work of `__array_ufunc__` for a tensor: call the array function of the same name."""
     name = numpys.__name__
     if method == "at":
         raise _in_place(
@@ -57,7 +57,7 @@ def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Map
 
 
 def module_of(numpys: np.ufunc) -> str:
-    """Whose function a ufunc is, as users write it."""
+    """Module of a ufunc, as users write it."""
     there = sys.modules.get("scipy.special")
     return "scipy.special" if getattr(there, numpys.__name__, None) is numpys else "np"
 
@@ -67,7 +67,7 @@ def ours(module: str, name: str) -> str | None:
     if module in ("np", "numpy"):
         return f"ctrlgrad.numpy.{name}" if name in FUNCTIONS else None
     try:
-        # What stands above is looked at alone.
+        # A module of a higher layer, imported here only to look up its names.
         there = importlib.import_module(f"ctrlgrad.{module}")
     except ImportError:
         return None
@@ -75,7 +75,7 @@ def ours(module: str, name: str) -> str | None:
 
 
 def call_function(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `__array_function__` returns for a tensor."""
+    """Work of `__array_function__` for a tensor: call the array function of the same name."""
     module = str(func.__module__).replace("numpy", "np", 1)
     return call(f"{module}.{func.__name__}", func.__name__, args, kwargs)
 
@@ -104,7 +104,6 @@ def _called(shown: str, name: str, fn: Callable[..., Any], args: Sequence[Any], 
     except TypeError as error:
         refused = TracingError(
             f"{shown}: these arguments are not supported on traced tensors ({error})",
-            source=here(),
             expected=f"{fn.__name__}{_parameters(signature)}",
             got=f"{len(args)} positional arguments" + "".join(f", {key}=" for key in kwargs),
             hint="convert before or after with .astype(...), or select with numpy.where",
@@ -115,7 +114,7 @@ def _called(shown: str, name: str, fn: Callable[..., Any], args: Sequence[Any], 
 
 
 def _says_nothing(key: str, value: Any) -> bool:
-    """Whether an argument of NumPy's is given as its default, as NumPy's own wrappers do."""
+    """Return true if a NumPy argument has its default value; NumPy's own wrappers pass such arguments."""
     if key == "where":
         return value is True or value is None
     if key == "out":
@@ -147,7 +146,6 @@ _CHANGING = {
 def _in_place(shown: str, hint: str) -> TracingError:
     return TracingError(
         f"{shown}: a traced tensor cannot be changed in place",
-        source=here(),
         expected="a function that returns the new tensor",
         got=shown,
         hint=hint,
@@ -171,7 +169,7 @@ _OPERATORS = {
 
 
 def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingError:
-    """Of out=, or of an operator like += on a NumPy array."""
+    """Error for out=, or for an operator like += on a NumPy array."""
     targets = out if isinstance(out, tuple) else (out,)
     operator = _OPERATORS.get(name)
     in_place = operator is not None and any(args and target is args[0] for target in targets)
@@ -179,12 +177,12 @@ def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingE
         f"{operator}= on a NumPy array: it cannot take a traced value in place"
         if in_place
         else f"{shown}: out= is not possible on a traced tensor",
-        source=here(),
         expected="an expression that gives a new tensor" if in_place else "a call without out=",
         got=f"y {operator}= x, where x is traced" if in_place else "a call with out=",
         hint=f"y = y {operator} x" if in_place else "use the result: y = f(x) instead of f(x, out=y)",
     )
-    # What is changed is the user's: on his arrays it would be done.
+    # The targets are the user's own arrays: with concrete arguments the call works, so the trace may be retried with
+    # them.
     if all(isinstance(target, np.ndarray) for target in targets):
         error.refused = tuple(args)
     return error
@@ -193,7 +191,6 @@ def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingE
 def _unsupported(shown: str, args: Sequence[Any], instead: str | None = None) -> TracingError:
     error = TracingError(
         f"{shown} is not supported on traced tensors",
-        source=here(),
         expected="a function of ctrlgrad",
         got=shown,
         hint=f"{instead}, which takes them" if instead else "see ctrlgrad.numpy and ctrlgrad.scipy for what there is",

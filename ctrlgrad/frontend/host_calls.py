@@ -26,14 +26,14 @@ def pure_callback(
     vmap_method: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """What `callback(*args, **kwargs)` returns, called with arrays while the program runs; as `jax.pure_callback`.
+    """Call `callback(*args, **kwargs)` with arrays while the program runs; as `jax.pure_callback`.
 
     Args:
         callback: takes the arguments with arrays in place of tensors. It must have no effects: it may be called more
             often than its place is reached (a backward pass computes anew), or not at all where nothing uses a result.
         result_shape_dtypes: a pytree like its result, of anything with a `shape` and a `dtype`, such as `TensorSpec`.
         *args: pytrees of tensors, arrays and numbers.
-        vmap_method: what becomes of it under `vmap`. None refuses it; "sequential" calls it for each row;
+        vmap_method: the treatment of the call under `vmap`. None refuses it; "sequential" calls it for each row;
             "expand_dims" calls it once for all rows, along a new first axis, which has size 1 where all rows share an
             argument; "broadcast_all" does so with the shared arguments repeated.
 
@@ -45,7 +45,6 @@ def pure_callback(
         UserInputError: a `vmap_method` that does not exist.
         TypeMismatchError: while it runs, a result of another shape or dtype than was stated, or more or fewer of them.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> def norm(x):
     ...     return np.float64(np.sqrt((x * x).sum()))
     >>> f = cg.function(lambda x: cg.pure_callback(norm, cg.TensorSpec((), np.float64), x))
@@ -55,7 +54,6 @@ def pure_callback(
     if not callable(callback):
         raise TypeMismatchError(
             "pure_callback: callback is not a function",
-            source=here(),
             expected="a function of the arguments, as arrays",
             got=type(callback).__name__,
             hint="pass the function first, then what it returns, then its arguments",
@@ -83,6 +81,7 @@ def pure_callback(
                 expected=structure(out),
                 got=structure(given_back),
                 hint="return a pytree like the one of the shapes and dtypes that are stated",
+                source=None,
             )
         return found
 

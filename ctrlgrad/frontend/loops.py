@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,151 @@ from ctrlgrad.frontend.calling import explains_calls
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.row_sizes import RowSizes
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
-from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value, definitions
+from ctrlgrad.ir import (
+    INDEX,
+    Builder,
+    Counting,
+    Graph,
+    Loop,
+    Node,
+    StackType,
+    TensorType,
+    Trait,
+    Use,
+    Value,
+    attributes,
+    definitions,
+    is_loop,
+)
+from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
+from ctrlgrad.stacks.sizes import Cut, Size, origin, told
+
+# The sizes that a row which a loop collects has at its first iteration, computed before the loop.
+#
+# A loop that never runs collects nothing, and its empty result still has a shape: where a size of a row is unknown
+# until run time, it follows from the sizes of what the loop starts with. Sizes pass through the ops of the body as in
+# `ctrlgrad.stacks.sizes`; beyond that, operands of an elementwise op are broadcast, and an op that is told a size is
+# told it here too.
+
+
+@record
+class RowSizes:
+    """`starts` is what the inputs of a loop's body are at the first iteration, `producers` the nodes of the body; other
+    values are those of the traces around it."""
+
+    builder: Builder
+    producers: Mapping[Value, Node]
+    starts: Mapping[Value, Any]
+
+    def of(self, row: Value) -> list[Any]:
+        """The unknown sizes of a row, in order; none where one of them is known in the loop alone."""
+        sizes = [self._size(Size(row, axis)) for axis, d in enumerate(row.tensor.shape) if d is None]
+        return [] if any(n is None for n in sizes) else sizes
+
+    def _size(self, size: Size) -> Any:
+        size = origin(self.producers, size)
+        value, axis = size.value, size.axis
+        known = value.tensor.shape[axis]
+        if known is not None:
+            return np.int64(known)
+        node = self.producers.get(value)
+        if node is None:
+            return apply("dim", [self._outside(value)], {"axis": axis})
+        if Trait.ELEMENTWISE in node.op.traits:
+            return self._broadcast(node, axis - value.tensor.rank)
+        if node.op.name == "stack_to_tensor" and axis == 0:
+            return self._collected(node.operands[0])
+        if node.op.name == "concat":
+            parts = [self._size(Size(v, axis)) for v in node.operands]
+            return (
+                None if any(n is None for n in parts) else functools.reduce(functools.partial(_computed, "add"), parts)
+            )
+        cut = Cut.find(node, axis)
+        if cut is not None:
+            return self._cut(cut)
+        number = told(node, axis)
+        if number is None:
+            # Sizes of a stack's rows that an op receives as operands are the last unknown sizes of its result.
+            sizes, from_end = node.used_as(Use.SIZE), value.tensor.shape[axis:].count(None)
+            number = sizes[-from_end] if from_end <= len(sizes) else None
+        return None if number is None else self._number(number)
+
+    def _cut(self, cut: Cut) -> Any:
+        """The size of a slice: negative bounds count from the end, and no bound leaves the array."""
+        whole = self._size(cut.of)
+        bounds = (0 if cut.start is None else cut.start, whole if cut.stop is None else cut.stop)
+        start, stop = (self._number(x) if isinstance(x, Value) else x for x in bounds)
+        if whole is None or start is None or stop is None:
+            return None
+        return _computed("maximum", _computed("subtract", _place(stop, whole), _place(start, whole)), 0)
+
+    def _collected(self, stack: Value) -> Any:
+        """Number of rows that an inner loop collects, one per iteration: the loop's bound; None if it is not known."""
+        node = self.producers.get(stack)
+        if node is None or not is_loop(node):
+            return None
+        loop = Loop.of(node)
+        carry = loop.carries[node.results.index(stack)]
+        start, push = self.producers.get(carry.init), definitions(loop.body).get(carry.next)
+        is_one_each = push is not None and push.op.has_use(Use.PUSH) and push.operands[0] is carry.in_body
+        counting = Counting.of(loop, self._constant)
+        if start is None or start.op.name != "stack_new" or start.operands or not is_one_each or counting is None:
+            return None
+        if (counting.step, counting.beyond) != (1, 0) or self._constant(counting.carry.init) != 0:
+            return None
+        bound = counting.bound
+        count = np.int64(bound) if isinstance(bound, np.ndarray) else self._number(bound)
+        return None if count is None else apply("maximum", [count, np.int64(0)])
+
+    def _constant(self, value: Value) -> np.ndarray | None:
+        node = self.producers.get(value)
+        constant = None if node is None else attributes.Constant.find(node)
+        return None if constant is None else constant.value
+
+    def _broadcast(self, node: Node, from_end: int) -> Any:
+        """The size of an elementwise result along an axis that is counted from the end."""
+        ranks = [(v, v.tensor.rank) for v in node.operands]
+        sizes = [self._size(Size(v, rank + from_end)) for v, rank in ranks if rank >= -from_end]
+        if any(n is None for n in sizes):
+            return None
+        found, *others = sizes
+        for n in others:
+            found = apply("where", [apply("equal", [found, np.int64(1)]), n, found])
+        return found
+
+    def _number(self, value: Value) -> Any:
+        """A size that an op of the body is told."""
+        node = self.producers.get(value)
+        if node is None:
+            return self._outside(value)
+        if node.op.name == "constant":
+            return attributes.Constant.of(node).value
+        if node.op.name == "dim":
+            return self._size(Size(node.operands[0], attributes.Axis.of(node).axis))
+        if Trait.ELEMENTWISE not in node.op.traits:
+            return None
+        operands = [self._number(v) for v in node.operands]
+        return None if any(n is None for n in operands) else apply(node.op.name, operands, node.attrs.given())
+
+    def _outside(self, value: Value) -> Any:
+        return self.starts[value] if value in self.starts else Tensor(self.builder, value)
+
+
+def _place(bound: Any, size: Any) -> Any:
+    """Place of a slice's bound in an array: a negative bound counts from the end, and the result is clipped."""
+    counted = _computed("where", _computed("less", bound, 0), _computed("add", bound, size), bound)
+    return _computed("minimum", _computed("maximum", counted, 0), size)
+
+
+def _computed(op: str, *sizes: Any) -> Any:
+    return apply(op, [np.int64(n) if isinstance(n, int) else n for n in sizes])
+
 
 _LENGTHS_DIFFER = "the leading dimensions differ"
 _EQUAL_LENGTHS = "cut the longer ones, xs[:n], or pad the shorter ones"
@@ -39,7 +177,6 @@ def fori_loop(
     int64, or of the bounds' dtype where one is a float. Differentiable in both modes whatever the bounds. `unroll` is
     accepted for JAX's sake and changes nothing: a compiled loop has no cost per iteration that unrolling would save.
 
-    >>> import ctrlgrad as cg
     >>> power = lambda x, n: cg.fori_loop(0, n, lambda i, y: y * x, 1.0)
     >>> float(power(2.0, 10)), float(cg.grad(power)(2.0, 10))
     (1024.0, 5120.0)
@@ -49,7 +186,6 @@ def fori_loop(
         if not isinstance(t, TensorType) or t.rank != 0 or dtype_kind(t.dtype) not in "iuf":
             raise TypeMismatchError(
                 "fori_loop: a bound is not a real scalar",
-                source=here(),
                 expected="i64[]",
                 got=str(t),
                 hint="cast a bound with .astype(int), and take one number of an array: n[0]",
@@ -132,7 +268,6 @@ def scan(
         ShapeError: the leading dimensions differ, or there is no length.
         TypeMismatchError: f's carry differs from `init`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> total, sums = cg.scan(lambda c, x: (c + x, c + x), 0.0, np.arange(4.0))
     >>> float(total), sums
     (6.0, array([0., 1., 3., 6.]))
@@ -148,7 +283,6 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 
     `batch_size` is accepted for JAX's sake: how many rows are computed at once is for the engine to say.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.map(lambda x: x * x, np.arange(3.0))
     array([0., 1., 4.])
     """
@@ -160,7 +294,6 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
 def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     """`f(...f(f(init, xs[0]), xs[1])..., xs[-1])`: a fold over the rows from the first, as `tf.foldl`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> float(cg.foldl(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
     123.0
     """
@@ -170,7 +303,6 @@ def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
 def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     """As `foldl`, from the last row to the first.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> float(cg.foldr(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
     321.0
     """
@@ -252,7 +384,7 @@ def _checked_pair(result: Any, source: Source | None) -> Any:
 def _collecting(
     step: Traced, carry: Carry, following: Sequence[Any], ys: Sequence[Any], elements: Sequence[TensorType]
 ) -> Iterator[Any]:
-    """What the body of a scan yields: the counter, the carry, and a stack for each result with the row's pushed."""
+    """Yield the outputs of a scan's body: the counter, the carry, and for each result a stack with this row pushed."""
     yield apply("add", [step.inputs[0], np.int64(1)])
     yield from [x if d is None else cast(x, d) for x, d in zip(following, carry.dtypes, strict=True)]
     for y, t in zip(ys, elements, strict=True):

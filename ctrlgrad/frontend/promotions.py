@@ -1,7 +1,7 @@
-"""Where a value got a dtype that it should not have: the op that promoted it, and the operand that made it do so.
+"""Search for the op and the operand that promoted a value to an unwanted dtype.
 
-Promotion records a cast at the line of the op that it is for. So the answer stands in the trace: of all that a value is
-computed from in its dtype, the first op which casts an operand from the dtype that was wanted.
+Promotion records a cast at the source line of the op that needs it. So the trace has the answer: among the nodes that a
+value is computed from in its dtype, the first op that casts an operand from the wanted dtype.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ctrlgrad.records import record
 
 @record
 class Promotion:
-    """What made the dtype another one, and what to write in its place."""
+    """Explanation of a promotion, and advice on how to avoid it."""
 
     text: str
     hint: str
 
 
 def promotion(x: Any, wanted: np.dtype) -> Promotion | None:
-    """How x, a result of the function that has been traced, lost the dtype that was wanted; None if no op did it."""
+    """Explain how x, a result of the traced function, lost the wanted dtype; None if no op promoted it."""
     if not isinstance(x, Tensor) or not isinstance(x.type, TensorType) or x.dtype == wanted:
         return None
     makers = _makers(x.builder)
@@ -75,7 +75,7 @@ def _dtype(value: Value) -> np.dtype | None:
 
 
 def _promotes(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Value, Node]) -> bool:
-    """Whether a node's result is of the dtype that is given since it combines, or refuses, the one that was wanted."""
+    """Return true if a node's result has the dtype `given` because it combines, or rejects, the dtype `wanted`."""
     if node.op.name == "cast":
         return _dtype(node.operands[0]) == wanted
     promoted = [_is_promoted(v, wanted, node, makers) for v in node.operands if _dtype(v) == given]
@@ -83,7 +83,7 @@ def _promotes(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Val
 
 
 def _is_promoted(value: Value, wanted: np.dtype, user: Node, makers: Mapping[Value, Node]) -> bool:
-    """Whether a value was cast from a dtype for its user; also where it was given another shape for it since."""
+    """Return true if a value was cast from `wanted` for this user, perhaps with a change of shape after the cast."""
     node = makers.get(value)
     if node is None or node.source != user.source or len(node.operands) != 1:
         return False
@@ -96,7 +96,7 @@ def _is_promoted(value: Value, wanted: np.dtype, user: Node, makers: Mapping[Val
 
 def _explained(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Value, Node]) -> Promotion:
     others = [v for v in node.operands if _dtype(v) == given and not _is_promoted(v, wanted, node, makers)]
-    # Where the other one was cast too, to a dtype that holds both, what counts is what it was.
+    # If the other operand was cast too, to a dtype that holds both, its dtype before the cast is what matters.
     others = [makers[v].operands[0] if _was_cast(v, node, makers) else v for v in others]
     before, after = dtype_name(wanted), dtype_name(given)
     if node.op.name == "cast" or _refuses(node, wanted, given):
@@ -114,7 +114,7 @@ def _was_cast(value: Value, user: Node, makers: Mapping[Value, Node]) -> bool:
 
 
 def _refuses(node: Node, wanted: np.dtype, given: np.dtype) -> bool:
-    """Whether an op has no result in a dtype whatever it is combined with, by its own type rule."""
+    """Return true if the type rule of an op never gives a result in the wanted dtype."""
     types = [
         TensorType(wanted, t.shape) if isinstance(t, TensorType) and t.dtype == given else t
         for t in (v.type for v in node.operands)
@@ -139,7 +139,7 @@ def _name(value: Value, user: Node | None, makers: Mapping[Value, Node]) -> str:
 
 
 def _written(value: Value, wanted: np.dtype, makers: Mapping[Value, Node]) -> str:
-    """What to write in place of an operand."""
+    """Advice on how to write an operand so that it does not promote."""
     node = makers.get(value)
     if node is not None and isinstance(node.attrs, Constant) and node.attrs.value.ndim == 0:
         number = node.attrs.value.item()
@@ -155,5 +155,5 @@ def _kept(wanted: np.dtype, given: np.dtype) -> str:
 
 
 def advice(found: Sequence[Promotion | None], otherwise: str) -> str:
-    """What to try: what is known of each place, once, and what helps in general."""
+    """Advice for an error: each promotion's own advice, once, then the general advice."""
     return "\n".join(dict.fromkeys([*(x.hint for x in found if x is not None), otherwise]))

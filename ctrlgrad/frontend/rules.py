@@ -1,12 +1,11 @@
-"""Calls with a rule of the user's: the function is the region of a `call`, the rule is traced when it is asked for.
+"""Calls with a user's rule: the function is the region of a `call` node, and its rule is traced lazily.
 
-What a derivative needs of a rule depends on the derivative: which arguments are differentiated, which results have
-a cotangent. So a rule is traced by whoever differentiates, once for each such question, and not at all where nobody
-does. A rule may call the function that it is the rule of, itself or through others: such a call is a call like any
-other, and so a derivative is given to every order.
+A derivative's need depends on which arguments are differentiated and which results have a cotangent. So user rules are
+traced lazily, at differentiation, once for each such combination. A rule may call the function that it belongs to,
+directly or through other functions; that is a call like any other, so derivatives of every order exist.
 
-A rule may use what it closes over, as it was when the call was recorded: the traced values among that are captures of
-the call (see `frontend/closed_over.py`).
+A rule may use variables that it closes over, with the values that they had when the call was recorded. Traced values
+among them are captures of the call (see `frontend/closed_over.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from ctrlgrad.source import Source, device_here, placed_on
 
 @record
 class Results:
-    """What a function returns: a leaf for each result, and how they are put together."""
+    """Results of a function: a leaf for each, and the pytree that they form."""
 
     leaves: list[Leaf]
     treedef: tree.TreeDef
@@ -144,7 +143,7 @@ class CallWithForwardRule(Protocol):
     leaves: list[Any]
     inputs: list[Leaf]
     source: Source | None
-    # Whether the rule is told which arguments are differentiated and which results have cotangents.
+    # True if the rule is told which arguments are differentiated and which results have cotangents.
     symbolic_zeros: bool
 
     @property
@@ -181,7 +180,7 @@ class LaterPush(Later):
         return self.answer(("push", seen), lambda: self.call.push(self.results, seen))
 
     def seen(self, perturbed: Positions) -> Positions:
-        """What the rule sees as perturbed: all arguments, where it is not told."""
+        """Positions of the arguments that the rule treats as perturbed: all, unless the rule takes symbolic zeros."""
         return perturbed if self.symbolic_zeros else tuple(range(len(self.call.inputs)))
 
 

@@ -21,14 +21,14 @@ from ctrlgrad.records import record
 
 
 class Learner(Protocol):
-    """What a loop hands on from iteration to iteration, as far as it is known."""
+    """Carry of a loop, as far as its types are known."""
 
     @property
     def may_learn(self) -> bool:
-        """Whether the body can teach anything of it."""
+        """True if tracing the body can still settle a type."""
 
     def settle(self, result: Any) -> Self | None:
-        """What to trace the body with again, given what it returned; None where that fits."""
+        """Return the carry to trace the body with again, given the body's result; None if the result fits."""
 
 
 L = TypeVar("L", bound=Learner)

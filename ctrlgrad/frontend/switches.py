@@ -25,7 +25,6 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
         branches: functions that return the same pytree, dtypes and shapes.
         operand: one operand, by keyword.
 
-    >>> import ctrlgrad as cg
     >>> f = lambda x, i: cg.switch(i, [lambda x: x, lambda x: x * x, lambda x: x * x * x], x)
     >>> float(cg.grad(f)(3.0, 2)), float(f(2.0, 7))
     (27.0, 8.0)
@@ -60,7 +59,6 @@ def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], A
         pairs: (bool scalar, function without arguments), tried in order.
         default: called when no condition holds; without it the last function is.
 
-    >>> import ctrlgrad as cg
     >>> sign = lambda x: cg.case([(x > 0, lambda: 1.0), (x < 0, lambda: -1.0)], default=lambda: 0.0)
     >>> [float(sign(x)) for x in (3.0, -2.0, 0.0)]
     [1.0, -1.0, 0.0]

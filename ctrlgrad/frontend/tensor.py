@@ -15,7 +15,7 @@ from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingErro
 from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, instead_of_bool, refuse_torch, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
-from ctrlgrad.source import here
+from ctrlgrad.source import operation_text, user_operation
 
 
 def leaked(x: Tensor) -> LeakedValueError:
@@ -26,11 +26,13 @@ def leaked(x: Tensor) -> LeakedValueError:
     origin = origin or builder.began
     return LeakedValueError(
         "a traced tensor is used after its function or region has ended",
-        source=here(),
         expected="a value that the function or region returned",
         got=f"{x!r} from {builder.name}" + (f", made at {origin}" if origin else ""),
         hint="return the value, or carry it through the loop; ctrlgrad.scan or a TensorArray collects one an iteration",
     )
+
+
+_NUMBERS = ";\nin ctrlgrad.grad(fn)(x), without ctrlgrad.function and outside of loops, it is a number"
 
 
 class Tensor:
@@ -59,7 +61,6 @@ class Tensor:
         if not isinstance(self.value.type, TensorType):
             raise TypeMismatchError(
                 "a TensorArray is not a tensor",
-                source=here(),
                 expected="a tensor",
                 got=str(self.value.type),
                 hint="use .read(i) or .stack()",
@@ -117,20 +118,23 @@ class Tensor:
             raise self._concrete("formatting it (an f-string)", hint)
         return repr(self)
 
-    # What needs a concrete number is refused with advice.
+    # Operations that need a concrete number: refused, with advice.
 
     def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
         if not self.builder.is_open:
             return leaked(self)
         error = TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
-            source=here(),
             expected="a concrete value",
             got=repr(self),
             hint=hint,
         )
         error.refused = (self,)
         return error
+
+    def _number(self) -> Any:
+        """Its array, where it is known in this call: a constant, as in JAX, through which no derivative goes."""
+        return self.builder.number(self.value)
 
     def _whole_number(self) -> Any:
         """Its number, where it is known in this call and has no derivative that could be lost."""
@@ -156,7 +160,6 @@ class Tensor:
             raise AttributeError(name)
         raise MissingAttributeError(
             f"a traced tensor has no attribute {name!r}",
-            source=here(),
             expected="NumPy's methods and attributes",
             got=f"{self!r}.{name}",
             hint=instead_of(name),
@@ -178,8 +181,14 @@ class Tensor:
         )
 
     def __float__(self) -> float:
-        if (number := self._whole_number()) is not None:
+        # Python's functions of numbers, `math.sin`, ask so too, and their derivative would be lost unseen.
+        is_asked = operation_text().startswith("float(")
+        if (number := self._number() if is_asked else self._whole_number()) is not None:
             return float(number)
+        if is_asked:
+            raise self._concrete("float(x)", f"x.astype(float) is a tensor{_NUMBERS}")
+        if user_operation() == "BINARY_OP":  # "%.2f" % x
+            raise self._concrete("formatting it", "ctrlgrad.debug.print('{x:.2f}', x=x) prints the number when it runs")
         raise self._concrete(
             *what_the_user_does(
                 "float() (a function of `math`)",
@@ -210,7 +219,6 @@ class Tensor:
         if modulus is not None:
             raise TracingError(
                 "pow() with a modulus is not supported on traced tensors",
-                source=here(),
                 expected="pow(x, y)",
                 got="pow(x, y, modulus)",
                 hint="x ** y % modulus, where x ** y does not overflow its dtype",
@@ -236,13 +244,16 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
 
-    def item(self) -> Any:
-        if (number := self._whole_number()) is not None:
-            return number.item()
-        raise self._concrete("x.item()", "leave it out: a tensor itself is good in arithmetic, conditions and indices")
+    def item(self, *index: Any) -> Any:
+        if (number := self._number()) is not None:
+            return number.item(*index)
+        hint = "leave it out: a tensor itself is good in arithmetic, conditions and indices"
+        raise self._concrete("x.item()", hint + _NUMBERS)
 
     def tolist(self) -> Any:
-        raise self._concrete("x.tolist()", "iterate over it by ctrlgrad.scan or ctrlgrad.map, or return it first")
+        if (number := self._number()) is not None:
+            return number.tolist()
+        raise self._concrete("x.tolist()", f"iterate over it by ctrlgrad.scan, or return it first{_NUMBERS}")
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._concrete(
@@ -258,7 +269,6 @@ class Tensor:
         if not shape:
             raise TracingError(
                 "len() of a scalar",
-                source=here(),
                 expected="a tensor of rank 1 or more",
                 got=repr(self),
                 hint="x.ndim is the rank; a scalar is one number",
@@ -271,7 +281,6 @@ class Tensor:
         if not self.tensor_type.shape:
             raise TracingError(
                 "iterating over a scalar",
-                source=here(),
                 expected="a tensor of rank 1 or more",
                 got=repr(self),
                 hint="use the scalar itself; ctrlgrad.fori_loop counts up to a traced scalar",
@@ -286,7 +295,6 @@ class Tensor:
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TracingError(
             "item assignment: a traced tensor cannot be changed in place",
-            source=here(),
             expected="an update that returns the new tensor",
             got=f"an assignment into {self!r}",
             hint="x = x.at[index].set(value), or .add(value); it is done in place where x is not used again",
@@ -295,7 +303,6 @@ class Tensor:
     def __delitem__(self, key: Any) -> None:
         raise TracingError(
             "item deletion: a traced tensor cannot be changed in place",
-            source=here(),
             expected="a function that returns the new tensor",
             got=f"del of a part of {self!r}",
             hint="ctrlgrad.numpy.concat([x[:i], x[i + 1:]])",
@@ -307,7 +314,6 @@ class Tensor:
             return
         raise TracingError(
             f"x.{name} = ...: a traced tensor cannot be changed in place",
-            source=here(),
             expected="a function that returns the new tensor",
             got=f"an assignment to {self!r}.{name}",
             hint=SET_BY.get(name, "keep the value in a variable of its own"),
@@ -347,7 +353,7 @@ def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], 
 
 
 def is_operand(x: Any, nested: bool = False) -> bool:
-    """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
+    """Return true if x is a tensor, an array (another library's too) or a number; `nested`: also a list of them."""
     if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
     is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)

@@ -39,7 +39,6 @@ class TensorArray(Elements):
 
     Slots that were never written hold zeros, and may be read.
 
-    >>> import ctrlgrad as cg
     >>> def squares(n):
     ...     array = cg.TensorArray("float64", size=n)
     ...     return cg.fori_loop(0, n, lambda i, a: a.write(i, (i * i).astype("float64")), array).stack()
@@ -79,7 +78,6 @@ class TensorArray(Elements):
     def __getitem__(self, index: Any) -> Any:
         raise TypeMismatchError(
             "TensorArray: it is not indexed",
-            source=here(),
             expected="array.read(index), or array.stack()[index]",
             got=f"array[{index!r}]",
             hint="array = array.write(index, value) gives the array with a slot written; size() is their number",
@@ -125,7 +123,6 @@ class TensorArray(Elements):
         if self.element is None:
             raise TracingError(
                 f"TensorArray.{operation}: nothing was written yet and no element_shape was given",
-                source=here(),
                 expected="an array whose element shape is known",
                 got=f"TensorArray({self.dtype.name!r}) without element_shape",
                 hint="pass element_shape=... when making the array",
@@ -153,7 +150,6 @@ class TensorArray(Elements):
         if not element.accepts(TensorType(self.dtype, given.shape)):
             raise TypeMismatchError(
                 "TensorArray.write: the value is not an element",
-                source=here(),
                 expected=str(element),
                 got=str(given),
                 hint="give element_shape with None for the dimensions that differ",
@@ -166,7 +162,6 @@ class TensorArray(Elements):
         if not self.grows:
             raise TracingError(
                 "TensorArray.push: the array has a fixed size",
-                source=here(),
                 expected="an array that grows",
                 got=f"an array of size {self.requested_size}",
                 hint="make it without size=, or use write",
@@ -183,7 +178,6 @@ class TensorArray(Elements):
         if result_type(given.dtype, self.dtype) != self.dtype and not isinstance(value, bool | int | float | complex):
             raise TypeMismatchError(
                 "TensorArray.write: the value's dtype does not fit",
-                source=here(),
                 expected=self.dtype.name,
                 got=given.dtype.name,
                 hint=f"value.astype({self.dtype.name!r})",
@@ -209,7 +203,6 @@ class TensorArray(Elements):
         Args:
             indices: integers, rank 1; a slot may be named more than once.
 
-        >>> import numpy as np, ctrlgrad as cg
         >>> cg.TensorArray("float64").unstack(np.array([1.0, 2.0, 3.0])).gather([2, 0, 2])
         array([3., 1., 3.])
         """
@@ -219,7 +212,6 @@ class TensorArray(Elements):
         if not isinstance(t, TensorType) or t.rank != 1 or (dtype_kind(t.dtype) not in "iu" and t.shape != (0,)):
             raise TypeMismatchError(
                 "TensorArray.gather: the indices are no list of integers",
-                source=here(),
                 expected="i64[n]",
                 got=str(t),
                 hint="use read for one index, and reshape an array of indices to rank 1",
@@ -232,7 +224,6 @@ class TensorArray(Elements):
         The slots may differ in how many rows they have, where `element_shape` says so by None; each must have been
         written then.
 
-        >>> import numpy as np, ctrlgrad as cg
         >>> array = cg.TensorArray("float64", element_shape=(None,))
         >>> array.push(np.array([1.0])).push(np.array([2.0, 3.0])).concat()
         array([1., 2., 3.])
@@ -242,7 +233,6 @@ class TensorArray(Elements):
         if self.element.rank == 0:
             raise ShapeError(
                 "TensorArray.concat: the elements are scalars",
-                source=here(),
                 expected="elements of rank 1 or more",
                 got=str(self.element),
                 hint="use stack()",
@@ -281,7 +271,6 @@ def _checked_size(size: Any) -> Any:
         return size
     raise TypeMismatchError(
         "TensorArray: the size is no number of slots",
-        source=here(),
         expected="an integer of 0 or more, or None for an array that grows",
         got=repr(size),
         hint="TensorArray(dtype, size, element_shape): n elements of shape (3,) are size=n, element_shape=(3,)",
@@ -297,7 +286,6 @@ def _index(operation: str, index: Any) -> Any:
     if not isinstance(t, TensorType) or t.rank or dtype_kind(t.dtype) not in "iu":
         raise TypeMismatchError(
             f"TensorArray.{operation}: the index is not an integer scalar",
-            source=here(),
             expected="i64[]",
             got=str(t),
             hint="cast it with .astype(int), and take one number of an array: n[0]",

@@ -8,6 +8,7 @@ captures of them.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -16,22 +17,158 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.errors import TracingError
+from ctrlgrad.errors import CtrlgradError, TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, is_array
 from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.float0 import without_numbers
-from ctrlgrad.frontend.known import Known
-from ctrlgrad.frontend.refusals import refused_inside
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Builder, Graph, Type
+from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
 from ctrlgrad.ir.interning import lift_constants, shared
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
-from ctrlgrad.source import here
+from ctrlgrad.source import raised_at
 from ctrlgrad.tree_classes import Aside
+
+# Recovery of this library's error where another library has replaced it by an error of its own.
+
+
+# NumPy's texts for what is no number to it.
+_ELEMENT = "setting an array element with a sequence"
+# The texts of JAX and PyTorch for what is no array to them: what stands before the tensor, and what behind.
+_FOREIGN = (
+    (
+        "JAX",
+        re.compile(r"'(Tensor\(.*?\))' of type '?<class 'ctrlgrad\..*is not a valid JAX type", re.DOTALL),
+        "ctrlgrad.from_jax(fn) makes it one of this library; ctrlgrad.numpy and ctrlgrad.lax have JAX's functions",
+    ),
+    (
+        "PyTorch",
+        re.compile(r"must be (Tensor), not Tensor$|expected (Tensor) as element .* but got Tensor"),
+        "ctrlgrad.numpy has NumPy's functions; ctrlgrad.to_torch(fn) makes a function of this library one of PyTorch",
+    ),
+)
+_SHAPE = "expected a sequence of integers or a single integer, got 'Tensor("
+
+
+def refused_inside(error: BaseException) -> TracingError | None:
+    """The refusal that an error of NumPy's hides; None for any other error."""
+    if isinstance(error, CtrlgradError):
+        return None
+    text, cause = str(error), error.__cause__
+    if text.startswith(_ELEMENT) and isinstance(cause, TracingError):
+        return cause
+    if text.startswith(_SHAPE):
+        return TracingError(
+            "a traced size in a shape that NumPy makes: it needs a number, and has none until the program runs",
+            source=raised_at(error),
+            expected="a size that is known",
+            got=text.split("got ", 1)[1].strip("'"),
+            hint="ctrlgrad.numpy.zeros, ctrlgrad.numpy.ones and ctrlgrad.numpy.full take traced sizes",
+        )
+    for library, refusal, hint in _FOREIGN:
+        if (found := refusal.search(text)) is not None:
+            return TracingError(
+                f"a function of {library} was given a traced tensor of this library",
+                source=raised_at(error),
+                expected=f"an array of {library}",
+                got=found[1] or "Tensor",
+                hint=hint,
+            )
+    return None
+
+
+# The numbers behind traced tensors, where a transform is applied to values.
+#
+# `grad(f)(x)`, called outside of any compiled function, traces f while x is at hand. A Python `if` or `while` on what
+# is differentiated then needs no construct: the number that it asks for is computed from the arguments' numbers, and
+# the trace goes the way that they go, as JAX's transforms do. Such a trace is good for these arguments alone, and
+# nothing compiles it for other arguments.
+#
+# `Builder.known` holds what the inputs of a trace stand for, and what was computed of them. The inputs of a loop's
+# body, of a compiled function and of the rows of `vmap` stand for no one number: what depends on them has none.
+
+
+class Known:
+    """The numbers of one builder's values: those its inputs stand for, and what was computed of them."""
+
+    def __init__(self, builder: Builder, inputs: Sequence[Any]) -> None:
+        self.builder = builder
+        # An array, a tensor of a trace around this one, or None for what has no one number.
+        self._numbers: dict[Value, Any] = dict(zip(builder.inputs, map(_as_array, builder.inputs, inputs), strict=True))
+        self._producers: dict[Value, Node] = {}
+        self._indexed = 0
+
+    def number(self, builder: Builder, value: Value) -> Any:
+        """The array that a value of `builder`, this one or one inside it, has in this call; None if it has no one."""
+        # An explicit stack of waiting values: a Python loop makes chains longer than Python's recursion limit.
+        waiting = [(builder, value)]
+        while waiting:
+            owner = _owner(*waiting[-1])
+            missing = None if owner is None else owner._missing(waiting[-1][1])
+            if missing is None:
+                return None
+            if missing:
+                waiting += missing
+            else:
+                waiting.pop()
+        return _found(builder, value)
+
+    def _has(self, value: Value) -> bool:
+        nodes = self.builder.nodes
+        for node in nodes[self._indexed :]:
+            self._producers.update(dict.fromkeys(node.results, node))
+        self._indexed = len(nodes)
+        return value in self._numbers or value in self._producers
+
+    def _missing(self, value: Value) -> list[tuple[Builder, Value]] | None:
+        """Return the values to compute before this one: empty once it has a number, None if it can have none."""
+        if value not in self._numbers:
+            node = self._producers[value]
+            missing = [(self.builder, v) for v in node.operands if _found(self.builder, v) is None]
+            if not missing:
+                self._compute(node)
+            return missing
+        given = self._numbers[value]
+        if not isinstance(given, Tensor):
+            return None if given is None else []
+        behind = _found(given.builder, given.value)
+        if behind is None:
+            return [(given.builder, given.value)]
+        self._numbers[value] = behind
+        return []
+
+    def _compute(self, node: Node) -> None:
+        if isinstance(node.attrs, attributes.Constant):
+            self._numbers[node.result] = node.attrs.value
+            return
+        inputs = tuple(dict.fromkeys(node.operands))
+        graph = Graph(inputs, (node,), node.results, "number")
+        found = evaluate(graph, [_found(self.builder, v) for v in inputs])
+        self._numbers.update(zip(node.results, found, strict=True))
+
+
+def _as_array(value: Value, given: Any) -> Any:
+    """Return an input's value as an array that the reference kernels take; a Python number is converted."""
+    return np.asarray(given, value.tensor.dtype) if isinstance(given, bool | int | float | complex) else given
+
+
+def _owner(builder: Builder | None, value: Value) -> Known | None:
+    """The numbers of the builder, of this one and those around it, that the value belongs to."""
+    while builder is not None:
+        if isinstance(builder.known, Known) and builder.known._has(value):
+            return builder.known
+        builder = builder.parent
+    return None
+
+
+def _found(builder: Builder, value: Value) -> Any:
+    """The number, if it is there already."""
+    owner = _owner(builder, value)
+    found = None if owner is None else owner._numbers.get(value)
+    return None if isinstance(found, Tensor) else found
 
 
 @record
@@ -55,7 +192,7 @@ class Traced:
         fn: takes a list of tensors, one for each of `inputs`.
         what: how errors call the result, whose leaves are arrays then; None for a result that may hold anything.
         builder: what to record into, if not a new builder inside the current one.
-        known: what the inputs stand for in this one call, where the trace serves no other (see `frontend/known.py`).
+        known: what the inputs stand for in this one call, where the trace serves no other (see `frontend/tracer.py`).
     """
 
     def __init__(
@@ -121,7 +258,6 @@ def _too_deep(name: str) -> TracingError:
     limit = sys.getrecursionlimit()
     return TracingError(
         f"{name}: tracing it takes calls that are nested deeper than Python allows",
-        source=here(),
         expected=f"at most {limit} calls in each other: a loop or branch inside another one takes about twelve\n"
         "of them, and a recursion that only data would end any number, since both branches of a cond are traced",
         got=f"more than {limit}",
@@ -142,16 +278,16 @@ def set_aside(result: Any, is_traced: Callable[[Any], bool] | None = None) -> An
 
 
 def in_trace(fn: Callable[[], Any], *, aside: bool = False) -> Any:
-    """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once.
+    """Run the function in the current trace; without one, trace it alone and run the graph at once.
 
-    What runs at once gives arrays as functions of `ctrlgrad.numpy` do: a traced tensor may index them.
+    A graph that runs at once gives arrays as functions of `ctrlgrad.numpy` do: a traced tensor may index them.
     `aside`: the result may have leaves that are no arrays.
     """
     if trace.current() is not None:
         return fn()
     traced = Traced("at_once", lambda _: set_aside(fn()) if aside else fn(), known=())
     graph, arrays = lift_constants(traced.finish())
-    # What runs knows no rules, so that two traces of one program are equal.
+    # The graph that runs has no rules, so that two traces of one program are equal.
     graph, captured = shared(without_calls(graph))
     results = map(without_numbers, traced.leaves, evaluate(graph, [*arrays, *captured]))
     return tree.unflatten(traced.treedef, [*map(concrete, map(_writable, results))])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# What the keywords of a call are, behind a function's own parameters.
+# Keywords of a call, after the function's own parameters.
 _KEYWORDS = [
     inspect.Parameter("where", inspect.Parameter.KEYWORD_ONLY, default=True),
     inspect.Parameter("dtype", inspect.Parameter.KEYWORD_ONLY, default=None),
@@ -24,8 +24,8 @@ class ufunc:
     """A function of arrays, element by element; as `jax.numpy.ufunc`.
 
     Called with `dtype=` it computes in the dtypes of NumPy's function that give this dtype. With `where=` only the
-    elements at which the condition holds are computed, derivatives included; the others are 0 (NumPy leaves them
-    uninitialised).
+    elements at which the condition holds are computed, derivatives included; the other elements are 0 (NumPy leaves
+    them uninitialised).
 
     Args:
         func: the function of `nin` arrays, which broadcasts them.
@@ -33,7 +33,6 @@ class ufunc:
         name: its name, that of `func` by default.
         identity: what `reduce` gives for no elements; None where there is no such value.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.add.reduce([[1, 2], [3, 4]], axis=1)
     array([3, 7])
     >>> cnp.divide([1.0, 2.0], [0.0, 4.0], where=[False, True])
@@ -80,16 +79,14 @@ class ufunc:
 
         `initial` stands before the first, and elements at which `where` does not hold are left out.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> print(cnp.subtract.reduce([9, 3, 2]))
         4
         """
         return self.functions["ufunc.reduce"](self, a, axis, dtype, keepdims, initial, where)
 
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None) -> Any:
-        """What `reduce` gives of the elements up to each one along an axis.
+        """Results of `reduce` over the elements up to each one along an axis.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.maximum.accumulate([1, 3, 2, 4])
         array([1, 3, 3, 4])
         """
@@ -98,7 +95,6 @@ class ufunc:
     def outer(self, a: Any, b: Any, /) -> Any:
         """The function of each element of a and each of b, of the shape of a followed by that of b.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.add.outer([1, 2], [10, 20])
         array([[11, 21],
                [12, 22]])
@@ -110,18 +106,16 @@ class ufunc:
 
         Returns the new array; a stays as it is.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.add.at([1, 2], [0, 0], 10)
         array([21,  2])
         """
         return self.functions["ufunc.at"](self, a, indices, b, inplace)
 
     def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None) -> Any:
-        """What `reduce` gives of the parts that begin at each of `indices` and end before the next one.
+        """Results of `reduce` over the parts that begin at each of `indices` and end before the next one.
 
-        Where the next one is not larger the part is one element; the last part goes to the end.
+        If the next index is not larger, the part is one element; the last part goes to the end.
 
-        >>> import ctrlgrad.numpy as cnp
         >>> cnp.add.reduceat([1, 2, 3, 4], [0, 2])
         array([3, 7])
         """

@@ -314,6 +314,3 @@ def _is_users_module(name: str | None) -> bool:
 
 def _name(x: Any) -> str:
     return str(getattr(x, "__name__", type(x).__name__))
-
-
-__all__ = ["Watched", "code_in", "watch"]

@@ -28,7 +28,7 @@ from ctrlgrad.source import Source, here
 
 @record
 class LoopOptions:
-    """What a loop carries beside its regions; each becomes an attribute of the node."""
+    """Options of a loop beside its regions; each becomes an attribute of the node."""
 
     maximum_iterations: int | None = None
     parallel_iterations: int = 32
@@ -57,8 +57,8 @@ def while_loop(
         init: the first carry, a pytree of arrays, numbers and tensors. A Python number takes the dtype that
             the body gives it.
         maximum_iterations: an error if the condition still holds after so many iterations.
-        parallel_iterations: how many iterations the engine "dataflow" may have in flight; the others run one after the
-            other. The result does not depend on it.
+        parallel_iterations: number of iterations that the engine "dataflow" may have in flight; the other engines run
+            one iteration at a time. The result does not depend on it.
         swap_memory: what is done with saved values that a budget (`ctrlgrad.memory.budget`) has no room for: True to
             copy them to slower memory, False to keep them, come what may; None leaves it to the memory manager.
         checkpoint: True to compute the values of a chunk of iterations again from the state at its start, instead of
@@ -73,7 +73,6 @@ def while_loop(
         TypeMismatchError: the condition is no bool scalar, or the body's result differs from the carry.
         MaximumIterationsError: at run time.
 
-    >>> import ctrlgrad as cg
     >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))
     >>> steps, rest = halvings(10.0)
     >>> int(steps), float(rest)
@@ -174,7 +173,6 @@ def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions,
 def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     """The same tensor, the sizes of some axes counted as unknown: for a carry whose shape changes in the loop.
 
-    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
     >>> def doubled(x):
     ...     grow = lambda c: (c[0] + 1, cnp.concat([c[1], 2 * c[1]]))
     ...     return cg.while_loop(lambda c: c[0] < 2, grow, (0, cg.unknown_dims(x)))[1]
@@ -192,7 +190,6 @@ def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     if not isinstance(t, TensorType) or any(not -t.rank <= axis < t.rank for axis in wanted):
         raise ShapeError(
             "unknown_dims: an axis does not exist",
-            source=here(),
             expected=f"axes of {t}",
             got=str(axes),
             hint="axes count from 0 or, negative, from the end",

@@ -1,4 +1,4 @@
-"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for others.
+"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for other frameworks.
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):
@@ -15,7 +15,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-# Where each name stands, and the package that its module is written with. None of them is needed for another.
+# Module of each name, and the package that it needs. None of them is needed for another.
 _LAZY = {
     "from_onnx": ("ctrlgrad.interop.from_onnx", None),
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Interop(ModuleType):
-    """Some modules bear the name of the function in them: the name gives the function, whoever imports first."""
+    """Module type that keeps a function from being replaced by the submodule of its name, in any order of imports."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _LAZY or not isinstance(value, ModuleType):
@@ -53,7 +53,7 @@ sys.modules[__name__].__class__ = _Interop
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted(__all__)
 
 
 __all__ = ["from_jax", "from_onnx", "from_torch", "jax_primitive", "onnx_op", "to_jax", "to_torch"]

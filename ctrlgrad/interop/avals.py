@@ -12,11 +12,10 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, require_hash, static
-from ctrlgrad.source import here
 
 
 def is_key(aval: Any) -> bool:
-    """Whether an abstract value is an array of keys of `jax.random`."""
+    """Return true if an abstract value is an array of keys of `jax.random`."""
     return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
@@ -49,7 +48,6 @@ def dtype_of(aval: Any) -> np.dtype:
     if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"from_jax: the dtype {dtype.name} is not supported",
-            source=here(),
             expected=", ".join(NAMES) + " and keys",
             got=str(aval),
             hint="use float32 in its place: a network's dtype or param_dtype, or .astype(jnp.float32)",
@@ -63,17 +61,17 @@ def tensor_type(aval: Any) -> TensorType:
 
 
 def is_float(aval: Any) -> bool:
-    """Whether values of an abstract value have derivatives."""
+    """Return true if values of an abstract value have derivatives."""
     return not is_key(aval) and dtype_kind(np.dtype(aval.dtype)) in "fc"
 
 
 def has_weak_type(x: Any) -> bool:
-    """Whether an argument stands for a Python number, whose type gives way in promotions: of JAX's arrays some do."""
+    """True if an argument is weakly typed, as Python numbers and some of JAX's arrays are."""
     return bool(x.aval.weak_type) if isinstance(x, jax.Array) else is_weak(x)
 
 
 def is_array(x: Any) -> bool:
-    """Whether an argument is an array, of NumPy, of JAX or of whom NumPy can ask for one; a class is none."""
+    """True if an argument is an array of NumPy, of JAX, or of a type that converts to NumPy; a class is none."""
     return isinstance(x, jax.Array | np.ndarray | np.generic) or hasattr(type(x), "__array__")
 
 

@@ -38,7 +38,7 @@ def _while(equation: Equation, *operands: Any) -> Any:
     if not axes:
         return while_loop(goes_on, body, carry)
 
-    # A loop that JAX has mapped over rows: it goes on while one row does, and the others keep what they have.
+    # A loop that JAX has mapped over rows: it goes on while one row does, and finished rows keep their values.
     def masked(c: list[Any]) -> list[Any]:
         alive = goes_on(c)
         of_rank: Function = lambda x: cnp.reshape(alive, (*alive.shape, *[1] * (x.ndim - axes)))

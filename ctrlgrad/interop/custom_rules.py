@@ -52,7 +52,7 @@ class _Alone:
         self.float_outputs = [place for place, i in enumerate(self.used) if i in self.float_results]
 
     def of_floats(self, operands: Sequence[Any]) -> Callable[..., Any]:
-        """The function of the operands that are floats: its float results, and the others beside them."""
+        """Return the function of the float operands: its float results, and all its results."""
 
         def function(*floats: Any) -> Any:
             given = list(operands)
@@ -274,7 +274,7 @@ def _calls(jaxpr: Any, primitive: Any) -> bool:
 
 
 # Primitives that are compiled by a function in JAX's operations, whose derivatives theirs are; its module and name.
-# JAX has some derivatives of a `pallas_call` that it interprets, and no others.
+# JAX has only some of the derivatives of a `pallas_call` that it interprets.
 _COMPILED = {
     "bcoo_dot_general": ("jax.experimental.sparse.bcoo", "_bcoo_dot_general_impl"),
     "bcsr_dot_general": ("jax.experimental.sparse.bcsr", "_bcsr_dot_general_impl"),
@@ -312,7 +312,7 @@ def _high(equation: Equation, *operands: Any) -> Any:
 
 
 def _placed(found: Sequence[Any], places: Sequence[int], like: Results) -> list[Any]:
-    """Values at their places among values like others; zeros at the rest."""
+    """Spread values to their places among the results; zeros elsewhere."""
     given = dict(zip(places, found, strict=True))
     return [
         given[i] if i in given else cnp.broadcast_to(np.zeros((), leaf.type.dtype), leaf.type.shape)  # type: ignore[union-attr]

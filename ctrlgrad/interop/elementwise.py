@@ -97,7 +97,7 @@ TABLE |= {
     "log2": plain(cnp.log2),
 }
 
-# What is the identity on values: where they lie, how they are compiled, how they are called.
+# Identities on values, which change only their device, compilation or call.
 for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
     TABLE[_identity] = lambda equation, *operands: list(operands)
 

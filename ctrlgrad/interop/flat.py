@@ -61,6 +61,3 @@ class Flat:
             total = len(arrays) + len(self._rest)
             arrays = [self._rest[i] if i in self._rest else next(given) for i in range(total)]
         return jax.tree_util.tree_unflatten(self._results, arrays)
-
-
-__all__ = ["Flat"]

@@ -88,20 +88,20 @@ class _Program:
 
     @functools.cached_property
     def function(self) -> Function:
-        """What runs it outside of a trace."""
+        """Compiled function for calls outside of a trace."""
         made: Function = function(lambda *leaves: tuple(self.results(leaves)), name=self.name)
         return made
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """What it computes of arguments of which nothing is known: read once, however many traces it is part of."""
+        """Graph for arguments of which nothing is known: read once, for any number of traces."""
         return traced(self.name, self._read, [tensor_type(aval) for aval in self.closed.in_avals])
 
     def results(self, leaves: Sequence[Any]) -> list[Any]:
         """The results that are arrays, recorded in the trace that goes on."""
         avals, builder = self.closed.in_avals, recorder()
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
-        # Where some arguments are known, what depends on them alone is computed now, and branches fall away.
+        # If some arguments are known, values that depend on them alone are computed now, and branches fall away.
         inlined = all(isinstance(x, Tensor) for x in given)
         if keeps_originals():
             inlined, found = False, self._called(given)
@@ -109,7 +109,7 @@ class _Program:
             found = list(builder.inline(self.graph, [value_in(builder, x) for x in given]))
         else:
             found = self._read(*given)
-        # What stands for a Python number in JAX does so here.
+        # A weakly typed result of JAX stands for a Python number here.
         values = [x if inlined else value_in(builder, x) for x in found]
         return [
             Float0(builder, x) if is_float0(aval) else Tensor(builder, x, getattr(aval, "weak_type", False))
@@ -178,7 +178,6 @@ class _FromJax:
                     raise
                 raise TypeMismatchError(
                     f"from_jax: JAX does not take the arguments of {self.name}",
-                    source=here(),
                     expected="pytrees of JAX's, of arrays, numbers, and objects that are compared by ==",
                     got=f"JAX's {type(error).__name__}: {error}",
                     hint="pass arrays of numbers, in pytrees that JAX knows",
@@ -204,14 +203,13 @@ class _FromJax:
         return _Program(self.name, flat, closed, x64, watch([self.fn, *code_in(kinds)]).without_own(before))
 
     def _kind(self, x: Any) -> Any:
-        """What a call's signature has for an argument: its abstract value, or the value itself."""
+        """Entry of a call's signature for an argument: its abstract value, or the value itself."""
         if isinstance(x, float | complex) and not isinstance(x, np.generic):
             return _Aval((), jax.dtypes.canonicalize_dtype(type(x)), True)
         if isinstance(x, Tensor):
             if None in x.tensor_type.shape:
                 raise TracingError(
                     f"from_jax: {self.name} is called on a tensor whose size is not known",
-                    source=here(),
                     expected="known sizes: JAX traces with shapes",
                     got=repr(x),
                     hint="call the function outside of what makes the size unknown, or pass arrays of one size",

@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ctrlgrad.interop.onnx.function import OnnxFunction
+    from ctrlgrad.interop.onnx.reader import OnnxFunction
 
 
 def from_onnx(model: Any) -> OnnxFunction:
@@ -16,7 +16,7 @@ def from_onnx(model: Any) -> OnnxFunction:
     `If` become loops and branches here, sequences lists, empty optionals None. What follows from constants and sizes is
     computed when the model is read. Where an operator needs the value of an input (the shape that `Reshape` is given),
     that input is part of the signature: one graph for each value. docs/onnx_operators.md lists the operators;
-    `ctrlgrad.interop.onnx_op` adds others.
+    `ctrlgrad.interop.onnx_op` adds further ones.
 
     Args:
         model: an `onnx.ModelProto`, its bytes, or the path of a file.
@@ -32,7 +32,6 @@ def from_onnx(model: Any) -> OnnxFunction:
         UnsupportedPrimitiveError (when called): an operator has no translation; it names the node.
         TracingError (when called): an operator needs a value that is known only when the model runs.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from onnx import parser
     >>> f = cg.from_onnx(parser.parse_model('''
     ...     <ir_version: 8, opset_import: ["" : 17]>
@@ -50,9 +49,6 @@ def from_onnx(model: Any) -> OnnxFunction:
     """
     if importlib.util.find_spec("onnx") is None:
         raise ImportError("ctrlgrad.from_onnx needs onnx, which is not installed: pip install -e '.[onnx]'")
-    from ctrlgrad.interop.onnx.function import OnnxFunction, read_model
+    from ctrlgrad.interop.onnx.reader import OnnxFunction, read_model
 
     return OnnxFunction(*read_model(model))
-
-
-__all__ = ["from_onnx"]

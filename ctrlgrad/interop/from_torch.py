@@ -58,6 +58,3 @@ def from_torch(fn: Callable[..., Any], *example_args: Any, dynamic_shapes: Any =
     from ctrlgrad.interop.torch.module import FromTorch
 
     return FromTorch(fn, example_args, dynamic_shapes)
-
-
-__all__ = ["from_torch"]

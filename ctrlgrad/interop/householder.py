@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.array.householder import adjoint, applied, column_at, reduced
+from ctrlgrad.frontend.array.decompositions import adjoint, applied, column_at, reduced
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.interop.arrays import recorded
 from ctrlgrad.interop.primitives import Equation, entry

@@ -46,7 +46,7 @@ def told(kind: type[CtrlgradError], problem: str, source: Source | None, hint: s
         raise
     except Exception as error:
         frames = list(_frames(error.__traceback__))
-        # What JAX, or the user's code, calls may be NumPy's or Python's.
+        # JAX or the user's code may have called NumPy or Python's library: skip frames of these.
         raising = next((file for file in map(_file, reversed(frames)) if not file.startswith(_BENEATH)), "")
         error = error.with_traceback(_without_jax(frames))
         if not is_of_jax(raising):

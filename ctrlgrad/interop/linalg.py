@@ -10,7 +10,7 @@ import scipy.linalg
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
-from ctrlgrad.frontend.array.householder import adjoint
+from ctrlgrad.frontend.array.decompositions import adjoint
 from ctrlgrad.frontend.host_calls import host_call
 from ctrlgrad.interop.avals import tensor_type
 from ctrlgrad.interop.householder import pivots

@@ -133,17 +133,3 @@ def unsupported(equation: Equation, reason: str | None = None, hint: str | None 
 
 def shown(avals: Sequence[Any]) -> str:
     return ", ".join(map(str, avals)) or "nothing"
-
-
-__all__ = [
-    "REFUSED",
-    "TABLE",
-    "Equation",
-    "Parameters",
-    "by_keyword",
-    "entry",
-    "jax_primitive",
-    "plain",
-    "shown",
-    "unsupported",
-]

@@ -70,7 +70,7 @@ class Program:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """What it computes."""
+        """Graph of the program."""
         return self._trace()
 
     def __call__(self, *arrays: Any) -> list[Tensor]:
@@ -170,6 +170,3 @@ def _word(name: str) -> str:
 
 def _with_rows(t: TensorType, axis: int, size: int) -> TensorType:
     return TensorType(t.dtype, (*t.shape[:axis], size, *t.shape[axis:]))
-
-
-__all__ = ["Fn", "Program", "traced"]

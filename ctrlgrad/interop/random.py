@@ -24,7 +24,7 @@ def _is_threefry(aval: Any) -> bool:
 
 
 def _is_native(equation: Equation) -> bool:
-    """Whether an equation's keys are Threefry's, with its counters numbered as JAX does by default since 0.5."""
+    """True if an equation's keys are Threefry's, with counters numbered as JAX does by default since 0.5."""
     avals = [aval for aval in (*equation.inputs, *equation.outputs) if is_key(aval)]
     return all(map(_is_threefry, avals)) and _is_partitionable(equation)
 
@@ -34,7 +34,7 @@ def _is_partitionable(equation: Equation) -> bool:
 
 
 def _read(equation: Equation, fn: Callable[..., Any], *operands: Any) -> Any:
-    """What a function of JAX's, of arrays of words, says of an equation."""
+    """Apply a function of JAX on arrays of words in place of an equation."""
     struct: Any = jax.ShapeDtypeStruct
     avals = [struct((*aval.shape, *key_words(aval)), dtype_of(aval)) for aval in equation.inputs]
     with jax.threefry_partitionable(_is_partitionable(equation)):

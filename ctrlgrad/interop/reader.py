@@ -37,7 +37,8 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
 from ctrlgrad.interop.avals import constant, dtype_of, key_words
 from ctrlgrad.interop.custom_rules import by_its_rules
 from ctrlgrad.interop.jax_errors import is_of_jax
-from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, jax_primitive, unsupported
+from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, unsupported
+from ctrlgrad.interop.primitives import jax_primitive as jax_primitive
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
 
@@ -126,6 +127,3 @@ def source_of(eqn: Any) -> Source | None:
         if not is_of_jax(file) and not is_own(file) and not file.startswith("<"):
             return Source(file, frame.line_num, frame.function_name)
     return None
-
-
-__all__ = ["Reader", "jax_primitive", "without_refs"]

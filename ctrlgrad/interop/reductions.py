@@ -14,7 +14,7 @@ from ctrlgrad.interop.primitives import TABLE, Entry, Equation, by_keyword, entr
 
 
 def _extreme(fn: Any, sign: int) -> Entry:
-    """An extreme; of nothing it is what the others are compared with first."""
+    """Maximum or minimum; of no elements it is the neutral element."""
 
     def reduce(equation: Equation, x: Any) -> Any:
         axes = tuple(equation.params["axes"])

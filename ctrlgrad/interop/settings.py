@@ -14,7 +14,7 @@ _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_modu
 
 
 def has_x64() -> bool:
-    """Whether JAX has 64-bit types now."""
+    """Return true if JAX has 64-bit types now."""
     config: Any = jax.config
     return bool(config.jax_enable_x64)
 

@@ -6,8 +6,10 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.memory.sizes import parse_size
+from ctrlgrad.source import here
 
 if TYPE_CHECKING:
     from ctrlgrad.interop.torch.drop_in import DropIn
@@ -36,6 +38,7 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
 
     Raises (when called):
         ImportError: PyTorch is not installed; at once.
+        UserInputError: `fn` is a module of PyTorch; at once.
         UserInputError: a tensor lies on a GPU.
         TypeMismatchError: a tensor of a dtype that is not supported, a sparse one, an argument that is no array and has
             no hash.
@@ -59,8 +62,13 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
     from ctrlgrad.interop.torch.function import TorchFunction
     from ctrlgrad.interop.torch.module import FromTorch
 
+    if hasattr(fn, "named_parameters"):
+        raise UserInputError(
+            "to_torch: this is a module of PyTorch already",
+            source=here(),
+            expected="a function of this library, or a module that from_torch has read",
+            got=type(fn).__name__,
+            hint="ctrlgrad.to_torch(ctrlgrad.from_torch(module)) runs it by this library, in its place",
+        )
     budget = parse_size(memory_budget)
     return DropIn(fn, budget) if isinstance(fn, FromTorch) and fn.module is not None else TorchFunction(fn, budget)
-
-
-__all__ = ["to_torch"]

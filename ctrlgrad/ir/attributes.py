@@ -1,8 +1,9 @@
-"""What a node says besides its operands: one frozen dataclass per family of ops, named by the op's declaration.
+"""Attributes of nodes: one frozen dataclass per family of ops, named by the op's declaration.
 
-A field without a default must be given. What one stage notes for a later one (`chunk`, `counts_down`, `paired`, ...) is
-a field like any other. `attributes.Axis.of(node).axis` reads one, and fails where the node is of another family;
-`dataclasses.replace` makes another one. The builder makes attributes of names and values; the verifier checks both.
+A field without a default must be given. Notes that one stage leaves for a later one (`chunk`, `counts_down`, `paired`,
+...) are ordinary fields. `attributes.Axis.of(node).axis` reads a field, and fails if the node is of another family;
+`dataclasses.replace` makes a changed copy. The builder makes attributes from names and values; the verifier checks
+both.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ class _Node(Protocol):
 
 @record(kw_only=True)
 class Attributes:
-    """Of most ops: nothing."""
+    """Base of all attributes; most ops have none."""
 
     @classmethod
     def of(cls, node: _Node) -> Self:
-        """Those of a node, which must be of this family."""
+        """Return the attributes of a node, which must be of this family."""
         found = node.attrs
         assert isinstance(found, cls), f"{node} has {type(found).__name__}, no {cls.__name__}"
         return found
 
     @classmethod
     def find(cls, node: _Node) -> Self | None:
-        """Those of a node; None where it is of another family."""
+        """Return the attributes of a node; None if it is of another family."""
         found = node.attrs
         return found if isinstance(found, cls) else None
 
@@ -93,7 +94,7 @@ def _kinds(family: type[Attributes]) -> tuple[tuple[str, str, _Fits], ...]:
 
 
 def _kind(hint: Any) -> _Fits:
-    """Whether a value is of a declared kind."""
+    """Return the test of a value against a declared field type."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: True
@@ -160,13 +161,20 @@ class Order(Axis):
 
 @record(kw_only=True)
 class Selection(Axis):
-    # How many elements along the axis.
+    # Number of elements along the axis.
     count: int
 
 
 @record(kw_only=True)
 class Transform(Axis):
     inverse: bool
+
+
+@record(kw_only=True)
+class RealTransform(Axis):
+    """Transform between `size` real numbers along an axis and their first size // 2 + 1 frequencies."""
+
+    size: int
 
 
 @record(kw_only=True)
@@ -192,7 +200,7 @@ class Shape(Attributes):
 
 @record(kw_only=True)
 class Required(Shape):
-    """The sizes that the operand must have along some axes, and what an error says where it has others."""
+    """Sizes that the operand must have along some axes, and the parts of the error for any other size."""
 
     axes: tuple[int, ...]
     problem: str
@@ -208,7 +216,7 @@ class Index(Attributes):
 
 @record(kw_only=True)
 class Described(Attributes):
-    # What an error says of the operand.
+    # Text for the operand in errors.
     what: str
 
 
@@ -220,14 +228,14 @@ class Search(Attributes):
 
 @record(kw_only=True)
 class Answer(Attributes):
-    """Of ops on matrices of which some have no answer: `or_nan` gives NaN for these, in place of an error."""
+    """Attributes of a matrix op that fails on some operands: `or_nan` gives NaN for these, in place of an error."""
 
     or_nan: bool = False
 
 
 @record(kw_only=True)
 class Triangle(Answer):
-    """Which triangle of a matrix is read, and whether its diagonal is ones, which are not."""
+    """Triangle of a matrix that is read; with `unit_diagonal` the diagonal counts as ones and is not read."""
 
     lower: bool
     unit_diagonal: bool
@@ -253,38 +261,38 @@ class HostCall(Hook):
 
 
 class _Capturing:
-    """Of an op whose first operands, and first inputs of its regions, are captures."""
+    """Base for ops whose first operands, and first inputs of their regions, are captures."""
 
     __slots__ = ()
     captures: int
 
     def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-        """What stands for the operands, or for a region's inputs: that of the captures, and that of the others."""
+        """Split values that correspond to the operands, or to a region's inputs, into captures and the rest."""
         return operands[: self.captures], operands[self.captures :]
 
 
 @record(kw_only=True)
 class Loop(_Capturing, Attributes):
-    """What the user asked of a loop, and what passes note of it."""
+    """Options of a loop from the user, and notes on it from passes."""
 
     maximum_iterations: int | None = None
     parallel_iterations: int = 32
     swap_memory: bool | None = None
     checkpoint: bool | int | None = None
     name: str | None = None
-    # How many of the operands every iteration sees alike.
+    # Number of the operands that are captures: every iteration sees the same value.
     captures: int = _hidden(0)
-    # Whether the first carry starts as the number of iterations, and is the number of those left.
+    # True if the first carry starts as the number of iterations, and is the number of those left.
     counts_down: bool = _hidden(False)
-    # Of the inner of two loops that a loop was split into: how many iterations it runs at most.
+    # For the inner of two loops that a loop was split into: the most iterations that it runs.
     chunk: int | None = None
-    # Of the outer one: the same number.
+    # For the outer one: the same number.
     chunks_of: int | None = None
 
 
 @record(kw_only=True)
 class Branch(Attributes):
-    """Says nothing, but that the first operand selects a region, which sees the others."""
+    """No fields. The first operand selects a region; the remaining operands are the inputs of each region."""
 
 
 @record
@@ -292,7 +300,7 @@ class NamedAxis:
     """The rows of a mapped function that has given them a name; `level` tells apart those of one name."""
 
     name: Hashable
-    # How many axes around it have names.
+    # Number of named axes around it.
     level: int
 
     def __repr__(self) -> str:
@@ -301,7 +309,7 @@ class NamedAxis:
 
 @record(kw_only=True)
 class Barrier(Attributes):
-    # What the policy of a checkpoint knows the value by.
+    # Name of the value, by which the policy of a checkpoint refers to it.
     name: str | None = None
 
 
@@ -325,7 +333,7 @@ class Saving:
 
 @record(kw_only=True)
 class Call(_Capturing, Attributes):
-    """See `ctrlgrad.ops.call`."""
+    """See `ctrlgrad.ops.control`."""
 
     kind: str
     captures: int = _hidden(0)
@@ -348,15 +356,15 @@ class NewStack(Attributes):
 
 @record(kw_only=True)
 class Write(Attributes):
-    # Whether writing at the length appends a slot; otherwise that index is out of range.
+    # True if a write at the length appends a slot; otherwise that index is out of range.
     grow: bool = _quiet(False)
-    # Whether writing a slot that was written already is an error.
+    # True if a second write to a slot is an error.
     once: bool = False
 
 
 @record(kw_only=True)
 class Rows(Attributes):
-    # How many there are, where that is known.
+    # Number of rows, if known.
     size: int | None
 
 
@@ -383,7 +391,7 @@ class CollectiveAlong(Collective):
     """Such that an axis of the operand or of the result has an element for each row."""
 
     axis: int = _quiet(0)
-    # How many rows there are, where that is known.
+    # Number of rows, if known.
     size: int | None
 
 

@@ -25,7 +25,7 @@ SMALL = 64
 
 
 class Numbers(Protocol):
-    """Tells the numbers of a builder's values, where its inputs stand for those of one call (`frontend/known.py`)."""
+    """Tells the numbers of a builder's values, where its inputs stand for those of one call (`frontend/tracer.py`)."""
 
     def number(self, builder: Builder, value: Value) -> Any: ...
 
@@ -57,7 +57,7 @@ class Builder:
         return None if builder is None or builder.known is None else builder.known.number(self, value)
 
     def borrows(self, value: Value) -> bool:
-        """Whether a value of a graph that has ended may be used in this one."""
+        """True if a value of a finished graph may be used in this one."""
         return value in self.lent or (self.parent is not None and self.parent.borrows(value))
 
     def input(self, type: Type, hint: str | None = None) -> Value:
@@ -177,7 +177,7 @@ class Closed:
 def close(regions: Sequence[Graph], first: Sequence[Value] = ()) -> Closed:
     """Turn the free values of the regions into inputs that all of them have in front, in the same order.
 
-    The values in `first` become inputs before all others, whether the regions use them or not.
+    The values in `first` become the first inputs, whether the regions use them or not.
     """
     captures = list(dict.fromkeys([*first, *free_values(regions)]))
     closed = []

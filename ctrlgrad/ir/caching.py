@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """What was made for the keys that were asked for last; of several threads that ask for one key, one makes it."""
+    """LRU cache of made values; of several threads that ask for one key, one makes the value and the rest wait."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -26,12 +26,12 @@ class Recent(Generic[K, V]):
         return len(self._entries)
 
     def values(self) -> list[V]:
-        """What is kept now, what was asked for last at the end."""
+        """The kept values, the most recently used one last."""
         with self._lock:
             return list(self._entries.values())
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What belongs to a key; `make` makes it where it is not kept."""
+        """Return the value of a key; `make` makes it if it is not kept."""
         while True:
             with self._lock:
                 if key in self._entries:
@@ -39,7 +39,9 @@ class Recent(Generic[K, V]):
                     return self._entries[key]
                 making = self._making.setdefault(key, forks.recursive_lock())
             with making:
-                # Who has waited for a maker looks again; who comes first, or after one that is no more, is the maker.
+                # A thread that waited for a maker looks again. The first thread is the maker; in a forked child, where
+                # a maker's thread is gone, the next one is.
+                # the value.
                 if self._making.get(key) is making:
                     return self._made(key, make)
 
@@ -72,9 +74,9 @@ class _Held(Protocol):
 
 
 class Cache(Generic[K, V]):
-    """What its owner makes of graphs: of each graph `most` results, those whose keys were asked for last.
+    """Results that an owner derives from graphs: an LRU cache of `most` results for each graph.
 
-    The graph holds them, so they go when it goes, also where they hold the graph.
+    The graph holds its cache, so both are freed together, even if the results refer to the graph.
     """
 
     def __init__(self, most: int) -> None:
@@ -89,6 +91,3 @@ class Cache(Generic[K, V]):
     def get(self, graph: _Held, key: K, make: Callable[[], V]) -> V:
         """The graph's result for a key; `make` makes it where it is not kept."""
         return self.of(graph).get(key, make)
-
-
-__all__ = ["Cache", "Recent"]

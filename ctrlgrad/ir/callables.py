@@ -88,6 +88,3 @@ def _assigns_around(code: types.CodeType) -> bool:
         isinstance(x, types.CodeType) and _assigns_around(x) and around.intersection(x.co_freevars)
         for x in code.co_consts
     )
-
-
-__all__ = ["FUNCTIONS", "Alike"]

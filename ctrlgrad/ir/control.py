@@ -133,7 +133,7 @@ class Loop:
 
     @property
     def predicate(self) -> Value:
-        """What the cond yields."""
+        """The scalar that the condition region yields."""
         (value,) = self.cond.outputs
         return value
 
@@ -157,11 +157,11 @@ class Loop:
 
     @property
     def counts_down(self) -> bool:
-        """Whether its first carry starts as the number of iterations, and is the number of those left."""
+        """True if the first carry starts as the number of iterations, and is the number of those left."""
         return self.attrs.counts_down
 
     def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-        """What stands for the operands, or for a region's inputs: that of the captures, and that of the carries."""
+        """Split values that correspond to the operands, or to a region's inputs, into captures and carries."""
         return self.attrs.split(operands)
 
     @property
@@ -225,12 +225,12 @@ class Call:
 
     @property
     def function(self) -> Graph:
-        """What computes the results of the operands."""
+        """Region that computes the results from the operands."""
         return self.regions[0]
 
     @property
     def rule(self) -> Any:
-        """Of a function that has a rule of its own: one of `ir.rules`."""
+        """Rule of a function that has one: an object of `ir.rules`."""
         return self.attrs.rule
 
     def captured_by(self, *graphs: Graph) -> list[Value]:
@@ -240,12 +240,12 @@ class Call:
 
     @property
     def row(self) -> Graph:
-        """Of the kind "rows": what computes one of them."""
+        """Region that computes one row, for the kind "rows"."""
         return self.regions[1]
 
     @property
     def primal(self) -> Graph:
-        """Of the kind "gradient": what is differentiated."""
+        """Function that is differentiated, for the kind "gradient"."""
         return self.regions[1]
 
     @property
@@ -271,7 +271,7 @@ def is_branch(node: Node) -> bool:
 
 
 def is_call(node: Node, *kinds: str) -> bool:
-    """Whether a node is a call, of one of these kinds where any are given."""
+    """Return true if a node is a call, of one of these kinds if any are given."""
     return node.op.name == "call" and (not kinds or attributes.Call.of(node).kind in kinds)
 
 
@@ -281,7 +281,7 @@ REGION_OPS = frozenset(_VIEWS)
 
 
 def view(node: Node) -> Control | None:
-    """A node that owns regions, as parts with names; None for all others."""
+    """Return a node that owns regions as parts with names; None for any other node."""
     of = _VIEWS.get(node.op.name)
     found: Control | None = None if of is None else of(node)
     return found
@@ -354,22 +354,3 @@ def emit_call(
     attrs = attributes.Call(kind=kind, captures=count, mapped=mapped, rows=rows, policy=policy, rule=rule)
     operands = [*regions.captures, *arguments]
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
-
-
-__all__ = [
-    "REGION_OPS",
-    "Branch",
-    "Call",
-    "Capture",
-    "Carry",
-    "Control",
-    "Loop",
-    "emit_branch",
-    "emit_call",
-    "emit_loop",
-    "is_branch",
-    "is_call",
-    "is_loop",
-    "used_values",
-    "view",
-]

@@ -1,9 +1,9 @@
-"""Loops that count: where the number of iterations follows from values in front of the loop.
+"""Counted loops: loops whose number of iterations follows from values in front of the loop.
 
-Such a loop runs while an integer carry is below a bound that it leaves as it is, and adds 1 to the carry (or counts
-down by 1 while it is above). What its counter ends with, and how often it runs, are then known without running it:
-outside it nothing waits for them, and a gradient saves nothing for them. A step may be another number where those in
-front of the loop are known: with any others the counter could pass the bound by the end of its dtype, and begin anew.
+Such a loop runs while an integer carry is below a loop-invariant bound, and adds 1 to the carry (or counts down by 1
+while it is above). Its trip count and the counter's final value are then known without running it: nothing outside
+waits for them, and a gradient saves nothing for them. A step other than 1 is allowed if the values in front of the loop
+are known; otherwise the counter could pass the bound near the end of its dtype and overflow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Number = Callable[[Value], np.ndarray | None]
 
 @record(eq=False)
 class Counting:
-    """How a loop counts: `carry` goes by `step` until it is `beyond` past `bound`, or further where steps are long."""
+    """Counter of a loop: `carry` changes by `step` until it is `beyond` past `bound`, or further for long steps."""
 
     carry: Carry
     bound: Value | np.ndarray  # in front of the loop
@@ -39,13 +39,12 @@ class Counting:
 
     @classmethod
     def of(cls, loop: Loop, number: Number) -> Counting | None:
-        """None where a loop does not count so; `number` knows the constants in front of it."""
+        """Return the counter of a loop, None if it has none; `number` knows the constants in front of the loop."""
         return cls._by(_producer(loop.cond, loop.predicate), loop, number)
 
     @classmethod
     def each(cls, loop: Loop, number: Number) -> tuple[Counting, ...]:
-        """Of a loop that goes on while several such tests hold, how it counts by each of them; none where by one it
-        does not count."""
+        """Return the counters of a loop that goes on while several such tests hold; empty if any test has none."""
         found: list[Counting] = []
         pending = [loop.predicate]
         while pending:
@@ -111,7 +110,7 @@ class Counting:
 
 
 def step_of(loop: Loop, carry: Carry, number: Number) -> int | None:
-    """What each iteration adds to integers that a loop carries, if always the same number; 0 where they stay."""
+    """Return the constant that each iteration adds to an integer carry, 0 if the carry is unchanged; else None."""
     value = carry.in_body
     if (
         not isinstance(value.type, TensorType)
@@ -149,6 +148,3 @@ def _in_front(loop: Loop, region: Graph, value: Value) -> Value | np.ndarray | N
 
 def _as_index(builder: Builder, value: Value) -> Value:
     return value if value.type == INDEX else builder.emit("cast", [value], {"dtype": INDEX.dtype})
-
-
-__all__ = ["Counting", "step_of"]

@@ -1,8 +1,8 @@
-"""What depends on the elements of some values: not on their sizes alone.
+"""Dependence analysis: the values that depend on the elements of some inputs, not on their sizes alone.
 
-For a loop this is a least fixpoint over its carry; where the predicate depends on the values, all results do. A node
-answers once for each set of operands that it is asked about, as in `gradients.activity`: a nest of loops costs what its
-nodes cost.
+For a loop this is a least fixpoint over its carry; if the predicate depends on the inputs, all results do. The answer
+of a node is cached for each set of its operands, as in `gradients.activity`, so nested loops cost time linear in the
+number of nodes.
 """
 
 from __future__ import annotations
@@ -73,6 +73,3 @@ class _Dependence:
         if loop.predicate in self.values(loop.cond, [*(c.in_cond for c in shared), *(c.in_cond for c in carried)]):
             return frozenset(range(len(loop.results)))
         return frozenset(i for i, c in enumerate(loop.carries) if c in carried)
-
-
-__all__ = ["dependent_outputs"]

@@ -1,4 +1,4 @@
-"""What every drawing in the DOT language shares: boxes, clusters within clusters, edges, and the look of them.
+"""Drawings in the DOT language: boxes, clusters within clusters, edges, and their common style.
 
 A drawing is written from top to bottom, each box and each edge once: its cost grows as its text does.
 """
@@ -68,8 +68,5 @@ def quote(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """What is written beside an edge; a space keeps it off the line."""
+    """Return the label of an edge; a leading space keeps it off the line."""
     return f"label={quote(f' {text}')}"
-
-
-__all__ = ["CARRIED", "DECIDES", "DOTTED", "RETURNED", "Drawing", "label", "quote"]

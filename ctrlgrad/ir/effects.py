@@ -11,14 +11,14 @@ from ctrlgrad.ir.walk import walk
 
 
 def has_effect(op: Op, regions: Iterable[Graph]) -> bool:
-    """Whether something besides computing happens where an op is applied, with these regions."""
+    """Return true if an op with these regions has an effect besides its results."""
     return Trait.EFFECT in op.traits or any(
         Trait.EFFECT in node.op.traits for region in regions for node in walk(region)
     )
 
 
 def must_run(node: Node) -> bool:
-    """Whether a node does more than compute its results: an effect, or a promise that fails where it is not kept."""
+    """True if a node does more than compute its results: an effect, or a promise whose violation is an error."""
     if Trait.EFFECT in node.op.traits:
         return True
     return bool(node.regions) and (_promises(node) or any(map(must_run, _inside(node))))
@@ -42,6 +42,3 @@ def nodes_with_effects(graph: Graph) -> set[Node]:
             found.add(node)
         found.update(*inside)
     return found
-
-
-__all__ = ["has_effect", "must_run", "nodes_with_effects"]

@@ -1,7 +1,7 @@
-"""What a graph says, as a digest that is the same in every process: what is kept of graphs on disk is found by it.
+"""Digest of a graph's meaning, equal in every process: the key under which data of a graph is kept on disk.
 
-Two graphs with one digest have the same ops, operands, attributes, constants, types, names and regions. They may stand
-at different places of the user's code: who keeps something of a graph names its nodes by their position.
+Two graphs with one digest have the same ops, operands, attributes, constants, types, names and regions. Their places in
+the user's code may differ, so data kept for a graph refers to nodes by position.
 """
 
 from __future__ import annotations
@@ -103,6 +103,3 @@ def _text(value: Any) -> str:
         told = ", ".join(f"{f.name}={_text(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__module__}.{type(value).__qualname__}({told})"
     raise _Unknown
-
-
-__all__ = ["fingerprint", "is_known"]

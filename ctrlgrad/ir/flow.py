@@ -1,12 +1,11 @@
-"""Where stacks go: the versions of a stack through loops, branches and calls, and what is done to it there.
+"""Flow of stacks: the versions of a stack through loops, branches and calls, and the operations on it there.
 
-An op that changes a stack, or passes it on, takes one version of it and gives the next (`Use`). What owns regions hands
-versions on: into its regions, around a loop, and out again. `StackFlow` knows these steps for whole graphs. Whoever
-asks where a stack goes asks it: the verifier (do the pops mirror the pushes), batching (is it the same stack at the
-end), the engines (what a loop does to the stacks that it carries), reports (what was pushed, and where).
+An op that changes a stack, or passes it on, takes one version of it and gives the next (`Use`). A node that owns
+regions hands versions on: into its regions, around a loop, and out again. `StackFlow` knows these steps for whole
+graphs. Its users are the verifier (do the pops mirror the pushes), batching (is it the same stack at the end), the
+engines (a loop's operations on the stacks that it carries) and reports (the values that were pushed, and where).
 
-What a version may have been, or may become, is followed along every step, whichever branch is taken and however often
-a loop runs.
+The analysis follows every possible step of a version: through all branches, and around a loop any number of times.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from ctrlgrad.records import record
 
 @record
 class Event:
-    """What a node does to a stack: a use, or a loop, branch or call with the events inside each of its regions.
+    """Operation of a node on a stack: a use, or a loop, branch or call with the events inside each of its regions.
 
-    Those of a loop are of an iteration. A loop over chunks around that over a chunk's iterations is one loop.
+    The events of a loop are those of one iteration. A loop over chunks and the loop over a chunk's iterations inside it
+    count as one loop.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Event:
         return {op.kind for op, _ in self.ops()}
 
     def mirrored(self) -> Event:
-        """What takes back what this does."""
+        """The inverse event: pop for push, and push for pop."""
         other = {"push": "pop", "pop": "push"}.get(self.kind, self.kind)
         return Event(other, self.node, tuple(mirrored(events) for events in self.inside))
 
@@ -60,7 +60,7 @@ Events = tuple[Event, ...]
 
 
 def mirrored(events: Events) -> Events:
-    """What takes them back, the last one first."""
+    """The inverse events, in reverse order."""
     return tuple(event.mirrored() for event in reversed(events))
 
 
@@ -71,7 +71,7 @@ class StackFlow:
         # By version, those that it follows from, and those that follow.
         self.before: defaultdict[Value, list[Value]] = defaultdict(list)
         self.after: defaultdict[Value, list[Value]] = defaultdict(list)
-        # How many nodes and ends of graphs consume a version: not those that only observe it.
+        # Number of nodes and outputs of graphs that consume a version; observers do not count.
         self.consumers: Counter[Value] = Counter()
         # Versions that a loop sees in every iteration alike, and versions that an op has given.
         self.captured: set[Value] = set()
@@ -104,12 +104,12 @@ class StackFlow:
         return reached([stack], self.before)
 
     def origin(self, stack: Value) -> Value | None:
-        """Where a version began, on every path: in an op that makes a stack, or outside. None of several."""
+        """Return the version that a stack begins with on every path: made by an op, or given; None for several."""
         found = [v for v in self.earlier(stack) if not self.before[v]]
         return found[0] if len(found) == 1 else None
 
     def events(self, graph: Graph, versions: set[Value], *, observers: bool = False) -> Events:
-        """What the nodes of a graph do to versions of a stack, in order; with those that only look, if wanted."""
+        """Events of a graph's nodes on versions of a stack, in order; `observers` includes nodes that only read it."""
         found = (self._event(node, versions, observers) for node in graph.nodes)
         return tuple(event for event in found if event is not None)
 
@@ -148,7 +148,7 @@ class StackFlow:
 
 
 def begins(node: Node) -> bool:
-    """Whether an op makes a stack where there was none."""
+    """Return true if a node makes a new stack."""
     return any(_is_stack(v) for v in node.results) and not any(map(_is_stack, node.operands)) and not node.regions
 
 
@@ -193,7 +193,7 @@ def reached(starts: Iterable[Value], following: Mapping[Value, Sequence[Value]])
 
 
 def stays(loop: Loop, carry: Carry) -> bool:
-    """Whether the stack that a loop carries is the one that it starts with, whatever was done to it."""
+    """True if the stack that a loop carries stays the one that it starts with, changed or not."""
     return StackFlow(loop.body).origin(carry.next) is carry.in_body
 
 
@@ -238,10 +238,7 @@ def passed_on(branch: Branch, position: int) -> int | None:
 
 
 def in_an_iteration(loop: Loop, carry: Carry) -> Events:
-    """What a loop does, once, to a stack that it carries; reading it counts."""
+    """Events of one iteration of a loop on a stack that it carries, reads included."""
     flow = StackFlow(loop.cond, loop.body)
     cond = flow.events(loop.cond, flow.versions(carry.in_cond), observers=True)
     return (*cond, *flow.events(loop.body, flow.versions(carry.in_body), observers=True))
-
-
-__all__ = ["Event", "Events", "StackFlow", "begins", "in_an_iteration", "mirrored", "passed_on", "reached", "stays"]

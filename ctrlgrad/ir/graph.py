@@ -70,7 +70,7 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
     name: str = "graph"
-    # What stages and engines made of this graph, by the owner of the cache; never part of its meaning.
+    # Results that stages and engines derived from this graph, by the cache's owner; never part of its meaning.
     caches: dict[Cache[Any, Any], Recent[Any, Any]] = field(default_factory=dict, repr=False)
 
     @property
@@ -82,7 +82,7 @@ class Graph:
         return format_graph(self)
 
     def _repr_svg_(self) -> str:
-        """How a notebook shows it."""
+        """Drawing of the graph in a notebook."""
         return format_svg(self)
 
     def __repr__(self) -> str:

@@ -1,10 +1,10 @@
-"""One graph for all that say the same: what was compiled for the first is there for the others.
+"""Interning of graphs: traces that differ in constants alone share one graph, and so its compiled code.
 
 A transform that is applied to values, and a loop outside of a function, are traced at each call. Their graphs differ in
 the arrays and numbers that the user's Python held at that time. `shared` finds the graph of an earlier call that
-differs in constants alone, and makes inputs of those constants: large ones at once, others once their values have
-changed. So a rebound number compiles one more graph, and no further one; a literal stays a constant. Where a transform
-inlines such a graph into the trace around it, the values stand there as constants that vary, and are inputs there too.
+differs in constants alone, and turns constants into inputs: large ones at once, small ones once their values have
+changed. So a rebound number compiles one more graph, and no further one; a literal stays a constant. If a transform
+inlines such a graph into the trace around it, the values become constants that vary there, and then inputs.
 """
 
 from __future__ import annotations
@@ -167,6 +167,3 @@ def _attribute(value: Any) -> Hashable:
         return Alike(value)
     # 1, 1.0 and True are equal, and not the same.
     return type(value), value
-
-
-__all__ = ["LARGEST", "forget", "lift_constants", "shared"]

@@ -1,8 +1,7 @@
-"""What an op is: a name, an arity, a type rule, traits, and how it uses each of its operands. Nothing else.
+"""Declaration of ops: a name, an arity, a type rule, traits, and the use of each operand. Nothing else.
 
-What an op means to a stage (how it runs, its derivatives, its batching, its JAX form) stands in that
-stage's own table, keyed by the op's name. `OPS` is the registry; a test walks it and fails where a table
-lacks an entry.
+The meaning of an op for a stage (its kernels, derivatives, batching, JAX form) stands in that stage's own table, keyed
+by the op's name. `OPS` is the registry; a test walks it and fails if a table lacks an entry.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class Trait(enum.Enum):
 
 
 class Use(enum.Enum):
-    """How an op uses one of its operands.
+    """Use that an op makes of one of its operands.
 
-    A stack, or an array that is updated in part, has versions: an op that changes it takes one and gives the next. What
-    owns regions (`ir.control`) passes its operands on into them, where their use stands.
+    A stack, or an array that is updated in part, has versions: an op that changes it takes one and gives the next. A
+    node that owns regions (`ir.control`) passes its operands on into them; their uses are those in the regions.
     """
 
     VALUE = "computes with it"
@@ -62,17 +61,17 @@ class Use(enum.Enum):
 
     @property
     def changes(self) -> bool:
-        """Whether the first result is the next version of the operand: made in place where nobody needs this one."""
+        """True if the first result is the operand's next version, made in place if this version has no other user."""
         return self in _CHANGES
 
     @property
     def goes_on(self) -> bool:
-        """Whether the first result is the operand, changed or not."""
+        """True if the first result is the operand, changed or not."""
         return self is Use.PASS or self.changes
 
     @property
     def observes(self) -> bool:
-        """Whether the operand stays as it is, and nothing holds its elements afterwards."""
+        """True if the operand stays as it is, and no result holds its elements."""
         return self is Use.READ or self is Use.MEASURE
 
 
@@ -84,7 +83,7 @@ TypeRule = Callable[[Sequence[Type], Any, Sequence[RegionType]], Sequence[Type]]
 class Op:
     """A declaration. `arity` is None for a variable number of operands.
 
-    `uses` are those of the first operands, `further` that of all others; only the first operand may be changed.
+    `uses` belong to the first operands, `further` to all remaining ones; only the first operand may be changed.
     `infer(operand types, attributes, region types)` gives the result types or raises a `CtrlgradError`.
     """
 
@@ -97,16 +96,16 @@ class Op:
     further: Use = Use.VALUE
 
     def use(self, position: int) -> Use:
-        """How it uses the operand at a position."""
+        """Use of the operand at a position."""
         return self.uses[position] if position < len(self.uses) else self.further
 
     def has_use(self, *uses: Use) -> bool:
-        """Whether it may use an operand so."""
+        """True if the op may use an operand in one of these ways."""
         return self.further in uses or any(use in uses for use in self.uses)
 
     @property
     def updates(self) -> bool:
-        """Whether its first result is its first operand, changed."""
+        """True if the first result is the first operand, changed."""
         return self.use(0).changes
 
     def attributes(self, given: Given) -> Attributes:

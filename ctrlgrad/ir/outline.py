@@ -60,7 +60,7 @@ class Block:
     parts: tuple[Part, ...]
     source: Source | None = None
     order: int = 0
-    # Whether it is shown closed until someone asks: a function that was kept whole.
+    # True if the block is drawn closed until the reader opens it: a function that was kept whole.
     is_folded: bool = False
 
     def lines(self) -> Iterator[Line]:
@@ -116,7 +116,7 @@ class _Outline(Printer):
     def parts(self, graph: Graph, order: int) -> list[Part]:
         uses = Counter(v for node in graph.nodes for v in node.operands)
         uses.update(graph.outputs)
-        # What goes into a region has a name there.
+        # Captured values get a name, since their regions refer to them.
         named = {v for node in graph.nodes if node.regions for v in _captured(node)}
         found: list[Part] = []
         for node in graph.nodes:
@@ -186,7 +186,7 @@ class _Outline(Printer):
         elif use is Use.POP:
             yield Line(f"{self.join(node.results[1:])} = pop", "pop", stack, node.source)
 
-    # What owns regions.
+    # Nodes that own regions.
 
     def block(self, node: Node, order: int) -> Block:
         order = max(order, node.source.order if node.source else order)
@@ -276,6 +276,3 @@ def _in_lines(texts: Sequence[str]) -> list[str]:
 def _number(node: Node) -> str:
     value = np.asarray(attributes.Constant.of(node).value)
     return repr(value.item()) if value.ndim == 0 else format_attrs(node)
-
-
-__all__ = ["Block", "Line", "Part", "columns", "outline"]

@@ -96,6 +96,3 @@ def _html(part: Line | Block) -> list[str]:
         *inside,
         "</details>",
     ]
-
-
-__all__ = ["format_page"]

@@ -85,7 +85,7 @@ def format_graph(graph: Graph, *, sources: bool = False) -> str:
 class Printer:
     """Writes graphs; gives each value one name as long as it lives."""
 
-    # What stands in front of a graph's name.
+    # Word in front of a graph's name.
     kind = "graph"
 
     def __init__(self, sources: bool) -> None:
@@ -189,7 +189,7 @@ class Printer:
 
 
 def region_name(node: Node, number: int) -> str:
-    """What a region of a node is: "cond", "body", "true", "branch 2"."""
+    """Name of a region of a node: "cond", "body", "true", "branch 2"."""
     if attributes.Loop.find(node) is not None:
         return ("cond", "body")[number]
     if attributes.Branch.find(node) is not None:
@@ -198,7 +198,7 @@ def region_name(node: Node, number: int) -> str:
 
 
 def _placeholders(item: Any) -> int:
-    """How many operands an item of an index key stands for."""
+    """Number of operands that an item of an index key stands for."""
     parts = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
     return sum(isinstance(x, enum.Enum) for x in parts)
 

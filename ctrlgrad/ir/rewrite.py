@@ -33,7 +33,7 @@ class Rewriter:
         self._renamed: dict[Value, Value] = {}
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        """What stands for the node's results, emitted by `self.builder`; None where the node stays."""
+        """Return the values that replace the node's results, emitted by `self.builder`; None to keep the node."""
         raise NotImplementedError
 
     def region(self, node: Node, region: Graph) -> Graph:
@@ -45,7 +45,7 @@ class Rewriter:
         return nodes
 
     def value(self, value: Value) -> Value:
-        """What stands for a value of the former graph."""
+        """Return the new graph's value for a value of the old graph."""
         return self._renamed.get(value, value)
 
     def _arrived(self, node: Node) -> Node:
@@ -90,6 +90,3 @@ class _Plain(Rewriter):
 def rewrite(graph: Graph, visit: Visit) -> Graph:
     """The graph with what `visit` makes of each of its nodes, and of those in regions."""
     return _Plain(graph, visit).run()
-
-
-__all__ = ["Rewriter", "Visit", "rewrite"]

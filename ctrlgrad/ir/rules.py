@@ -1,5 +1,4 @@
-"""Rules that users give functions, as whoever differentiates or batches a `call` sees them: graphs that are made when
-they are asked for."""
+"""Interface of user rules: the graphs that differentiation or batching of a `call` asks for, made lazily."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Forward(Protocol):
 
     @property
     def label(self) -> str:
-        """How errors name the rule."""
+        """Name of the rule in errors."""
 
     @property
     def symbolic_zeros(self) -> bool: ...
@@ -57,7 +56,7 @@ class Reverse(Forward, Protocol):
 
 
 class Batching(Protocol):
-    """How a call is batched, as its user says."""
+    """Batching rule of a call, given by the user."""
 
     def rows(self, size: int | None, mapped: Positions) -> Answer:
         """(captures, arguments) to results, where the arguments at `mapped` have so many rows along axis 0; the results
@@ -73,6 +72,3 @@ class Gradient(Protocol):
 
     def graph(self, function: Graph, captures: int) -> Graph:
         """(captures, arguments) to (results, cotangents) for one function of the call, or for one with rows."""
-
-
-__all__ = ["Answer", "Batching", "Forward", "Gradient", "Positions", "Reverse"]

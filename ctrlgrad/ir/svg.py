@@ -67,7 +67,7 @@ class _Picture:
         self.deepest = _deepest(whole)
         self.drawn: list[str] = []
         self.threads: list[str] = []
-        # Where a stack's pushes end: the column, and the place.
+        # Ends of a stack's pushes: the column, and the place.
         self.pushes: dict[str, list[tuple[int, float, float]]] = {}
         self.column = self.lanes = 0
         self.colors: dict[str, str] = {}
@@ -193,7 +193,7 @@ def _width(part: Line | _Box) -> float:
 
 
 def _deepest(whole: Block) -> int:
-    """How deep blocks may lie to be open: as deep as there are, as long as not too many lines are shown."""
+    """Depth down to which blocks are drawn open: the greatest at which not too many lines show."""
 
     def lines(parts: tuple[Part, ...], depth: int) -> Iterator[int]:
         for part in parts:
@@ -204,6 +204,3 @@ def _deepest(whole: Block) -> int:
 
     depths = sorted(lines(whole.parts, 0))
     return max(1, depths[-1] if len(depths) <= MOST_LINES else depths[MOST_LINES] - 1)
-
-
-__all__ = ["COLORS", "STACKS", "format_svg", "place"]

@@ -41,7 +41,7 @@ class TensorType:
     shape: Shape = ()
 
     def __post_init__(self) -> None:
-        # Most types are made of those of others: what is right already is not made anew.
+        # Most types are made from the dtypes of existing types: a valid one is not made anew.
         if not isinstance(self.dtype, np.dtype):
             object.__setattr__(self, "dtype", np.dtype(self.dtype))
         if type(self.shape) is not tuple or not _KNOWN_OR_NOT.issuperset(map(type, self.shape)):
@@ -53,16 +53,16 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is known."""
+        """True if every dimension is known."""
         return None not in self.shape
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether a value of this type can have a cotangent other than zero."""
+        """True if a value of this type can have a cotangent other than zero."""
         return dtype_kind(self.dtype) in "fc"
 
     def accepts(self, other: Type) -> bool:
-        """Whether a value of type `other` may stand where this type is declared."""
+        """True if a value of type `other` may be used where this type is declared."""
         return (
             isinstance(other, TensorType)
             and self.dtype == other.dtype
@@ -96,7 +96,7 @@ Type = TensorType | StackType
 
 @record
 class RegionType:
-    """What the type rule of an op sees of a region: the types of its inputs and outputs."""
+    """Type of a region, as the type rule of an op sees it: the types of its inputs and outputs."""
 
     inputs: tuple[Type, ...]
     outputs: tuple[Type, ...]

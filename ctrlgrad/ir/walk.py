@@ -23,10 +23,10 @@ def definitions(graph: Graph) -> dict[Value, Node]:
 
 
 def uses(graph: Graph) -> Counter[Value]:
-    """How often each value is an operand or output of this graph."""
+    """Number of times that each value is an operand or output of this graph."""
     return Counter(chain(graph.outputs, chain.from_iterable(node.operands for node in graph.nodes)))
 
 
 def count_ops(graph: Graph) -> Counter[str]:
-    """How many nodes of each op the graph and its regions hold."""
+    """Number of nodes of each op in the graph and its regions."""
     return Counter(node.op.name for node in walk(graph))

@@ -14,24 +14,45 @@ from ctrlgrad.frontend.loops import fori_loop, map, scan
 from ctrlgrad.frontend.switches import switch
 from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.lax import linalg
-from ctrlgrad.lax.bits import bitcast_convert_type, clz, mulhi, population_count, reduce_precision, shift_right_logical
-from ctrlgrad.lax.convolutions import (
-    conv,
-    conv_dimension_numbers,
-    conv_general_dilated,
-    conv_transpose,
-    conv_with_general_padding,
-    padtype_to_pads,
-)
-from ctrlgrad.lax.elements import clamp, convert_element_type, div, integer_pow, round, rsqrt, select_n
-from ctrlgrad.lax.fourier import FftType, fft
-from ctrlgrad.lax.gathering import gather
-from ctrlgrad.lax.numbers import (
+from ctrlgrad.lax.elements import (
     ConvDimensionNumbers,
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,
+    bitcast_convert_type,
+    clamp,
+    clz,
+    convert_element_type,
+    div,
+    integer_pow,
+    mulhi,
+    population_count,
+    reduce_precision,
+    round,
+    rsqrt,
+    select_n,
+    shift_right_logical,
 )
+from ctrlgrad.lax.indexing import (
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+    gather,
+    index_in_dim,
+    scatter,
+    scatter_add,
+    scatter_apply,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
+    slice,
+    slice_in_dim,
+)
+from ctrlgrad.lax.linalg import FftType, fft
 from ctrlgrad.lax.parallel import (
     all_gather,
     all_to_all,
@@ -46,11 +67,16 @@ from ctrlgrad.lax.parallel import (
     psum_scatter,
     pswapaxes,
 )
-from ctrlgrad.lax.reduce_windows import reduce, reduce_window, reduce_xor, select_and_gather_add, select_and_scatter_add
 from ctrlgrad.lax.reductions import (
     argmax,
     argmin,
     batch_matmul,
+    broadcast,
+    broadcast_in_dim,
+    broadcast_to_rank,
+    broadcasted_iota,
+    collapse,
+    concatenate,
     cumlogsumexp,
     cummax,
     cummin,
@@ -58,50 +84,35 @@ from ctrlgrad.lax.reductions import (
     cumsum,
     dot,
     dot_general,
+    expand_dims,
+    iota,
+    pad,
     reduce_and,
     reduce_max,
     reduce_min,
     reduce_or,
     reduce_prod,
     reduce_sum,
+    reshape,
     sort,
     sort_key_val,
-    top_k,
-)
-from ctrlgrad.lax.scattering import (
-    scatter,
-    scatter_add,
-    scatter_apply,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-)
-from ctrlgrad.lax.shapes import (
-    broadcast,
-    broadcast_in_dim,
-    broadcast_to_rank,
-    broadcasted_iota,
-    collapse,
-    concatenate,
-    expand_dims,
-    iota,
-    pad,
-    reshape,
     split,
     squeeze,
+    top_k,
     transpose,
 )
-from ctrlgrad.lax.slices import (
-    dynamic_index_in_dim,
-    dynamic_slice,
-    dynamic_slice_in_dim,
-    dynamic_update_index_in_dim,
-    dynamic_update_slice,
-    dynamic_update_slice_in_dim,
-    index_in_dim,
-    slice,
-    slice_in_dim,
+from ctrlgrad.lax.windows import (
+    conv,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    conv_transpose,
+    conv_with_general_padding,
+    padtype_to_pads,
+    reduce,
+    reduce_window,
+    reduce_xor,
+    select_and_gather_add,
+    select_and_scatter_add,
 )
 from ctrlgrad.numpy import (
     abs,
@@ -342,3 +353,7 @@ __all__ = [
     "while_loop",
     "zeta",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,13 +1,52 @@
-"""Linear algebra by the names of `jax.lax.linalg`; matrices may be stacked along axes in front."""
+"""Factorisations, triangular solves and Fourier transforms with the signatures of `jax.lax`."""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from typing import Any
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.scipy.factorisations import factors, of_triangle, order_of
 from ctrlgrad.scipy.linalg import solve_triangular
+from ctrlgrad.source import here
+
+# Fourier transforms by the names of `jax.lax`.
+
+
+class FftType(enum.Enum):
+    """Kind of the transform `fft`; as `jax.lax.FftType`.
+
+    >>> FftType.IRFFT.name
+    'IRFFT'
+    """
+
+    FFT = 0
+    IFFT = 1
+    RFFT = 2
+    IRFFT = 3
+
+
+def fft(x: Any, fft_type: Any, fft_lengths: Sequence[int]) -> Any:
+    """The transform of the last axes: `FftType.FFT`, `IFFT`, of real numbers `RFFT`, or to real numbers `IRFFT`.
+
+    Args:
+        fft_type: an `FftType`, JAX's or a name.
+        fft_lengths: the sizes of the last axes, of the side that is real where one is.
+
+    >>> fft(np.array([1.0, 0.0]), "RFFT", (2,))
+    array([1.+0.j, 1.+0.j])
+    """
+    name = str(getattr(fft_type, "name", fft_type)).upper()
+    functions = {"FFT": cnp.fft.fftn, "IFFT": cnp.fft.ifftn, "RFFT": cnp.fft.rfftn, "IRFFT": cnp.fft.irfftn}
+    if name not in functions:
+        raise UserInputError(
+            "lax.fft: no such transform", source=here(), expected="FFT, IFFT, RFFT or IRFFT", got=repr(fft_type)
+        )
+    lengths = tuple(fft_lengths)
+    return functions[name](cnp.asarray(x), lengths, tuple(range(-len(lengths), 0)))
 
 
 def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
@@ -16,7 +55,6 @@ def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
     It is that of the Hermitian part; without `symmetrize_input`, of the lower triangle: the other one is not read, and
     has derivatives of zero (JAX's derivatives there are those of no function).
 
-    >>> import numpy as np
     >>> cholesky(np.array([[4.0]]))
     array([[2.]])
     """
@@ -27,7 +65,6 @@ def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
 def lu(x: Any) -> tuple[Any, Any, Any]:
     """Both triangular factors in one matrix, the row that each step chose, and the order of the rows.
 
-    >>> import numpy as np
     >>> both, pivots, order = lu(np.array([[0.0, 2.0], [4.0, 1.0]]))
     >>> both, order
     (array([[4., 1.],
@@ -39,7 +76,6 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     """The order of so many rows after the swaps that `lu` names.
 
-    >>> import numpy as np
     >>> lu_pivots_to_permutation(np.array([1, 1]), 2)
     array([1, 0], dtype=int32)
     """
@@ -58,7 +94,6 @@ def triangular_solve(
 ) -> Any:
     """The solution of x a = b, or with `left_side` of a x = b, of which one triangle of `a` is read.
 
-    >>> import numpy as np
     >>> triangular_solve(np.array([[2.0, 7.0], [1.0, 4.0]]), np.array([[4.0], [8.0]]), left_side=True, lower=True)
     array([[2. ],
            [1.5]])
@@ -79,7 +114,6 @@ def triangular_solve(
 def qr(x: Any, *, full_matrices: bool = True, **settings: Any) -> tuple[Any, Any]:
     """(q, r) with x = q @ r, q orthonormal and r upper triangular.
 
-    >>> import numpy as np
     >>> abs(qr(np.array([[3.0], [4.0]]), full_matrices=False)[1])
     array([[5.]])
     """
@@ -92,7 +126,6 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, **setting
 
     They are those of the Hermitian part; without `symmetrize_input`, of one triangle, the lower one or the upper one.
 
-    >>> import numpy as np
     >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]]))[1]
     array([1., 2.])
     """
@@ -104,7 +137,6 @@ def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, **setting
 def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, **settings: Any) -> Any:
     """(u, s, vh) with x = u @ diag(s) @ vh; without `compute_uv` the singular values alone.
 
-    >>> import numpy as np
     >>> svd(np.array([[3.0]]), compute_uv=False)
     array([3.])
     """
@@ -116,7 +148,6 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
 
     The first element of `dl` and the last of `du` are not read.
 
-    >>> import numpy as np
     >>> tridiagonal_solve(np.zeros(2), np.array([2.0, 4.0]), np.zeros(2), np.ones((2, 1)))
     array([[0.5 ],
            [0.25]])
@@ -127,15 +158,3 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
     main, above = cnp.eye(n, dtype=d.dtype), cnp.eye(n, k=1, dtype=d.dtype)
     matrix = d[..., None] * main + dl[..., None] * above.T + du[..., None] * above
     return cnp.linalg.solve(matrix, b)
-
-
-__all__ = [
-    "cholesky",
-    "eigh",
-    "lu",
-    "lu_pivots_to_permutation",
-    "qr",
-    "svd",
-    "triangular_solve",
-    "tridiagonal_solve",
-]

@@ -1,6 +1,5 @@
 """Collectives over a mapped axis that has a name, by the names of `jax.lax`: what rows of a `vmap` tell each other.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad import lax
     >>> cg.vmap(lambda x: x - lax.pmean(x, "rows"), axis_name="rows")(np.array([1.0, 2.0, 6.0]))
     array([-2., -1.,  3.])
@@ -68,7 +67,6 @@ def _axis(operation: str, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(
             f"{operation}: the axis is out of range",
-            source=here(),
             expected=f"-{rank} <= axis < {rank}",
             got=str(axis),
             hint="axes are those of one row: the mapped axis does not count",
@@ -88,9 +86,8 @@ def _ungrouped(operation: str, groups: Any) -> None:
 
 
 def axis_size(axis_name: Hashable) -> Any:
-    """How many rows the mapped axis has: an int, or a traced scalar where that is unknown; as `jax.lax.axis_size`.
+    """Number of rows of the mapped axis: an int, or a traced scalar if it is unknown; as `jax.lax.axis_size`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: x * cg.lax.axis_size("rows"), axis_name="rows")(np.ones(3))
     array([3., 3., 3.])
     """
@@ -100,7 +97,6 @@ def axis_size(axis_name: Hashable) -> Any:
 def axis_index(axis_name: Hashable) -> Any:
     """The number of this row along the mapped axis, int64 []; as `jax.lax.axis_index`. Several are counted as one.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: x + cg.lax.axis_index("rows"), axis_name="rows")(np.zeros(3))
     array([0., 1., 2.])
     """
@@ -120,7 +116,6 @@ def psum(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
         x: a pytree of arrays; a Python number gives its product with the number of rows, at once.
         axis_name: what `vmap(axis_name=)` called the axis, or a tuple of such names.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: x / cg.lax.psum(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
     array([0.25, 0.75])
     """
@@ -141,7 +136,6 @@ def psum(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
 def pmean(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
     """The mean over all rows, the same in each; as `jax.lax.pmean`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.pmean(x, "rows"), axis_name="rows", out_axes=None)(np.array([1.0, 2.0, 6.0]))
     array(3.)
     """
@@ -166,7 +160,6 @@ def _extreme(operation: str, x: Any, axis_name: Hashable, groups: None, reduce: 
 def pmax(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
     """The greatest over all rows, the same in each; as `jax.lax.pmax`. It has a derivative too; of booleans: any.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.pmax(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
     array([3., 3.])
     """
@@ -176,7 +169,6 @@ def pmax(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
 def pmin(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
     """The least over all rows, the same in each; as `jax.lax.pmin`. It has a derivative too; of booleans: all.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.pmin(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
     array([1., 1.])
     """
@@ -186,14 +178,13 @@ def pmin(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
 def all_gather(
     x: Any, axis_name: Hashable, *, axis_index_groups: None = None, axis: int = 0, tiled: bool = False
 ) -> Any:
-    """What all rows have, the same in each: along a new axis, or `tiled`, joined along it; as `jax.lax.all_gather`.
+    """Gather the arrays of all rows along a new axis, or `tiled`, along an existing one; as `jax.lax.all_gather`.
 
     Args:
         x: a pytree of arrays `[*shape]`.
-        axis_name: what `vmap(axis_name=)` called the axis, or a tuple of such names.
-        axis: where the rows stand in the result.
+        axis_name: the name of the axis in `vmap(axis_name=)`, or a tuple of such names.
+        axis: the position of the rows in the result.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.all_gather(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
     array([[1., 3.],
            [1., 3.]])
@@ -221,7 +212,6 @@ def _parted(operation: str, x: Any, axis: int, bound: Bound) -> Any:
     if isinstance(size, int) and isinstance(bound.size, int) and size % bound.size:
         raise ShapeError(
             f"{operation}: the axis cannot be parted among the rows",
-            source=here(),
             expected=f"a multiple of {bound.size} elements on axis {axis}",
             got=str(tuple(x.shape)),
             hint="pad it to a multiple of the number of rows",
@@ -239,7 +229,6 @@ def psum_scatter(
 ) -> Any:
     """The sum over all rows, of which row i keeps element i of an axis, or `tiled`, part i; as `jax.lax.psum_scatter`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.psum_scatter(x, "rows"), axis_name="rows")(np.array([[1.0, 2.0], [10.0, 20.0]]))
     array([11., 22.])
     """
@@ -270,7 +259,6 @@ def all_to_all(
         concat_axis: where in the result, counted without the split axis, what was sent by each row stands; `tiled`: the
             axis that it is joined along.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.all_to_all(x, "rows", 0, 0), axis_name="rows")(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 3.],
            [2., 4.]])
@@ -300,7 +288,6 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
         x: a pytree of arrays.
         perm: pairs (row that sends, row that gets); none stands twice on one side.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> shift = lambda x: cg.lax.ppermute(x, "rows", [(0, 1), (1, 2)])
     >>> cg.vmap(shift, axis_name="rows")(np.array([1.0, 2.0, 3.0]))
     array([0., 1., 2.])
@@ -338,7 +325,6 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
 def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
     """Row i gets what row `perm[i]` has; as `jax.lax.pshuffle`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.pshuffle(x, "rows", [2, 0, 1]), axis_name="rows")(np.array([1.0, 2.0, 3.0]))
     array([3., 1., 2.])
     """
@@ -356,25 +342,8 @@ def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
 def pswapaxes(x: Any, axis_name: Hashable, axis: int, *, axis_index_groups: None = None) -> Any:
     """The mapped axis and another one, of as many elements, change places; as `jax.lax.pswapaxes`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(lambda x: cg.lax.pswapaxes(x, "rows", 0), axis_name="rows")(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 3.],
            [2., 4.]])
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
-
-
-__all__ = [
-    "all_gather",
-    "all_to_all",
-    "axis_index",
-    "axis_size",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
-]

@@ -1,6 +1,6 @@
-"""How many ranks were started together, and joining them.
+"""Number of ranks that were started together, and joining them.
 
-How many there are is what the launcher wrote into the environment: to ask MPI would start it. These are read, and the
+The number is read from the environment that the launcher set: asking MPI would start it. Of these variables the
 first one that is there counts, so that an `mpirun` inside of a SLURM step goes before the step:
 
     OMPI_COMM_WORLD_SIZE, ..._RANK            Open MPI's mpirun
@@ -44,14 +44,15 @@ _RANK_ALONE = "PMIX_RANK"
 
 @record
 class Launch:
-    """This process among those that were started together; `size` is None where the launcher does not say."""
+    """Rank of this process among those that were started together; `size` is None where the launcher does not say."""
 
     rank: int
     size: int | None
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
-    """What the launcher says; None for a process that was started by itself, or as the only one.
+    """Rank and number of processes from the launcher; None for a process that was started by itself, or as the only
+    one.
 
     >>> launched({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1"})
     Launch(rank=1, size=3)
@@ -66,7 +67,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def number_of_ranks() -> int:
-    """How many processes there are; asks MPI where the launcher does not say.
+    """Number of processes; asks MPI where the launcher does not say.
 
     Raises:
         UserInputError: as of `join`.
@@ -79,7 +80,7 @@ def number_of_ranks() -> int:
 
 @record
 class Joined:
-    """What a process has that has found the others: what they exchange, and how they end."""
+    """State of a process that has joined the other ranks: the means of exchange, and the watch for their end."""
 
     world: World
     watch: Watch
@@ -89,8 +90,8 @@ class Joined:
 def join() -> Joined:
     """Start MPI in this process, and watch the other ranks from now on; called again, gives the same.
 
-    All ranks call this. A rank that then ends while another one waits for it, by its death or by an error that nobody
-    caught, ends all ranks. One that ends well before that keeps the others waiting: MPI starts on all ranks or on none.
+    All ranks call this. A rank that then ends while another one waits for it, by its death or by an uncaught error,
+    ends all ranks. One that ends well before that keeps the other ranks waiting: MPI starts on all ranks or on none.
 
     Raises:
         UserInputError: mpi4py is not installed, or the launcher belongs to another MPI.
@@ -114,7 +115,7 @@ def join() -> Joined:
 
 
 def _start_mpi() -> World:
-    """What the ranks exchange; starts MPI."""
+    """Start MPI, and return the ranks' means of exchange."""
     try:
         from ctrlgrad.mpi.world import World  # loads mpi4py, an extra, and starts MPI
     except (ImportError, RuntimeError) as error:
@@ -145,11 +146,8 @@ class _Uncaught:
 
 
 def _leave(watch: Watch, uncaught: _Uncaught) -> None:
-    """The end of this process, whose program has ended well or with an error that nobody caught."""
+    """End this process, whose program has ended well or with an uncaught error."""
     if uncaught.error is not None:
         # Python has printed it.
         watch.fail(Ending("Error", f"{type(uncaught.error).__name__}; all ranks stop", FAILED))
     watch.close()
-
-
-__all__ = ["Joined", "Launch", "join", "launched", "number_of_ranks"]

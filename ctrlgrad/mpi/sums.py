@@ -32,7 +32,7 @@ class Sums:
         self._world = world
         self._arrays: dict[int, np.ndarray] = {}
         self._requests: list[MPI.Request] = []
-        # Held by whoever tests the requests; two threads must not test one.
+        # Held by the thread that tests the requests; two threads must not test one.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -64,6 +64,3 @@ class Sums:
                 if self._world.have_ended(self._requests):
                     self._requests = []
             time.sleep(PAUSE)
-
-
-__all__ = ["PAUSE", "Sums"]

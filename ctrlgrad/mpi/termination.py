@@ -29,7 +29,7 @@ class IdleReport:
 
 @record(frozen=False)
 class Quiescence:
-    """What rank 0 knows of all ranks.
+    """Record on rank 0 of the idle reports of all ranks.
 
     >>> found = Quiescence(2)
     >>> [found.add(0, IdleReport(3, 1)), found.add(1, IdleReport(1, 3)), found.add(0, IdleReport(3, 1))]
@@ -55,6 +55,3 @@ class Quiescence:
             return False
         self.repeated.add(rank)
         return len(self.repeated) == self.ranks
-
-
-__all__ = ["IDLE_SECONDS", "IdleReport", "Quiescence"]

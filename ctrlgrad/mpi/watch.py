@@ -1,11 +1,11 @@
 """One end for all ranks: a rank that dies, fails or is interrupted ends every other one, and rank 0 says why, once.
 
 Every rank keeps one TCP connection to rank 0, and one thread that waits on it. When a process dies, however it dies,
-its kernel closes its connections: rank 0 sees that at once and tells the others. If rank 0 dies, the others see it
+its kernel closes its connections: rank 0 sees that at once and tells the other ranks. If rank 0 dies, they see it
 themselves, and rank 1 says so. No heartbeat is sent, so a rank that computes for minutes is never taken for dead. A
 machine that vanishes closes nothing; the kernels notice that by keepalive probes, after `PROBES + 1` seconds.
 
-A process stopped by a debugger or by SIGSTOP is not dead, and the others wait for it.
+A process stopped by a debugger or by SIGSTOP is not dead, and the other ranks wait for it.
 
 Ctrl-C at `mpirun` reaches the ranks as SIGTERM, with a quarter of a second until SIGKILL; `mpirun` then drops what they
 print, and ends with its own exit code 1 (Open MPI 5). So rank 0 says why on the terminal itself too. A signal's handler
@@ -38,7 +38,7 @@ FAILED, STOPPED = 1, 130
 CONNECT, PROBE, ANSWER = 30.0, 1, 5.0
 PROBES = 3
 _TOKEN = 16
-# What goes over a connection: a kind, an exit code (or a rank, or a signal), and the lengths of two texts that follow.
+# Header of a packet: a kind, an exit code (or a rank, or a signal), and the lengths of two texts that follow.
 _HEADER = struct.Struct("<cBII")
 _READY, _FAILED, _INTERRUPTED, _END, _GOODBYE, _LEFT = b"R", b"F", b"I", b"E", b"G", b"L"
 
@@ -82,12 +82,12 @@ class Watch:
         # The ranks that have said goodbye.
         self.gone: set[int] = set()
         self.on_interruption: Callable[[], Ending] = _interrupted
-        # What to do after a rank has died.
+        # Advice after a rank has died.
         self.advice = "start the program again"
         self._peers: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._wakes, self._woken = socket.socketpair()
-        # Held by whoever ends the process; nobody gives it back.
+        # Held by the thread that ends the process; never released.
         self._ending = threading.Lock()
         self._closing = threading.Event()
         self._handlers: dict[signal.Signals, Any] = {}
@@ -131,7 +131,7 @@ class Watch:
                 except TimeoutError:
                     missing = [str(r) for r in range(1, self.size) if r not in self._peers]
                     raise _unreachable(f"rank {', '.join(missing)}", f"no connection to {host}") from None
-                # Whoever does not know the token is none of ours.
+                # A peer that does not know the token is not one of the ranks.
                 peer.settimeout(CONNECT)
                 hello = _read(peer, _TOKEN + 4)
                 if hello is None or not secrets.compare_digest(hello[:_TOKEN], token):
@@ -183,7 +183,7 @@ class Watch:
     def close(self) -> None:
         """The end of a run that went well: say goodbye, so that the end of this process is not taken for its death.
 
-        Rank 0 waits for the others' goodbyes and answers them, so all ranks call this.
+        Rank 0 waits for the goodbyes of all ranks and answers them, so all ranks call this.
         """
         if self.rank == 0:
             self._closing.wait()
@@ -201,7 +201,7 @@ class Watch:
         self._close_all()
 
     def _close_all(self) -> None:
-        """In a forked child too: a connection that it kept would outlive this rank, whose death nobody would see."""
+        """Close all connections, in a forked child too: one kept there would outlive this rank, and hide its death."""
         self._selector.close()
         for end in (*self._peers.values(), self._wakes, self._woken):
             end.close()
@@ -296,7 +296,7 @@ def _probe(peer: socket.socket) -> None:
     """Let the kernel find out whether the other machine is there."""
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # What macOS does not have keeps its default.
+    # Options that macOS does not have keep their defaults.
     for name, value in (("TCP_KEEPIDLE", PROBE), ("TCP_KEEPINTVL", PROBE), ("TCP_KEEPCNT", PROBES), ("TCP_NODELAY", 1)):
         if hasattr(socket, name):
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -308,7 +308,7 @@ def _send(peer: socket.socket, kind: bytes, ending: Ending) -> None:
 
 
 def _receive(peer: socket.socket) -> tuple[bytes, Ending] | None:
-    """What a rank sent; None where its connection is closed."""
+    """Receive a packet of a rank; None where its connection is closed."""
     header = _read(peer, _HEADER.size)
     if header is None:
         return None
@@ -339,6 +339,3 @@ def _unreachable(who: str, got: str) -> UserInputError:
         got=got,
         hint="open the ports between the machines, and check that their host names resolve",
     )
-
-
-__all__ = ["FAILED", "STOPPED", "Ending", "Watch", "print_ending"]

@@ -44,7 +44,7 @@ _ELEMENT = struct.Struct("<8sQ")
 
 @record
 class Header:
-    """What a message says of itself."""
+    """Header of a message, which the receiver checks."""
 
     kind: int
     identity: bytes
@@ -170,7 +170,7 @@ def _broken(got: str) -> ExecutionError:
     )
 
 
-# An error of one rank, as the others raise it: its class by name and its text in JSON.
+# An error of one rank, as all ranks raise it: its class by name and its text in JSON.
 
 
 def encode_error(error: BaseException) -> bytes:
@@ -196,27 +196,3 @@ def decode_error(data: bytes, rank: int) -> BaseException:
     error = kind(**parts)
     error.notes += notes
     return error
-
-
-__all__ = [
-    "AGREED",
-    "DEAD",
-    "DONE",
-    "FAILED",
-    "IDENTITY",
-    "IDLE",
-    "KINDS",
-    "NO_EDGE",
-    "OUTPUT",
-    "REPORT",
-    "VALUE",
-    "Header",
-    "decode",
-    "decode_error",
-    "decode_stack",
-    "decode_value",
-    "encode",
-    "encode_error",
-    "encode_value",
-    "frame_number",
-]

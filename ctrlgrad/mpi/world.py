@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.records import record
 
-# Read when MPI is imported: whoever only reads this module does not start it.
+# Read when MPI is imported: so a program that only imports this module does not start MPI.
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = True
 from mpi4py import MPI  # noqa: E402
@@ -56,14 +56,14 @@ class World:
         self._messages = MPI.COMM_WORLD.Dup()
         self.rank: int = self.communicator.Get_rank()
         self.size: int = self.communicator.Get_size()
-        # What the standard promises, where the library does not say.
+        # Least bound that the standard promises, where the library does not say.
         self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
-        # What is still being sent, with the buffers that must stay as they are until it is.
+        # Messages that are still being sent, with the buffers that must not change until then.
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._lock = threading.Lock()
 
     def is_one_host(self) -> bool:
-        """Whether all ranks share one machine's memory."""
+        """Return true if all ranks share one machine's memory."""
         near = self.communicator.Split_type(MPI.COMM_TYPE_SHARED)
         size: int = near.Get_size()
         near.Free()
@@ -73,7 +73,7 @@ class World:
         return int(least) == self.size
 
     def broadcast(self, data: bytes | None) -> bytes:
-        """The bytes of rank 0, on all ranks; the others' argument is not read."""
+        """Bytes of rank 0, on all ranks; the argument of all other ranks is not read."""
         length = np.array(len(data) if self.rank == 0 and data is not None else 0, np.int64)
         self.communicator.Bcast(length)
         buffer = bytearray(data or b"") if self.rank == 0 else bytearray(int(length))
@@ -93,7 +93,7 @@ class World:
         MPI.Request.Waitall(list(requests))
 
     def have_ended(self, requests: Sequence[MPI.Request]) -> bool:
-        """Whether all that was begun has ended, without waiting for it; those that have not go on meanwhile."""
+        """Return true if all requests have ended, without waiting; unfinished ones go on meanwhile."""
         ended: bool = MPI.Request.Testall(list(requests))
         return ended
 
@@ -149,7 +149,7 @@ class World:
 
     @property
     def is_sending(self) -> bool:
-        """Whether a message has not left yet. A large one leaves only while this rank calls `poll` or `progress`."""
+        """True if a message has not left yet. A large one leaves only while this rank calls `poll` or `progress`."""
         self.progress()
         return bool(self._sending)
 
@@ -158,6 +158,3 @@ class World:
         if self._sending:
             with self._lock:
                 self._sending = [entry for entry in self._sending if not entry[0].Test()]
-
-
-__all__ = ["Arrived", "World"]

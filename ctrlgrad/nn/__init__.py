@@ -1,6 +1,5 @@
 """Activations, layers, recurrent cells and losses: functions on pytrees of parameters, which keys make.
 
->>> import numpy as np, ctrlgrad as cg
 >>> cell = lstm_init(cg.random.key(0), 3, 4)
 >>> h, c = lstm_cell(cell, (np.zeros(4), np.zeros(4)), np.ones(3))
 >>> h.shape
@@ -40,3 +39,7 @@ __all__ += modules.__all__
 
 def __getattr__(name: str) -> Any:
     raise no_such_name("ctrlgrad.nn", name, globals())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,14 +10,13 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import finfo
 from ctrlgrad.errors import ShapeError
-from ctrlgrad.lax.slices import dynamic_update_slice_in_dim
-from ctrlgrad.source import here
+from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
 
 Cache = dict[str, Any]
 
 
 def _lengths(lengths: Any, count: int) -> Any:
-    """Which of so many places lie within each sequence: [batch, count]."""
+    """Mask of the positions that lie within each sequence: [batch, count]."""
     return np.arange(count) < cnp.asarray(lengths)[:, None]
 
 
@@ -69,7 +68,6 @@ def dot_product_attention(
     if query.shape[2] % key.shape[2]:
         raise ShapeError(
             "nn.dot_product_attention: the keys' heads do not divide the query's",
-            source=here(),
             expected=f"heads that divide {query.shape[2]}",
             got=str(key.shape[2]),
         )

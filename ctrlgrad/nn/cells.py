@@ -3,7 +3,8 @@
 `x` is `[inputs]` or `[batch, inputs]`; a state is a tuple of arrays `[hidden]` or `[batch, hidden]`, of which the first
 is the cell's output. Parameters are dicts of arrays: `wx` `[inputs, gates * hidden]`, `wh` `[hidden, gates * hidden]`
 and `b` `[gates * hidden]`, the gates side by side so that one product computes all of them (a GRU's candidate has `wn`
-`[hidden, hidden]` of its own). Their dtype is the default float's where none is given.
+`[hidden, hidden]` of its own). Their dtype is the default float's where none is given. Without `wx` in the parameters,
+`x` is the product `x wx` itself, `[..., gates * hidden]`: a program may compute those of a whole sequence at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from ctrlgrad import random
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.nn import initializers
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 Params = dict[str, Any]
 State = tuple[Any, ...]
@@ -30,7 +30,6 @@ def check_key(operation: str, key: Any) -> None:
     if isinstance(key, np.random.Generator | np.random.RandomState | int):
         raise TypeMismatchError(
             f"{operation}: the first argument is no key",
-            source=here(),
             expected="a key of ctrlgrad.random.key, uint32[2]",
             got=f"{key}" if isinstance(key, int) else type(key).__name__,
             hint="ctrlgrad.random.key(seed) makes one, and ctrlgrad.random.split(key) several of it",
@@ -72,19 +71,17 @@ def _checked(operation: str, params: Params, state: Any, x: Any, names: str) -> 
         kind = f"a {type(state).__name__} of {len(state)}" if isinstance(state, tuple | list) else "a single array"
         raise TypeMismatchError(
             f"{operation}: the state is no tuple {form}",
-            source=here(),
             expected=f"the tuple {form}, as the step returns it",
             got=kind,
             hint=f"state = {form}; cell.start(batch, hidden) of nn.CELLS makes one of zeros",
         )
     x, state = cnp.asarray(x), tuple(cnp.asarray(s) for s in state)
-    inputs, hidden = params["wx"].shape[0], params["wh"].shape[0]
+    inputs, hidden = params["wx" if "wx" in params else "b"].shape[0], params["wh"].shape[0]
     states = [(f"the state {name}", array, hidden, "hidden") for name, array in zip(names_of, state, strict=True)]
     for what, array, size, axis in (("the input x", x, inputs, "inputs"), *states):
         if array.ndim not in (1, 2) or _differ(array.shape[-1], size):
             raise ShapeError(
                 f"{operation}: {what} does not fit the parameters",
-                source=here(),
                 expected=f"[{axis}] or [batch, {axis}] with {axis} = {size}",
                 got=str(tuple(array.shape)),
                 hint=f"the parameters are of {inputs} inputs and a state of {hidden}; in a loop the input is x[t]",
@@ -92,12 +89,16 @@ def _checked(operation: str, params: Params, state: Any, x: Any, names: str) -> 
         if array.ndim != x.ndim or (x.ndim == 2 and _differ(array.shape[0], x.shape[0])):
             raise ShapeError(
                 f"{operation}: {what} and the input x have different batches",
-                source=here(),
                 expected=f"{(*x.shape[:-1], hidden)}",
                 got=str(tuple(array.shape)),
                 hint="state and input are both of one sequence, or both of the same batch",
             )
     return state, x
+
+
+def _product(params: Params, x: Any) -> Any:
+    """The gates' part of the input, which may be given as such."""
+    return x @ params["wx"] if "wx" in params else x
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -123,7 +124,7 @@ def rnn_cell(params: Params, state: State, x: Any) -> State:
     ((2, 4), dtype('float64'))
     """
     (h,), x = _checked("nn.rnn_cell", params, state, x, "h")
-    return (cnp.tanh(x @ params["wx"] + h @ params["wh"] + params["b"]),)
+    return (cnp.tanh(_product(params, x) + h @ params["wh"] + params["b"]),)
 
 
 def lstm_init(key: Any, inputs: int, hidden: int, dtype: Any = None) -> Params:
@@ -155,7 +156,7 @@ def lstm_cell(params: Params, state: State, x: Any) -> State:
     """
     (h, c), x = _checked("nn.lstm_cell", params, state, x, "h, c")
     hidden = params["wh"].shape[0]
-    z = x @ params["wx"] + h @ params["wh"] + params["b"]
+    z = _product(params, x) + h @ params["wh"] + params["b"]
     gates = cnp.sigmoid(z[..., : 3 * hidden])
     i, f, o = gates[..., :hidden], gates[..., hidden : 2 * hidden], gates[..., 2 * hidden :]
     c = f * c + i * cnp.tanh(z[..., 3 * hidden :])
@@ -191,7 +192,7 @@ def gru_cell(params: Params, state: State, x: Any) -> State:
     """
     (h,), x = _checked("nn.gru_cell", params, state, x, "h")
     hidden = params["wh"].shape[0]
-    from_x = x @ params["wx"] + params["b"]
+    from_x = _product(params, x) + params["b"]
     gates = cnp.sigmoid(from_x[..., : 2 * hidden] + h @ params["wh"])
     r, z = gates[..., :hidden], gates[..., hidden:]
     from_h = r * (h @ params["wn"] + params["bn"]) if "bn" in params else (r * h) @ params["wn"]
@@ -201,7 +202,7 @@ def gru_cell(params: Params, state: State, x: Any) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a program needs to use a cell whose kind it does not know."""
+    """Interface of a cell of any kind."""
 
     init: Callable[..., Params]
     step: Callable[[Params, State, Any], State]

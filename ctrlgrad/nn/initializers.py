@@ -4,7 +4,6 @@ Each name but `zeros` and `ones` makes a function of a key, a shape and a dtype.
 follows from how many inputs or outputs an entry has: the product of the axes that are neither `in_axis`, `out_axis`
 nor `batch_axis` counts to both.
 
-    >>> import ctrlgrad as cg
     >>> cg.nn.initializers.glorot_uniform()(cg.random.key(0), (3, 4)).shape
     (3, 4)
 """
@@ -69,7 +68,6 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     """An initializer that draws from [0, scale).
 
-    >>> import ctrlgrad as cg
     >>> bool((uniform(2.0)(cg.random.key(0), (5,)) < 2.0).all())
     True
     """
@@ -79,7 +77,6 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     """An initializer that draws from a normal distribution.
 
-    >>> import ctrlgrad as cg
     >>> normal(2.0)(cg.random.key(0), (5,)).shape
     (5,)
     """
@@ -89,7 +86,6 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
     """An initializer that draws from a normal distribution cut at `lower` and `upper`, then times `stddev`.
 
-    >>> import ctrlgrad as cg
     >>> bool((abs(truncated_normal(3.0)(cg.random.key(0), (5,))) <= 6.0).all())
     True
     """
@@ -103,9 +99,8 @@ def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0,
 def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """An initializer of a matrix with orthonormal rows or columns, whichever are fewer, times `scale`.
 
-    Of an array of more axes, `column_axis` are the columns and all others the rows.
+    An array of more axes has its columns along `column_axis`, and its rows along all remaining axes.
 
-    >>> import ctrlgrad as cg, numpy as np
     >>> q = orthogonal()(cg.random.key(0), (4, 2))
     >>> bool(np.allclose(q.T @ q, np.eye(2)))
     True
@@ -131,7 +126,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
     Raises:
         ShapeError: not 3 to 5 axes, or fewer outputs than inputs.
 
-    >>> import ctrlgrad as cg
     >>> kernel = delta_orthogonal()(cg.random.key(0), (3, 2, 2))
     >>> bool((kernel[0] == 0).all()), bool((kernel[1] != 0).any())
     (True, True)
@@ -141,7 +135,6 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
         if not 3 <= len(shape) <= 5 or shape[-1] < shape[-2]:
             raise ShapeError(
                 "delta_orthogonal: the shape is not that of a kernel",
-                source=here(),
                 expected="3 to 5 axes, the last at least as long as that before it",
                 got=str(shape),
                 hint="the last two axes are inputs and outputs",
@@ -178,7 +171,6 @@ def variance_scaling(
     Raises:
         UserInputError: another mode or distribution. ShapeError (when called): fewer than two axes.
 
-    >>> import ctrlgrad as cg
     >>> w = variance_scaling(3.0, "fan_in", "uniform")(cg.random.key(0), (300, 2))
     >>> bool(abs(w).max() <= 3.0 / 300**0.5)
     True
@@ -210,7 +202,6 @@ def _check_rank(operation: str, shape: Sequence[int], least: int) -> None:
     if len(shape) < least:
         raise ShapeError(
             f"initializers.{operation}: the shape has too few axes",
-            source=here(),
             expected=f"at least {least}: inputs and outputs",
             got=str(tuple(shape)),
             hint="normal and uniform draw arrays of any shape",
@@ -235,7 +226,6 @@ def _named(name: str, source: str, scale: float, mode: str, distribution: str) -
     initializer.__name__ = initializer.__qualname__ = name
     initializer.__doc__ = f"""`variance_scaling({scale}, "{mode}", "{distribution}")`: {source}.
 
-    >>> import ctrlgrad as cg
     >>> cg.nn.initializers.{name}()(cg.random.key(0), (3, 4)).shape
     (3, 4)
     """

@@ -43,13 +43,12 @@ def rms_norm(x: Any, scale: Any = None, axis: Any = -1, epsilon: float = 1e-6) -
 
 
 def dropout(key: Any, x: Any, rate: float, *, deterministic: bool = False) -> Any:
-    """x with each element set to 0 with probability `rate`, and the others divided by what is left of 1.
+    """x with each element set to 0 with probability `rate`, and divided by 1 - rate otherwise.
 
     Args:
         key: of `ctrlgrad.random.key`.
         deterministic: x as it is, as for evaluation.
 
-    >>> import ctrlgrad as cg
     >>> sorted({float(v) for v in dropout(cg.random.key(0), np.ones(20), 0.5)})
     [0.0, 2.0]
     """
@@ -95,7 +94,6 @@ def scaled_matmul(
         if x.ndim != 3 or scales.ndim != 3 or x.shape[-1] % scales.shape[-1]:
             raise ShapeError(
                 "nn.scaled_matmul: the scales do not fit",
-                source=here(),
                 expected="[batch, rows, depth] and [batch, rows, blocks], the depth a multiple of the blocks",
                 got=f"{tuple(x.shape)} and {tuple(scales.shape)}",
             )

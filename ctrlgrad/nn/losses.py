@@ -20,7 +20,6 @@ def softmax_cross_entropy(logits: Any, targets: Any) -> Any:
     `logits` is `[..., classes]`, `targets` integers `[...]` in `0 <= target < classes`; the result is `[...]`, in
     nats, of the logits' dtype. Large logits do not overflow.
 
-    >>> import numpy as np
     >>> softmax_cross_entropy(np.array([[0.0, 0.0]]), np.array([1]))
     array([0.69314718])
     """
@@ -46,7 +45,6 @@ def cross_entropy(logits: Any, targets: Any, *, where: Any = None, label_smoothi
     if dtype_kind(targets.dtype) not in "iu":
         raise TypeMismatchError(
             "nn.cross_entropy: the targets are no integers",
-            source=here(),
             expected="the number of a class for each row of logits",
             got=f"{targets.dtype}",
             hint="of probabilities p: -(p * ctrlgrad.nn.log_softmax(logits)).sum(axis=-1).mean()",
@@ -55,7 +53,6 @@ def cross_entropy(logits: Any, targets: Any, *, where: Any = None, label_smoothi
     if logits.ndim != targets.ndim + 1 or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes):
         raise ShapeError(
             "nn.cross_entropy: logits and targets do not fit",
-            source=here(),
             expected="logits [..., classes] and targets [...]",
             got=f"{tuple(logits.shape)} and {tuple(targets.shape)}",
             hint="the classes are the last axis: ctrlgrad.numpy.moveaxis(logits, 1, -1) of [batch, classes, ...]",
@@ -88,7 +85,6 @@ def ctc_loss(logits: Any, targets: Any, frames: Any, lengths: Any, blank: int = 
     if logits.ndim not in (2, 3) or targets.ndim != logits.ndim - 1:
         raise ShapeError(
             "nn.ctc_loss: logits and targets do not fit",
-            source=here(),
             expected="logits [batch, time, classes] and targets [batch, labels], or both without the batch",
             got=f"{tuple(logits.shape)} and {tuple(targets.shape)}",
             hint="PyTorch has the time first: ctrlgrad.numpy.swapaxes(logits, 0, 1)",

@@ -3,7 +3,6 @@
 `layer.init(key)` makes the parameters, and `layer(params, x)` applies them. Nothing is stored in the object, so that
 gradients, optimisers and checkpoints take the parameters as any other pytree:
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> layer = Linear(3, 2)
     >>> params = layer.init(cg.random.key(0))
     >>> layer(params, np.ones((5, 3))).shape, sorted(params)
@@ -33,7 +32,6 @@ def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
     if x.ndim < least or (isinstance(x.shape[-1], int) and x.shape[-1] != size):
         raise ShapeError(
             f"{operation}: the input does not fit the layer",
-            source=here(),
             expected=f"a last axis of {size}" + (f", of {least} axes or more" if least > 1 else ""),
             got=str(tuple(x.shape)),
             hint=f"the layer was made for {size} features: they are the last axis",

@@ -1,31 +1,27 @@
-"""The two ops that own regions.
-
-`while`: operands are loop-invariant captures, `captures` of them, then the initial carry. Region 0, the cond,
-and region 1, the body, both take (captures, carry); the cond yields a bool scalar, the body the next carry.
-The results are the last carry. Runs the body as long as the cond yields true. `counts_down` marks a
-reversed loop: its first carry starts as the number of iterations.
-
-`cond`: operand 0 is a bool scalar (regions: false, true) or an integer scalar (region i for i, clamped to
-the range); the others are every region's inputs. The results are what the chosen region yields.
-"""
+"""Declarations of loops, branches, calls, callbacks and collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.op import declare
-from ctrlgrad.ir.types import BOOL, RegionType, Type, join
-from ctrlgrad.ops.checks import scalar_index
+from ctrlgrad.ir.attributes import Attributes
+from ctrlgrad.ir.op import Trait, Use, declare
+from ctrlgrad.ir.types import BOOL, INDEX, RegionType, TensorType, Type, join
+from ctrlgrad.ops.checks import axes, scalar_index, tensors
 
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
     if len(declared) != len(given):
-        raise TypeMismatchError(f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)))
+        raise TypeMismatchError(
+            f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)), source=None
+        )
     for position, (d, g) in enumerate(zip(declared, given, strict=True)):
         if not d.accepts(g):
-            raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
+            raise TypeMismatchError(
+                f"{what}: value {position} has another type", expected=str(d), got=str(g), source=None
+            )
 
 
 def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -43,12 +39,12 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
     if selector != BOOL:
         scalar_index("cond", "the selector", selector)
     elif len(regions) != 2:
-        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches")
+        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches", source=None)
     results = list(regions[0].outputs)
     for number, region in enumerate(regions):
         _accept(f"cond: inputs of branch {number}", region.inputs, rest)
         if len(region.outputs) != len(results):
-            raise TypeMismatchError("cond: the branches yield different numbers of values")
+            raise TypeMismatchError("cond: the branches yield different numbers of values", source=None)
         for position, output in enumerate(region.outputs):
             joined = join(results[position], output)
             if joined is None:
@@ -56,6 +52,7 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
                     f"cond: the branches differ in result {position}",
                     expected=str(results[position]),
                     got=str(output),
+                    source=None,
                 )
             results[position] = joined
     return results
@@ -63,3 +60,148 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
 
 declare("while", None, _infer_while, attributes=attributes.Loop)
 declare("cond", None, _infer_cond, attributes=attributes.Branch)
+
+
+# `call`: a function kept whole because its derivative is not that of its nodes.
+#
+# Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
+# Its attribute `kind` says what its derivative is:
+#
+# - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved, apart from the
+#   values that its attribute `policy` names;
+# - "custom_jvp", "custom_vjp": what its attribute `rule` says, an `ir.rules.Forward` or `Reverse`, whose graphs are
+#   made when a derivative is asked for;
+# - "custom_vmap": that of region 0; what its attribute `rule` says, an `ir.rules.Batching`, is how it is batched, and
+#   its
+#   derivative by the derivative of that;
+# - "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all
+#   results, a row along axis 0. So a batched function that is batched once more can be batched over both at once;
+# - "gradient": that of region 0, which yields what region 1 does, then its cotangents, as its attribute `rule` makes
+#   them, an `ir.rules.Gradient`. Batched, region 1 is batched, and its gradient taken after that.
+#
+# Before a graph runs, `ctrlgrad.passes.dead_code` puts region 0 in the place of the node.
+
+
+KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "gradient")
+
+
+def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    declared = regions[0].inputs
+    if len(declared) != len(operands) or not all(d.accepts(t) for d, t in zip(declared, operands, strict=True)):
+        raise TypeMismatchError(
+            "call: the operands do not fit",
+            expected=", ".join(map(str, declared)),
+            got=", ".join(map(str, operands)),
+            source=None,
+        )
+    return regions[0].outputs
+
+
+declare("call", None, _infer_call, attributes=attributes.Call)
+
+
+def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    return (operands[0],)
+
+
+# The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
+# One that has a name marks a value for the policies of checkpoints.
+# The name of a barrier that `check_nans="gradients"` looks at.
+COTANGENT = "a cotangent"
+declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Barrier, uses=(Use.PASS,))
+
+
+# Ops that call the user's Python while a graph runs.
+#
+# `callback` hands its operands to its attribute `fn(values, iterations)`: arrays, and the number of the current
+# iteration
+# of each loop around the node, the outermost first. `watch` is the identity; in reverse its cotangent goes to
+# such a callback. `pure_callback` computes its results by a function of the user, which has no effects: it may be
+# called
+# more often than its place is reached, or not at all where nothing uses them.
+
+
+def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    return ()
+
+
+def _infer_pure_callback(
+    operands: Sequence[Type], attrs: attributes.HostCall, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    return attrs.results
+
+
+def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    return (operands[0],)
+
+
+declare("callback", None, _infer_callback, Trait.EFFECT, attributes=attributes.Hook)
+declare("pure_callback", None, _infer_pure_callback, attributes=attributes.HostCall)
+declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook, uses=(Use.PASS,))
+
+
+# Collectives: what rows of a mapped function that has given its axis a name tell each other.
+#
+# Each is what one row has of it. They are there in graphs that are being mapped alone: batching
+# (`batching/collectives.py`) puts sums, transposes and gathers over the batch axis in their place. With x_i the operand
+# and y_i the result in row i:
+#
+#     psum          y_i = sum over j of x_j
+#     all_gather    y_i[j] = x_j
+#     psum_scatter  y_i = sum over j of x_j[i]       the transpose of all_gather
+#     all_to_all    y_i[j] = x_j[i]                  its own transpose
+#     ppermute      y_i = x_j, where j sends to i    its transpose sends back
+#     axis_index    y_i = i
+
+
+def _infer_same(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    return tensors("a collective", operands)
+
+
+def _infer_index(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    return (INDEX,)
+
+
+def _infer_gather(
+    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("all_gather", operands)
+    (axis,) = axes("all_gather", (attrs.axis,), x.rank + 1)
+    return (TensorType(x.dtype, (*x.shape[:axis], attrs.size, *x.shape[axis:])),)
+
+
+def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlong) -> tuple[TensorType, int]:
+    """The operand, whose axis has an element for each row, and that axis."""
+    (x,) = tensors(op, operands)
+    (axis,) = axes(op, (attrs.axis,), x.rank)
+    if None not in (attrs.size, x.shape[axis]) and x.shape[axis] != attrs.size:
+        raise ShapeError(
+            f"{op}: the axis has not as many elements as there are rows",
+            expected=f"{attrs.size} elements on axis {axis}",
+            got=str(x),
+            hint="reshape it so that one axis has an element for each row",
+            source=None,
+        )
+    return x, axis
+
+
+def _infer_scatter(
+    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    x, axis = _per_row("psum_scatter", operands, attrs)
+    return (TensorType(x.dtype, (*x.shape[:axis], *x.shape[axis + 1 :])),)
+
+
+def _infer_exchange(
+    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    return (_per_row("all_to_all", operands, attrs)[0],)
+
+
+_SAME = (Trait.MAPPED, Trait.TOTAL)
+declare("psum", 1, _infer_same, *_SAME, attributes=attributes.Collective)
+declare("ppermute", 1, _infer_same, *_SAME, attributes=attributes.Permutation)
+declare("all_to_all", 1, _infer_exchange, *_SAME, attributes=attributes.CollectiveAlong)
+declare("all_gather", 1, _infer_gather, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
+declare("psum_scatter", 1, _infer_scatter, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
+declare("axis_index", 0, _infer_index, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Collective)

@@ -35,6 +35,7 @@ def broadcast(operation: str, types: Sequence[TensorType], dtype: np.dtype) -> T
             expected="dimensions that are equal or 1, aligned at the right",
             got=" and ".join(str(t) for t in types),
             hint="add dimensions of size 1 where they are missing: x[:, None], or numpy.expand_dims",
+            source=None,
         )
     return TensorType(dtype, shape)
 
@@ -47,6 +48,7 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
             expected="one dtype",
             got=" and ".join(str(t) for t in types),
             hint="cast them first, with .astype",
+            source=None,
         )
     return dtypes.pop()
 
@@ -67,7 +69,7 @@ Partial = Callable[..., Term]
 
 @record
 class Facts:
-    """What an elementwise op is to the stages that need no more than this: one entry, read by all of them."""
+    """Facts about an elementwise op, in one entry that all stages read if they need no more than this."""
 
     # Its partial derivatives, None for an operand without one. Being diagonal, each is its own transpose, so both modes
     # use it. Empty where no operand has one; None where its rule is written out in `gradients.rules`.
@@ -299,7 +301,7 @@ def _same_width(name: str, kind: str, result: str) -> TypeRule:
         require_kind(name, kind, [x])
         if x.dtype.itemsize == 1:
             raise TypeMismatchError(
-                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x)
+                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x), source=None
             )
         return (TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape),)
 
@@ -316,7 +318,9 @@ def _infer_bits_to_bfloat16(
     (x,) = tensors("bits_to_bfloat16", operands)
     require_kind("bits_to_bfloat16", "iu", [x])
     if x.dtype.itemsize != 2:
-        raise TypeMismatchError("bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x))
+        raise TypeMismatchError(
+            "bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x), source=None
+        )
     return (TensorType(BFLOAT16, x.shape),)
 
 
@@ -349,6 +353,7 @@ def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
             expected="bool",
             got=str(condition),
             hint="compare: x != 0",
+            source=None,
         )
     return (broadcast("where", types, _same_dtype("where", (a, b))),)
 

@@ -1,17 +1,19 @@
-"""Matrix products. `matmul` takes two operands of rank 2 or more and broadcasts their leading dimensions."""
+"""Declarations of products, linear systems and decompositions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.attributes import Answer, Attributes, Triangle
+from ctrlgrad.ir.op import Trait, TypeRule, declare
+from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
 
-# What is said of factors that do not fit, by the op and by what computes its derivatives alone.
+# Parts of the error for factors that do not fit, shared by the op and by its derivative rules.
 DIFFER = "matmul: the sizes to sum over differ"
 TURN = "transpose one operand with .mT, or sum over other axes with numpy.tensordot or numpy.einsum"
 
@@ -24,6 +26,7 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="two operands of one integer, float or complex dtype",
             got=f"{a} and {b}",
             hint="cast with .astype",
+            source=None,
         )
     if a.rank < 2 or b.rank < 2:
         raise ShapeError(
@@ -31,10 +34,11 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="[..., m, k] and [..., k, n]",
             got=f"{a} and {b}",
             hint="give a vector a dimension of size 1: x[None, :] or x[:, None]",
+            source=None,
         )
     one, other = a.shape[-1], b.shape[-2]
     if None not in (one, other) and one != other:
-        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN)
+        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN, source=None)
     batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
     if batch is None:
         raise ShapeError(
@@ -42,8 +46,191 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="sizes that are equal or 1, aligned before the matrices",
             got=f"{a} and {b}",
             hint="add dimensions of size 1 where they are missing: x[:, None]",
+            source=None,
         )
     return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
 
 
 declare("matmul", 2, _infer_matmul, Trait.TOTAL_IF_STATIC, Trait.PRODUCT)
+
+
+# Linear systems, determinants and factorisations of matrices, with leading batch dimensions.
+#
+# Each op has one result, so that a derivative rule names exactly what it needs: the eigenvalues and the
+# eigenvectors are two ops, as are the singular values and the singular vectors. A matrix that has no answer
+# (singular, not positive definite) is an error at run time, or NaN where the node says so (`attributes.Answer`).
+# Singular values and vectors of a matrix that is not finite are NaN.
+
+
+_DTYPES = tuple(np.dtype(d) for d in (np.float32, np.float64, np.complex64, np.complex128))
+
+
+def _matrix(name: str, x: TensorType, *, square: bool) -> None:
+    if x.dtype not in _DTYPES:
+        raise TypeMismatchError(
+            f"{name}: dtype {x.dtype.name} is not supported", expected="f32, f64, c64 or c128", source=None
+        )
+    if x.rank < 2:
+        raise ShapeError(f"{name}: needs rank 2 or more", got=str(x), source=None)
+    if square and None not in x.shape[-2:] and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(f"{name}: the matrices are not square", expected="[..., n, n]", got=str(x), source=None)
+
+
+def _side(x: TensorType) -> Dim:
+    """The size of square matrices: either of the last two dimensions may be the one that is known."""
+    return x.shape[-1] if x.shape[-2] is None else x.shape[-2]
+
+
+def _square(name: str) -> TypeRule:
+    """From square matrices to matrices of the same type."""
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        _matrix(name, x, square=True)
+        n = _side(x)
+        return (TensorType(x.dtype, (*x.shape[:-2], n, n)),)
+
+    return infer
+
+
+def _scalar(name: str, *, real: bool) -> TypeRule:
+    """From square matrices to a number each."""
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        _matrix(name, x, square=True)
+        return (TensorType(_real(x.dtype) if real else x.dtype, x.shape[:-2]),)
+
+    return infer
+
+
+def _real(dtype: np.dtype) -> np.dtype:
+    return np.zeros(0, dtype).real.dtype
+
+
+def _system(name: str) -> TypeRule:
+    """From square matrices and right sides to the unknowns."""
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        a, b = tensors(name, operands)
+        _matrix(name, a, square=True)
+        _matrix(name, b, square=False)
+        batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
+        sizes = {d for d in (*a.shape[-2:], b.shape[-2]) if d is not None}
+        if a.dtype != b.dtype:
+            raise TypeMismatchError(f"{name}: dtypes differ", got=f"{a} and {b}", source=None)
+        if batch is None or len(sizes) > 1:
+            fitting = "[..., n, n] and [..., n, k]"
+            raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}", source=None)
+        return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
+
+    return infer
+
+
+def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    a, e = tensors("adjugate_along", operands)
+    _matrix("adjugate_along", a, square=True)
+    joined = broadcast_shapes((a.shape, e.shape))
+    if a.dtype != e.dtype or a.rank != e.rank or joined is None:
+        raise ShapeError("adjugate_along: not a matrix and a direction of its type", got=f"{a} and {e}", source=None)
+    return (TensorType(a.dtype, joined),)
+
+
+def _infer_qr(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("orthonormal", operands)
+    _matrix("orthonormal", x, square=False)
+    rows, columns = x.shape[-2:]
+    if rows is not None and columns is not None and rows < columns:
+        raise ShapeError(
+            "orthonormal: more columns than rows", expected="[..., m, n] with m >= n", got=str(x), source=None
+        )
+    return (x,)
+
+
+def _infer_eigenvalues(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("eigenvalues", operands)
+    _matrix("eigenvalues", x, square=True)
+    return (TensorType(_real(x.dtype), (*x.shape[:-2], _side(x))),)
+
+
+def _infer_general(values: bool) -> TypeRule:
+    """Complex numbers, whether the matrices are complex or real."""
+    name = "general_eigenvalues" if values else "general_eigenvectors"
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        _matrix(name, x, square=True)
+        n = _side(x)
+        dtype = np.result_type(x.dtype, np.complex64)
+        return (TensorType(dtype, (*x.shape[:-2], n) if values else (*x.shape[:-2], n, n)),)
+
+    return infer
+
+
+def _smaller(rows: Dim, columns: Dim) -> Dim:
+    return None if rows is None or columns is None else min(rows, columns)
+
+
+def _infer_singular_values(
+    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("singular_values", operands)
+    _matrix("singular_values", x, square=False)
+    return (TensorType(_real(x.dtype), (*x.shape[:-2], _smaller(*x.shape[-2:]))),)
+
+
+def _infer_singular_vectors(
+    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("singular_vectors", operands)
+    _matrix("singular_vectors", x, square=False)
+    rows, columns = x.shape[-2:]
+    both = None if rows is None or columns is None else rows + columns
+    return (TensorType(x.dtype, (*x.shape[:-2], both, _smaller(rows, columns))),)
+
+
+def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    x, rtol = tensors("pinv", operands)
+    _matrix("pinv", x, square=False)
+    *batch, rows, columns = x.shape
+    # The bound broadcasts to the matrices, not the other way round.
+    joined = broadcast_shapes((tuple(batch), rtol.shape))
+    fits = (
+        joined is not None
+        and len(joined) == len(batch)
+        and all(b in (None, j) for b, j in zip(batch, joined, strict=True))
+    )
+    if rtol.dtype != _real(x.dtype) or not fits:
+        raise ShapeError("pinv: not matrices and one bound for each, or for all", got=f"{x} and {rtol}", source=None)
+    return (TensorType(x.dtype, (*batch, columns, rows)),)
+
+
+# x with a @ x = b.
+declare("solve", 2, _system("solve"), Trait.SINGULAR, attributes=Answer)
+# The same by one triangle of a, the only one that is read.
+declare("triangular_solve", 2, _system("triangular_solve"), Trait.SINGULAR, attributes=Triangle)
+# The lower triangular l with l @ l^H = a, of hermitian positive definite a.
+declare("cholesky", 1, _square("cholesky"), Trait.SINGULAR, attributes=Answer)
+declare("det", 1, _scalar("det", real=False))
+# The transposed cofactors: a @ adjugate(a) = det(a) * identity, at singular matrices too.
+declare("adjugate", 1, _square("adjugate"))
+# Its derivative along a direction e of the same shape: adjugate(a + t e) differentiated by t at 0.
+declare("adjugate_along", 2, _infer_along, Trait.SINGULAR)
+# log(abs(det(a))), and det(a) / abs(det(a)).
+declare("logabsdet", 1, _scalar("logabsdet", real=True), Trait.SINGULAR)
+declare("det_sign", 1, _scalar("det_sign", real=False))
+# q of the reduced decomposition a = q @ r, for matrices with no more columns than rows.
+declare("orthonormal", 1, _infer_qr, Trait.SINGULAR)
+# Of hermitian matrices, ascending; the vectors are the columns.
+declare("eigenvalues", 1, _infer_eigenvalues)
+declare("eigenvectors", 1, _square("eigenvectors"), Trait.SINGULAR)
+# Of any square matrices, as complex numbers, in LAPACK's order. The columns have norm 1, and the largest component of
+# each is real.
+declare("general_eigenvalues", 1, _infer_general(values=True), Trait.SINGULAR)
+declare("general_eigenvectors", 1, _infer_general(values=False), Trait.SINGULAR)
+# Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H.
+declare("singular_values", 1, _infer_singular_values)
+declare("singular_vectors", 1, _infer_singular_vectors, Trait.SINGULAR)
+# The pseudo-inverse; singular values up to the second operand times the largest count as zero. That operand has a
+# number for each matrix, or broadcasts to them.
+declare("pinv", 2, _infer_pinv, Trait.SINGULAR)

@@ -23,7 +23,7 @@ class Formula(Protocol):
 
 @record
 class Functions:
-    """What a formula is built of, for values of one kind."""
+    """Functions that a formula is built from, for values of one kind."""
 
     # float32; else float64.
     is_single: bool
@@ -156,6 +156,3 @@ def of_arrays(formula: Formula) -> Callable[[Any], Any]:
         return formula(wide, Functions(wide.dtype == np.float32, np.log, np.sqrt, np.where)).astype(x.dtype)
 
     return function
-
-
-__all__ = ["FORMULAS", "Formula", "Functions", "erfinv", "of_arrays"]

@@ -138,7 +138,7 @@ def reshape(x: Term, dims: Sequence[int | Term]) -> Term:
 
 
 def same_size(a: int | Term, b: int | Term) -> bool:
-    """Whether two sizes are known to be equal: one number, or one value."""
+    """Return true if two sizes are known to be equal: the same number, or the same value."""
     return a == b if isinstance(a, int) or isinstance(b, int) else a.value is b.value
 
 

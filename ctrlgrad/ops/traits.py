@@ -6,11 +6,11 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.graph import Node
 from ctrlgrad.ir.op import Trait
 from ctrlgrad.ir.types import TensorType
-from ctrlgrad.ops.indexing import is_static
+from ctrlgrad.ops.arrays import is_static
 
 
 def is_total(node: Node) -> bool:
-    """Whether a node can never fail at run time, so that it may run where it would not have been reached."""
+    """True if a node can never fail at run time, so that it may run even if the program would not have reached it."""
     traits = node.op.traits
     if Trait.TOTAL in traits:
         return True

@@ -6,7 +6,6 @@ state is a pytree of arrays that can be stored, with the fields of Optax's. Leav
 (`engine="cuda"`: each transformation is then one graph there, and so are its results), or traced: an update may stand
 in a loop, and be differentiated.
 
-    >>> import numpy as np
     >>> optimiser = chain(clip_by_global_norm(1.0), adam(0.1))
     >>> params = {"w": np.array([1.0, -1.0])}
     >>> updates, state = optimiser.update({"w": np.array([2.0, -3.0])}, optimiser.init(params), params)
@@ -128,3 +127,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     raise no_such_name("ctrlgrad.optim", name, globals())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

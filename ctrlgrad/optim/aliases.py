@@ -26,7 +26,6 @@ def sgd(
 ) -> GradientTransformation:
     """Stochastic gradient descent, with momentum where it is given.
 
-    >>> import numpy as np
     >>> optimiser = sgd(0.1)
     >>> optimiser.update([np.array([2.0])], optimiser.init([np.zeros(1)]))[0]
     [array([-0.2])]
@@ -55,7 +54,6 @@ def adam(
 
     Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
 
-    >>> import numpy as np
     >>> optimiser = adam(0.1)
     >>> optimiser.update([np.array([2.0, -3.0])], optimiser.init([np.zeros(2)]))[0][0].round(6)
     array([-0.1,  0.1])
@@ -80,7 +78,6 @@ def adamw(
 
     Source: Loshchilov and Hutter 2019, "Decoupled weight decay regularization".
 
-    >>> import numpy as np
     >>> optimiser, params = adamw(0.1, weight_decay=0.5), [np.array([4.0])]
     >>> optimiser.update([np.array([2.0])], optimiser.init(params), params)[0][0].round(6)
     array([-0.3])
@@ -104,7 +101,6 @@ def lion(
 
     Source: Chen et al. 2023, "Symbolic discovery of optimization algorithms".
 
-    >>> import numpy as np
     >>> optimiser, params = lion(0.1, weight_decay=0.0), [np.array([4.0])]
     >>> optimiser.update([np.array([2.0])], optimiser.init(params), params)[0]
     [array([-0.1])]
@@ -132,7 +128,6 @@ def rmsprop(
     Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5; centred: Graves 2013,
     "Generating sequences with recurrent neural networks".
 
-    >>> import numpy as np
     >>> optimiser = rmsprop(0.1, decay=0.0)
     >>> optimiser.update([np.array([2.0])], optimiser.init([np.zeros(1)]))[0][0].round(6)
     array([-0.1])
@@ -149,7 +144,6 @@ def adagrad(
 
     Source: Duchi, Hazan and Singer 2011, "Adaptive subgradient methods for online learning".
 
-    >>> import numpy as np
     >>> optimiser = adagrad(0.1, 0.0, 0.0)
     >>> optimiser.update([np.array([2.0])], optimiser.init([np.zeros(1)]))[0]
     [array([-0.1])]

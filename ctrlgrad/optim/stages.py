@@ -34,7 +34,6 @@ class GradientTransformation(NamedTuple):
     def __reduce__(self) -> Any:
         raise TypeMismatchError(
             "pickle: an optimiser is a pair of functions, which have no pickled form",
-            source=here(),
             got="a GradientTransformation",
             hint="store its state, a pytree of arrays, and make the optimiser anew with the same arguments",
         )
@@ -94,7 +93,6 @@ def _shaped_alike(operation: str, wanted: tuple[str, Any], given: tuple[str, Any
         if len(x.shape) != len(y.shape) or any(isinstance(m, int) and isinstance(n, int) and m != n for m, n in sizes):
             raise ShapeError(
                 f"{operation}: the shapes of {label} and of {other_label} differ",
-                source=here(),
                 expected=f"{label}{path}: {tuple(x.shape)}",
                 got=f"{tuple(y.shape)}",
                 hint="gradients, state and updates are those of the very parameters that init got",

@@ -7,22 +7,17 @@ from functools import partial
 
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.common import merge_common
-from ctrlgrad.passes.counters import count_outside
-from ctrlgrad.passes.counts import know_counts
-from ctrlgrad.passes.dead_code import remove_dead_code
+from ctrlgrad.passes.counters import count_outside, know_counts
+from ctrlgrad.passes.dead_code import forward_results, inline_calls, remove_dead_code
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.folding import fold
-from ctrlgrad.passes.forwarding import forward_results
-from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
-from ctrlgrad.passes.joins import join_updates
 from ctrlgrad.passes.products import split_products
-from ctrlgrad.passes.reads import read_first
-from ctrlgrad.passes.slices import sink_slices
+from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
 
 Pass = Callable[[Graph], Graph]
 
-# What a graph goes through before a compiling engine runs it, in this order; a name that comes again is run again.
+# Passes that a graph goes through before a compiling engine runs it, in this order; a repeated name is run again.
 OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
     ("fold", fold),
     ("join_updates", join_updates),
@@ -40,13 +35,13 @@ OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
 
 
 def simplify(graph: Graph) -> Graph:
-    """What every graph goes through before it is differentiated and before it runs."""
+    """Passes for every graph, before it is differentiated and before it runs."""
     graph = know_counts(forward_results(remove_dead_code(count_outside(graph))))
     return remove_dead_code(merge_common(hoist_invariants(read_first(graph))))
 
 
 def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHUNK_BYTES) -> Graph:
-    """What a graph goes through before a compiling engine runs it. Values may change within rounding.
+    """Passes before a compiling engine runs the graph. Values may change within rounding.
 
     `without` names passes to leave out. `chunk_bytes` is what a chunk of a distributed loop may collect and produce:
     the same bytes give the same graph.

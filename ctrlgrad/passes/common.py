@@ -43,7 +43,7 @@ class _Merging(Rewriter):
 
 
 def _have_equal_regions(known: Node, node: Node) -> bool:
-    """Whether the regions of two nodes compute the same and do nothing else; nodes without any have equal ones."""
+    """True if the regions of two nodes are equal and have no effect; nodes without regions have equal ones."""
     if not node.regions:
         return True
     if has_effect(node.op, node.regions) or [v.type for v in known.results] != [v.type for v in node.results]:
@@ -53,7 +53,7 @@ def _have_equal_regions(known: Node, node: Node) -> bool:
 
 
 def _key(node: Node) -> _Key | None:
-    """What two nodes must share to be one, besides their regions; None for nodes that are not compared."""
+    """Key that two nodes must share to be merged, besides equal regions; None for nodes that are never merged."""
     if Trait.EFFECT in node.op.traits or node.op.name == "barrier":
         return None
     if node.regions and not (is_loop(node) or is_branch(node)):

@@ -16,12 +16,122 @@ costs what its nodes cost, not twice as much with every level.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Value, view
+from ctrlgrad.ir import (
+    Branch,
+    Builder,
+    Call,
+    Graph,
+    Loop,
+    Node,
+    TensorType,
+    Value,
+    attributes,
+    definitions,
+    is_branch,
+    is_call,
+    is_loop,
+    rewrite,
+    view,
+    walk,
+)
+from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.effects import must_run
+from ctrlgrad.ops.control import KINDS
 from ctrlgrad.records import record
+
+# Forwarding: what every branch, or a loop's body, passes on unchanged is taken from in front of them.
+#
+# A result that is the same value whichever branch is taken does not depend on the selector: it has no rows of its own
+# where only the selector has them (`vmap`), and its derivative goes around the branches.
+#
+# In: any graph. Out: no used result of a `cond` is, in all of its branches, the same operand (of the result's type)
+# or the same constant; none of a `while` is a carry that the body leaves as it is. Stacks stay: their way through the
+# branches pairs their pushes with their pops.
+
+
+def forward_results(graph: Graph) -> Graph:
+    """The graph with such results replaced, inner branches first."""
+    return rewrite(graph, _forward)
+
+
+def _forward(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if is_loop(node):
+        builder.keep(node)
+        return [_before(carry) for carry in Loop.of(node).carries]
+    if not is_branch(node):
+        return None
+    branch = Branch.of(node)
+    producers = [definitions(region) for region in branch.branches]
+    forwarded = []
+    for position, result in enumerate(branch.results):
+        found = [_passed_on(branch, k, position, producers[k]) for k in range(len(branch.branches))]
+        is_forwarded = isinstance(result.type, TensorType) and _are_one(found)
+        forwarded.append(_in_front(found[0], builder) if is_forwarded else result)
+    builder.keep(node)
+    return forwarded
+
+
+def _before(carry: Carry) -> Value:
+    is_kept = carry.next is carry.in_body and carry.init.type == carry.result.type
+    return carry.init if is_kept and isinstance(carry.result.type, TensorType) else carry.result
+
+
+def _passed_on(branch: Branch, k: int, position: int, producers: dict[Value, Node]) -> Value | Node | None:
+    """The operand that branch k passes on as a result, or the constant."""
+    region = branch.branches[k]
+    output = region.outputs[position]
+    if output.type != branch.results[position].type:
+        return None
+    if output in producers:
+        return producers[output] if producers[output].op.name == "constant" else None
+    operand = branch.operands[region.inputs.index(output)]
+    return operand if operand.type == output.type else None
+
+
+def _are_one(found: list[Value | Node | None]) -> bool:
+    first = found[0]
+    if isinstance(first, Node):
+        value = attributes.Constant.of(first).value
+        return all(isinstance(x, Node) and attributes.Constant.of(x).value.tobytes() == value.tobytes() for x in found)
+    return first is not None and all(x is first for x in found)
+
+
+def _in_front(found: Value | Node | None, builder: Builder) -> Value:
+    if isinstance(found, Node):
+        return builder.constant_again(attributes.Constant.of(found))
+    assert found is not None
+    return found
+
+
+# Calls dissolved: what was kept whole for its derivative's sake is put in place before a graph runs.
+#
+# In: any graph. Out: no `call` node anywhere, or none of the given kinds.
+
+
+def inline_calls(
+    graph: Graph, kinds: Collection[str] = KINDS, kept: Callable[[Call], bool] = lambda call: False
+) -> Graph:
+    """The graph with every call of these kinds replaced by its function, except for those that are `kept`."""
+
+    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
+        call = Call.of(node) if is_call(node) else None
+        if call is None or call.kind not in kinds or kept(call):
+            return None
+        return builder.inline(call.function, call.operands)
+
+    return rewrite(graph, visit)
+
+
+_WITHOUT_CALLS: Cache[None, Graph] = Cache(1)
+
+
+def without_calls(graph: Graph) -> Graph:
+    """Return an unsimplified graph with its calls inlined, as an engine runs it; cached."""
+    return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph) if any(map(is_call, walk(graph))) else graph)
 
 
 def remove_dead_code(graph: Graph) -> Graph:
@@ -108,7 +218,7 @@ class _Pruning:
 
 @record
 class _Pruned:
-    """What is left of a region, and the positions of the inputs that this uses."""
+    """Live part of a region, and the positions of the inputs that it uses."""
 
     region: Graph
     nodes: tuple[Node, ...]

@@ -21,15 +21,394 @@ tell of another iteration's error: what comes after the chunk was to fail earlie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 
-from ctrlgrad.ir import Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop
-from ctrlgrad.passes.chunks import ChunkedLoop, Found
-from ctrlgrad.passes.heavy import is_heavy, pays_inside
+from ctrlgrad.ir import (
+    INDEX,
+    Builder,
+    Closed,
+    Graph,
+    Loop,
+    Node,
+    Rewriter,
+    StackType,
+    TensorType,
+    Value,
+    attributes,
+    copy_node,
+    definitions,
+    is_loop,
+)
+from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir.control import emit_loop
+from ctrlgrad.ir.types import Dim
+from ctrlgrad.passes.heavy import is_heavy, multiplications, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
-from ctrlgrad.passes.sums import find_sums, find_totals
-from ctrlgrad.passes.tails import Recurrence, find_tail
+from ctrlgrad.passes.sums import Sums, Total, find_sums, find_totals
+from ctrlgrad.passes.tails import Recurrence, Tail, find_tail
+from ctrlgrad.records import record
+from ctrlgrad.source import Source
 from ctrlgrad.stacks.choice import bytes_of
+
+# The loops that stand for one whose products leave it: a loop over chunks around a loop over a chunk's iterations.
+#
+# One iteration of the loop over chunks: the products of the chunk's rows; the iterations, which collect rows;
+# products and sums of the collected rows, added to their carries; and the tail, a loop over the rows of its products.
+
+
+@record(frozen=False)
+class Found:
+    """A loop, and what can leave it: products of rows, what is only added to carries, a tail."""
+
+    loop: Loop
+    producers: dict[Node, Row] = field(default_factory=dict)
+    sums: Sums = field(default_factory=Sums)
+    tail: Tail | None = None
+    # Left factors that the body has only transposed, by the product's left operand.
+    turned: dict[Value, Value] = field(default_factory=dict)
+
+    @property
+    def any(self) -> bool:
+        return bool(self.producers or self.sums.products or self.tail)
+
+    @property
+    def multiplications(self) -> int:
+        """Number of multiplications in the products that leave one iteration."""
+        tails = self.tail.products if self.tail is not None else ()
+        return sum(map(multiplications, (*self.producers, *(p.node for p in self.sums.products), *tails)))
+
+    def factors(self, product: Node) -> tuple[Value, Value]:
+        """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""
+        left, right = product.operands
+        producer = definitions(self.loop.body).get(left)
+        if producer is not None and producer.op.name == "transpose" and attributes.Axes.of(producer).axes == (1, 0):
+            return producer.operands[0], right
+        if left not in self.turned:
+            m, k = left.tensor.shape
+            self.turned[left] = Value(TensorType(left.tensor.dtype, (k, m)), left.hint)
+        return self.turned[left], right
+
+    @property
+    def collected(self) -> list[Value]:
+        """The values of which each iteration keeps its own to the end of the chunk."""
+        found = [v for p in self.sums.products for v in self.factors(p.node)]
+        if self.tail is not None:
+            found += [*(p.operands[0] for p in self.tail.products), *self.tail.collected]
+        return list(dict.fromkeys(found))
+
+    @property
+    def held(self) -> list[Value]:
+        """All values of which a chunk holds one for each iteration."""
+        tails = self.tail.products if self.tail is not None else ()
+        return [*self.collected, *(p.result for p in (*self.producers, *tails))]
+
+
+class ChunkedLoop:
+    """Emits the loops that stand for one."""
+
+    def __init__(self, found: Found, chunk: int) -> None:
+        self.found, self.chunk = found, chunk
+        self.loop = found.loop
+        self.left = found.sums.left
+        self.tail = found.tail or Tail()
+        # Carries that leave the inner loop for good: nothing in it adds to them.
+        gone = {i for i, left in self.left.items() if not left} | set(self.tail.carries)
+        self.kept = {i: c for i, c in enumerate(self.loop.carries) if i not in gone}
+        self.maximum: int | None = self.loop.attrs.maximum_iterations
+
+    def emit(self, builder: Builder) -> tuple[Value, ...]:
+        """Put the loop over chunks into a builder; returns its results.
+
+        With a maximum of iterations it carries the number of those done, and has a maximum of chunks.
+        """
+        body, cond = self._body(), self._outer_cond()
+        attrs = replace(self.loop.attrs, chunks_of=self.chunk)
+        captures, inits = [c.outer for c in self.loop.captures], [c.init for c in self.loop.carries]
+        if self.maximum is not None:
+            attrs = replace(attrs, maximum_iterations=-(-self.maximum // self.chunk))
+            inits.append(builder.constant(0, INDEX.dtype))
+        regions = Closed(tuple(captures), (cond, body))
+        return emit_loop(builder, regions, inits, attrs, source=self.loop.source)[: len(self.loop.carries)]
+
+    def _body(self) -> Graph:
+        """One chunk."""
+        outer = Builder(name=self.loop.body.name)
+        outer.source = self.loop.source
+        inputs = [outer.input(v.type, v.hint) for v in self.loop.body.inputs]
+        done = outer.input(INDEX, "done") if self.maximum is not None else None
+        shared, carry = self.loop.split(inputs)
+        limit = self._limit(outer, carry, done)
+        produced = {p: self._produce(outer, p, row, inputs, limit) for p, row in self.found.producers.items()}
+        collected = self.found.collected
+        stacks = [outer.emit("stack_new", (), {"element": v.type}) for v in collected]
+        start = outer.constant(0, INDEX.dtype)
+        kept = [carry[i] for i in self.kept]
+        regions = Closed((*shared, *produced.values(), limit), self._inner_regions(list(produced), collected))
+        attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None)
+        results = emit_loop(outer, regions, [*kept, start, *stacks], attrs)
+        steps = results[len(kept)]
+        outputs = list(carry)
+        for i, value in zip(self.kept, results, strict=False):
+            outputs[i] = value
+        held = Collected(outer, dict(zip(collected, results[len(kept) + 1 :], strict=True)))
+        for p in self.found.sums.products:
+            left, right = (held.flat(v) for v in self.found.factors(p.node))
+            sides = [outer.emit("transpose", [left], {"axes": (1, 0)}), right]
+            product = outer.emit("matmul", sides, source=p.node.source)
+            outputs[p.position] = outer.emit("add", [outputs[p.position], product])
+        for total in self.found.sums.totals:
+            outputs[total.position] = outer.emit("add", [outputs[total.position], held.total(total)])
+        if self.found.tail is not None:
+            ends = self._emit_tail(outer, dict(zip(self.loop.body.inputs, inputs, strict=True)), held, steps)
+            for i, value in zip(self.tail.carries, ends, strict=True):
+                outputs[i] = value
+        if done is not None:
+            outputs.append(outer.emit("add", [done, steps]))
+        return outer.finish(outputs)
+
+    def _outer_cond(self) -> Graph:
+        cond = self.loop.cond
+        copy = Builder(name=cond.name)
+        inputs = [copy.input(v.type, v.hint) for v in cond.inputs]
+        if self.maximum is not None:
+            copy.input(INDEX, "done")
+        return copy.finish(copy.inline(cond, inputs))
+
+    def _limit(self, outer: Builder, carry: Sequence[Value], done: Value | None) -> Value:
+        """Number of iterations that this chunk runs at most."""
+        length = outer.constant(self.chunk, INDEX.dtype)
+        if done is not None:
+            rest = outer.emit("subtract", [outer.constant(self.maximum, INDEX.dtype), done])
+            return outer.emit("minimum", [length, rest])
+        if not self.loop.counts_down:
+            return length
+        one = outer.constant(1, INDEX.dtype)
+        rest = outer.emit("remainder", [outer.emit("subtract", [carry[0], one]), length])
+        return outer.emit("add", [rest, one])
+
+    def _produce(self, outer: Builder, product: Node, row: Row, inputs: Sequence[Value], limit: Value) -> Value:
+        """The products of all rows of a chunk in the array's order: `[rows, m, n]`."""
+        copies = dict(zip(self.loop.body.inputs, inputs, strict=True))
+        array, first = copies[row.array], copies[row.counter]
+        if row.counts_down:
+            first, end = outer.emit("subtract", [first, limit]), first
+        else:
+            end = outer.emit("add", [first, outer.constant(self.chunk, INDEX.dtype)])
+        key = (slice(DYNAMIC, DYNAMIC), *[slice(None)] * (array.tensor.rank - 1))
+        part = outer.emit("getitem", [array, first, end], {"key": key}, source=product.source)
+        left, right = product.operands
+        flat = _reshaped(outer, part, [None, left.tensor.shape[1]])
+        whole = outer.emit("matmul", [flat, copies[right]], source=product.source)
+        sizes = [outer.emit("dim", [part], {"axis": 0})]
+        m, n = left.tensor.shape[0], right.tensor.shape[1]
+        if m is None:
+            sizes.append(outer.emit("dim", [part], {"axis": 1}))
+        if n is None:
+            sizes.append(outer.emit("dim", [whole], {"axis": 1}))
+        return outer.emit("reshape", [whole, *sizes], {"shape": (None, m, n)})
+
+    # The loop over the iterations of a chunk.
+
+    def _inner_regions(self, produced: Sequence[Node], collected: Sequence[Value]) -> tuple[Graph, Graph]:
+        """The test and the body of the loop over one chunk."""
+        regions = []
+        for region in (self.loop.cond, self.loop.body):
+            inner = Builder(name=region.name)
+            inner.source = self.loop.source
+            shared, carries = self.loop.split(region.inputs)
+            copies = {v: inner.input(v.type, v.hint) for v in shared}
+            batches = {p: inner.input(_batch_type(p.result), p.result.hint) for p in produced}
+            limit = inner.input(INDEX, "limit")
+            copies |= {carries[i]: inner.input(carries[i].type, carries[i].hint) for i in self.kept}
+            step = inner.input(INDEX, "step")
+            stacks = {v: inner.input(StackType(_tensor(v)), v.hint) for v in collected}
+            if region is self.loop.cond:
+                regions.append(self._inner_cond(inner, copies, step, limit))
+            else:
+                regions.append(self._inner_body(inner, copies, batches, step, limit, stacks))
+        return regions[0], regions[1]
+
+    def _inner_cond(self, inner: Builder, copies: dict[Value, Value], step: Value, limit: Value) -> Graph:
+        for node in self.loop.cond.nodes:
+            copy_node(inner, node, copies)
+        below = inner.emit("less", [step, limit])
+        return inner.finish([inner.emit("logical_and", [below, copies[self.loop.predicate]])])
+
+    def _inner_body(
+        self,
+        inner: Builder,
+        copies: dict[Value, Value],
+        batches: Mapping[Node, Value],
+        step: Value,
+        limit: Value,
+        stacks: dict[Value, Value],
+    ) -> Graph:
+        left_out = {p.node for p in self.found.sums.products} | self._sums()
+        left_out |= {*self.tail.products, *self.tail.nodes}
+        for node in self.loop.body.nodes:
+            if node in batches:
+                position = step
+                if self.found.producers[node].counts_down:
+                    one = inner.constant(1, INDEX.dtype)
+                    position = inner.emit("subtract", [inner.emit("subtract", [limit, one]), step])
+                copies[node.result] = _row(inner, batches[node], position, node.source)
+            elif node not in left_out:
+                copy_node(inner, node, copies)
+        for value, turned in self.found.turned.items():
+            copies[turned] = inner.emit("transpose", [copies[value]], {"axes": (1, 0)})
+        for value in stacks:
+            stacks[value] = inner.emit("stack_push", [stacks[value], copies[value]])
+        outputs = []
+        for i, carry in self.kept.items():
+            if i not in self.left:
+                outputs.append(copies[carry.next])
+                continue
+            total = copies[carry.in_body]
+            for term in self.left[i]:
+                total = inner.emit("add", [total, copies[term]])
+            outputs.append(total)
+        following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
+        return inner.finish([*outputs, following, *stacks.values()])
+
+    def _sums(self) -> set[Node]:
+        """The additions that made up the carries which something leaves."""
+        producers = definitions(self.loop.body)
+        found: set[Node] = set()
+
+        def visit(value: Value, terms: set[Value]) -> None:
+            if value not in terms:
+                found.add(producers[value])
+                for v in producers[value].operands:
+                    visit(v, terms)
+
+        for position in self.left:
+            carry = self.loop.carries[position]
+            visit(carry.next, {carry.in_body, *self.found.sums.terms[position]})
+        return found
+
+    # The loop over the rows of the tail's products.
+
+    def _emit_tail(
+        self, outer: Builder, copies: Mapping[Value, Value], held: Collected, steps: Value
+    ) -> tuple[Value, ...]:
+        """The last values of the tail's carries."""
+        tail = self.tail
+        batches = {p: self._batch(outer, p, copies, held, steps) for p in tail.products}
+        used = {v for node in (*tail.nodes, *tail.again) for v in node.operands}
+        rows = [v for v in self.found.collected if v in used]
+        shared = self.loop.shared
+        counters = [self.loop.carries[i] for i in tail.counters]
+        carries = [*counters, *(self.loop.carries[i] for i in tail.carries)]
+        captures = (*(copies[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), steps)
+        inits = [*(copies[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
+        inner = Builder(name="body")
+        inner.source = self.loop.source
+        inside = {v: inner.input(v.type, v.hint) for v in shared}
+        products = {p: inner.input(_batch_type(p.result), p.result.hint) for p in batches}
+        row_inputs = {v: inner.input(_batch_type(v), v.hint) for v in rows}
+        inner.input(INDEX, "limit")
+        inside |= {c.in_body: inner.input(c.in_body.type, c.in_body.hint) for c in carries}
+        step = inner.input(INDEX, "step")
+        for v, batch in row_inputs.items():
+            inside[v] = _row(inner, batch, step)
+        for node in self.loop.body.nodes:
+            if node in products:
+                inside[node.result] = _row(inner, products[node], step, node.source)
+            elif node in tail.nodes or node in tail.again:
+                copy_node(inner, node, inside)
+        following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
+        body = inner.finish([*(inside[c.next] for c in carries), following])
+        test = Builder(name="cond")
+        inputs = [test.input(v.type, v.hint) for v in body.inputs]
+        cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
+        # The tail's loop counts its steps up, whether the loop counts up or down.
+        attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None, counts_down=False)
+        results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
+        return results[len(counters) : len(carries)]
+
+    @staticmethod
+    def _batch(outer: Builder, product: Node, copies: Mapping[Value, Value], held: Collected, count: Value) -> Value:
+        """The products of all collected rows: `[rows, m, n]`."""
+        left, right = product.operands
+        whole = outer.emit("matmul", [held.flat(left), copies[right]], source=product.source)
+        shape = (None, *product.result.tensor.shape)
+        return outer.emit("reshape", [whole, count], {"shape": shape})
+
+
+class Collected:
+    """Values that a chunk has collected: a stack for each, read as one array."""
+
+    def __init__(self, builder: Builder, stacks: Mapping[Value, Value]) -> None:
+        self.builder, self.stacks = builder, stacks
+        self._rows: dict[Value, Value] = {}
+        self._flat: dict[Value, Value] = {}
+
+    def rows(self, value: Value) -> Value:
+        """The values of all iterations: `[iterations, *shape]`."""
+        if value not in self._rows:
+            self._rows[value] = self.builder.emit("stack_to_tensor", [self.stacks[value]], {"size": None})
+        return self._rows[value]
+
+    def flat(self, value: Value) -> Value:
+        """Collected matrices `[k, n]` joined along the first axis. Where `k` is unknown it may change."""
+        if value not in self._flat:
+            if value.tensor.shape[0] is None:
+                stack = self.stacks[value]
+                counts = self.builder.emit("stack_rows", [stack], {"axis": 0})
+                attrs = {"axis": 0, "size": None}
+                self._flat[value] = self.builder.emit("stack_concat", [stack, counts], attrs)
+            else:
+                self._flat[value] = _reshaped(self.builder, self.rows(value), [None, value.tensor.shape[1]])
+        return self._flat[value]
+
+    def total(self, total: Total) -> Value:
+        """A reduction of the collected rows: first of each, then of all."""
+        found = self.rows(total.collected)
+        if total.axes:
+            found = self._sum(found, [a + 1 for a in total.axes])
+        found = self._sum(found, [0])
+        wanted = total.term.tensor.shape
+        return found if found.tensor.shape == wanted else self.builder.emit("reshape", [found], {"shape": wanted})
+
+    def _sum(self, x: Value, axes: Iterable[int]) -> Value:
+        return self.builder.emit("sum", [x], {"axes": tuple(axes), "keepdims": False})
+
+
+def _tensor(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def _batch_type(value: Value) -> TensorType:
+    """The type of one value for each iteration."""
+    return TensorType(value.tensor.dtype, (None, *value.tensor.shape))
+
+
+def _row(builder: Builder, batch: Value, step: Value, source: Source | None = None) -> Value:
+    """The row of a batch."""
+    attrs = {"key": (DYNAMIC, *[slice(None)] * (batch.tensor.rank - 1))}
+    return builder.emit("getitem", [batch, step], attrs, source=source)
+
+
+def _reshaped(builder: Builder, x: Value, shape: Sequence[Dim]) -> Value:
+    """`[a, ..., n]` as `[a * ..., n]`."""
+    total: Value | None = None
+    known = 1
+    for axis, d in enumerate(x.tensor.shape[:-1]):
+        if d is not None:
+            known *= d
+        else:
+            size = builder.emit("dim", [x], {"axis": axis})
+            total = size if total is None else builder.emit("multiply", [total, size])
+    assert total is not None
+    if known != 1:
+        total = builder.emit("multiply", [total, builder.constant(known, INDEX.dtype)])
+    sizes = [total]
+    if shape[-1] is None:
+        sizes.append(builder.emit("dim", [x], {"axis": x.tensor.rank - 1}))
+    return builder.emit("reshape", [x, *sizes], {"shape": tuple(shape)})
+
 
 # Bytes that a chunk may collect and produce, and the most iterations that it may have.
 CHUNK_BYTES, MOST = 16 << 20, 4096
@@ -60,7 +439,7 @@ class _Finding:
         self._found: dict[Node, Found | None] = {}
 
     def of(self, node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
-        """None where nothing does, and for other nodes. `is_inside`: of another loop."""
+        """Return the parts that leave a loop; None if there are none. `is_inside`: the loop stands in another loop."""
         if not is_loop(node):
             return None
         if node not in self._found:
@@ -69,7 +448,7 @@ class _Finding:
 
 
 def _bytes_collected(graph: Graph, finding: _Finding, is_inside: bool = False) -> int:
-    """What one iteration of the greediest loop collects and is given by producers, unknown sizes guessed."""
+    """Bytes that one iteration of the greediest loop collects and gets from producers; unknown sizes are guessed."""
     most = 0
     producers = definitions(graph)
     for node in graph.nodes:
@@ -102,7 +481,7 @@ class _Distributing(Rewriter):
 
 
 def _find(node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
-    """What leaves a loop; None where it stays whole."""
+    """Find the parts of a loop that can be distributed; None if the loop stays whole."""
     loop = Loop.of(node)
     if loop.attrs.chunk is not None or loop.attrs.chunks_of is not None:
         return None
@@ -132,9 +511,6 @@ def _find_producers(loop: Loop, outer_producers: Mapping[Value, Node]) -> dict[N
 
 
 def _starts_inside(start: Value, producers: Mapping[Value, Node]) -> bool:
-    """Whether a counter starts from a constant that is no negative index."""
+    """True if a counter starts from a constant that is no negative index."""
     node = producers.get(start)
     return node is not None and node.op.name == "constant" and int(attributes.Constant.of(node).value) >= 0
-
-
-__all__ = ["CHUNK_BYTES", "distribute"]

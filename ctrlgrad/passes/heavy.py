@@ -1,4 +1,4 @@
-"""Which matrix products are heavy: one of all iterations of a chunk pays against one per iteration."""
+"""Heavy matrix products: one product for all iterations of a chunk is cheaper than one per iteration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ HEAVY = 4_000
 # loop. The loop around it then has no native form, which costs each of its iterations some 0.2 ms: with a tenth of this
 # the loop inside must take about a hundred iterations to make up for that, and ten of them are ten times as slow.
 WORTH_INSIDE = 1_000_000
-# What an unknown dimension counts as.
+# Size that an unknown dimension counts as.
 _GUESS = 64
 
 
 def is_heavy(product: Node, columns: int | None = None) -> bool:
-    """Whether a node is a heavy product of two matrices of floats, or so many `columns` of it are."""
+    """True if a node is a heavy product of two matrices of floats, or `columns` of its columns are."""
     if product.op.name != "matmul":
         return False
     a, b = (v.tensor for v in product.operands)
@@ -26,12 +26,12 @@ def is_heavy(product: Node, columns: int | None = None) -> bool:
 
 
 def multiplications(product: Node, columns: int | None = None) -> int:
-    """How many a product of two matrices takes, or so many of its columns; sizes that are not known are guessed."""
+    """Number of multiplications in a product of two matrices, or in some of its columns; unknown sizes are guessed."""
     a, b = (v.tensor for v in product.operands)
     m, k, n = (_GUESS if d is None else d for d in (*a.shape, b.shape[1]))
     return m * k * (n if columns is None else columns)
 
 
 def pays_inside(left: int) -> bool:
-    """Whether so many multiplications leave an iteration of a loop inside a loop that it is to be distributed."""
+    """True if an inner loop is worth distributing when so many multiplications leave each iteration."""
     return left >= WORTH_INSIDE

@@ -83,5 +83,5 @@ def _is_invariant(node: Node, outside: dict[Value, Value], constants: dict[Value
         return False
     if not all(v in outside or v in constants for v in node.operands):
         return False
-    # What is computed again behind a barrier is computed again once, in front of the loop.
+    # Values that are recomputed behind a barrier are then recomputed once, in front of the loop.
     return node.op.name == "barrier" or is_total(node)

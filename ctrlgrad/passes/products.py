@@ -1,13 +1,13 @@
-"""Products in loops come apart where only a part of them is tied to the recurrence.
+"""Splitting of products in loops, when only a part of them depends on the recurrence.
 
-`concat([x, h]) @ W` becomes `x @ W[:n] + h @ W[n:]` where x does not depend on what the loop carries (but for a
-counter) and h does: then the product with x can be computed for many iterations at once (`distribution`). So can, the
-other way round, the columns of `z @ W` that the recurrence does not need: where `(z @ W)[:, :n]` only goes to a row of
-an array and `(z @ W)[:, n:]` to the next iteration, they become `z @ W[:, :n]` and `z @ W[:, n:]`.
+`concat([x, h]) @ W` becomes `x @ W[:n] + h @ W[n:]` if h depends on the loop's carries (other than a counter) and x
+does not: then the product with x can be computed for many iterations at once (`distribution`). The same holds for
+columns of `z @ W` that the recurrence does not need: if `(z @ W)[:, :n]` only goes to a row of an array and `(z @ W)[:,
+n:]` to the next iteration, they become `z @ W[:, :n]` and `z @ W[:, n:]`.
 
-In: any graph. Out: no loop body has, outside of the branches in it, a product of fixed sizes over such a concatenation,
-nor one with a captured matrix whose columns are used in slices alone, of which those that the recurrence does not need
-are heavy products by themselves and none lies between the others.
+In: any graph. Out: no loop body, outside of its branches, has a product of fixed sizes over such a concatenation. Nor
+has it a product with a captured matrix whose columns are only used in slices, if the slices that the recurrence does
+not need are heavy products by themselves and none lies between the rest.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Total:
 
 @record(frozen=False)
 class Sums:
-    """What is added to carries, and what of it can leave the loop."""
+    """Terms that are added to carries, and the ones that can leave the loop."""
 
     # Per carry that is only added to: the terms.
     terms: dict[int, list[Value]] = field(default_factory=dict)

@@ -24,10 +24,10 @@ from ctrlgrad.stacks.choice import bytes_of
 
 @record
 class Tail:
-    """What leaves a loop to run after the iterations of a chunk."""
+    """Part of a loop that runs after the iterations of a chunk."""
 
     products: tuple[Node, ...] = ()
-    # What follows from the products, and what is computed again for it; each in the order of the body.
+    # Nodes that depend on the products, and nodes that are computed again for them; each in the order of the body.
     nodes: tuple[Node, ...] = ()
     again: tuple[Node, ...] = ()
     # Positions of the carries that only the tail has, and of the counters that it counts again.
@@ -47,7 +47,7 @@ class Recurrence:
     settled: Collection[int] = ()
     producers: dict[Value, Node] = field(init=False)
     readers: dict[Value, list[Node | int]] = field(init=False)
-    # How often the cond uses each value.
+    # Number of uses of each value in the condition.
     tested: Counter[Value] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Recurrence:
         self.tested = uses(self.loop.cond)
 
     def follows(self, value: Value, factor: Value) -> tuple[set[Node], set[int]] | None:
-        """What follows from a value that is computed from `factor`; None if the loop needs some of it."""
+        """Return the nodes and carries that depend on a value computed from `factor`; None if the loop needs one."""
         nodes, positions = downstream(self.loop, value, self.readers)
         carries = [self.loop.carries[i] for i in positions]
         if not positions or positions & set(self.settled) or nodes & set(self.placed):
@@ -71,7 +71,7 @@ class Recurrence:
 
 
 def can_leave(product: Node, shared: Collection[Value]) -> bool:
-    """Whether a product can be one for all iterations, as far as its own factors tell."""
+    """Return true if the factors of a product allow one product for all iterations."""
     if not is_heavy(product):
         return False
     sized = all(isinstance(v.type, TensorType) and v.type.is_static for v in (*product.operands, *product.results))
@@ -113,7 +113,7 @@ def _tail(recurrence: Recurrence, products: list[Node], nodes: set[Node], positi
     again: dict[Value, Node] = {}
 
     def is_cheap(value: Value) -> bool:
-        """Whether a value is at hand in the tail's own loop, or cheap to have again there."""
+        """True if a value is available in the tail's own loop, or cheap to recompute there."""
         if value in at_hand or value in counters:
             return True
         node = recurrence.producers.get(value)
@@ -162,6 +162,3 @@ def _tail(recurrence: Recurrence, products: list[Node], nodes: set[Node], positi
 
 def _needed(body: Graph, nodes: set[Node]) -> Iterable[Value]:
     return dict.fromkeys(v for node in body.nodes if node in nodes for v in node.operands)
-
-
-__all__ = ["Recurrence", "Tail", "can_leave", "find_tail"]

@@ -72,6 +72,3 @@ def _summands(kernel: Kernel) -> tuple[Array, ...]:
         if total.op != "add" or loaded != {("load", (0, part)), ("load", (1, part))}:
             return ()
     return arrays
-
-
-__all__ = ["accumulate"]

@@ -1,4 +1,4 @@
-"""What a plan may know of the arguments that it is made for."""
+"""Facts about the arguments that a plan is made for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ctrlgrad.records import record
 
 @record
 class ArgumentShape:
-    """What is known of one argument: of an array, each dimension as a number or as a name that equal ones share."""
+    """Known shape of one argument. Of an array, each dimension is a number, or a name that equal sizes share."""
 
     dims: tuple[int | str, ...]
     # Of a stack: whether its rows differ in shape.

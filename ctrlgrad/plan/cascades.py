@@ -39,7 +39,7 @@ def _block(block: Block, reads: Counter[Array]) -> Block:
 
 
 def _first_of(second: Kernel, steps: Sequence[Step], reads: Counter[Array]) -> Kernel | None:
-    """The kernel among earlier steps whose rows another one reduces, if nobody else needs these."""
+    """The earlier kernel whose rows `second` reduces, if no other step reads these rows."""
     read = Counter(operand.view.array for operand in second.operands)
     for step in steps:
         if (
@@ -54,13 +54,13 @@ def _first_of(second: Kernel, steps: Sequence[Step], reads: Counter[Array]) -> K
 
 
 def reads_as_made(rows: View, second: Kernel) -> bool:
-    """Whether a kernel reads of what `rows` shows, at each of its points, just the number of that row."""
+    """Return true if a kernel reads from the array of `rows`, at each of its points, only that row's number."""
     row = View(rows.array, rows.offset, rows.shape[:-1], rows.strides[:-1])
     return all(o.view == row and not o.gathered for o in second.operands if o.view.array is rows.array)
 
 
 def _reduces_all(kernel: Kernel) -> bool:
-    """Whether all that a kernel does is to reduce the elements along one axis to numbers."""
+    """Return true if a kernel only reduces the elements along its one axis to numbers."""
     return (
         len(kernel.space) == 1 and kernel.space != (ONE,) and not kernel.checks and all(map(_is_number, kernel.writes))
     )
@@ -69,6 +69,3 @@ def _reduces_all(kernel: Kernel) -> bool:
 def _is_number(write: Write) -> bool:
     is_sum = write.how != "store" and write.base is None and not write.scattered
     return is_sum and write.view.strides == (ZERO,) and dtype_kind(write.view.dtype) != "c"
-
-
-__all__ = ["cascade", "reads_as_made"]

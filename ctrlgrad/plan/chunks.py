@@ -1,4 +1,4 @@
-"""Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
+"""Loops that run in chunks kept by a memory manager, and a loop as a plan of its own, to run a chunk again.
 
 Of nested loops the outermost one that pushes on stacks from outside it runs in chunks: at the head of an iteration it
 may come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing but
@@ -12,7 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ctrlgrad.ir import Trait, attributes
-from ctrlgrad.plan.effects import INDEX, binds, blocks_of, defines, names_of, numbers_of, reads, walk, yields
+from ctrlgrad.plan.effects import (
+    INDEX,
+    binds,
+    blocks_of,
+    defines,
+    names_of,
+    numbers_of,
+    reads,
+    updates,
+    walk,
+    with_blocks,
+    yields,
+)
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
 from ctrlgrad.plan.model import (
     Array,
@@ -27,6 +39,7 @@ from ctrlgrad.plan.model import (
     Push,
     Register,
     Stack,
+    Step,
     Value,
 )
 from ctrlgrad.plan.sizes import Size
@@ -35,14 +48,17 @@ from ctrlgrad.records import record
 
 @record
 class ChunkedLoop:
-    """What a loop in chunks does with the stacks that it carries, by their handles."""
+    """Roles of the stacks that a loop in chunks carries, by handle."""
 
     loop: Loop
-    # Pushed once an iteration at most, and pushed by loops inside, or by runs: nobody knows how much.
+    # `pushed`: at most one push per iteration. `pushed_inside`: pushed by inner loops or in runs, an unknown number of
+    # rows.
     pushed: tuple[int, ...]
     pushed_inside: tuple[int, ...]
     pops: bool
     can_repeat: bool
+    # Each iteration pushes one row on each of `pushed`, and nothing else.
+    is_steady: bool
     # Where it can be repeated, what it reads from outside.
     captured: tuple[Value, ...]
 
@@ -73,7 +89,8 @@ def _in_chunks(plan: Plan, block: Block, is_inner: bool) -> Iterator[ChunkedLoop
                 yield from _in_chunks(plan, each, is_inner)
         elif isinstance(step, Loop):
             found = chunked_loop(plan, step)
-            # What the loop over one chunk collects for itself is used at once, by the products after it.
+            # Rows that a loop over one chunk pushes are read at once, by the products after it: it is not cut into
+            # chunks.
             if found.pushes and not (is_inner and attributes.Loop.of(step.node).chunk is not None):
                 yield found
                 continue
@@ -115,7 +132,9 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
     for handle in inside:
         direct.pop(handle, None)
     captured = loop_plan(plan, loop).captured if can_repeat else ()
-    return ChunkedLoop(loop, tuple(direct), tuple(inside), pops, can_repeat, captured)
+    always = {plan.handles[step.stack] for step in loop.body.steps if isinstance(step, Push)}
+    is_steady = bool(direct) and not inside and always >= set(direct)
+    return ChunkedLoop(loop, tuple(direct), tuple(inside), pops, can_repeat, is_steady, captured)
 
 
 # A loop as a plan.
@@ -129,8 +148,11 @@ class LoopPlan:
     captured: tuple[Value, ...]
 
 
-def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
-    """A loop of a plan, to be placed anew."""
+def loop_plan(plan: Plan, loop: Loop, *, pushes: bool = True) -> LoopPlan:
+    """A loop of a plan, to be placed anew; without `pushes` it has neither the stacks that it carries nor what only
+    they need: it finds the state some chunks later."""
+    if not pushes:
+        loop = _without_pushes(plan, loop)
     defined: dict[Value, None] = {loop.counter: None}
     used: dict[Value, None] = {}
 
@@ -174,6 +196,51 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
         plan.rows,
     )
     return LoopPlan(found, captured)
+
+
+def _without_pushes(plan: Plan, loop: Loop) -> Loop:
+    """A loop that only pushes on the stacks that it carries, without these."""
+    handles = {plan.handles[c.inside] for c in loop.carries if isinstance(c.inside, Stack)}
+
+    def is_kept(value: object) -> bool:
+        return not (isinstance(value, Stack) and plan.handles[value] in handles)
+
+    def block_without(block: Block) -> Block:
+        kept = (s for s in block.steps if all(map(is_kept, (v for _, v in updates(s)))) or blocks_of(s))
+        return Block(tuple(map(step_without, kept)))
+
+    def step_without(step: Step) -> Step:
+        step = with_blocks(step, block_without)
+        if isinstance(step, Loop):
+            return replace(step, carries=tuple(c for c in step.carries if is_kept(c.inside)))
+        if isinstance(step, Branch):
+            outputs = tuple(tuple(filter(is_kept, values)) for values in step.outputs)
+            return replace(step, outputs=outputs, results=tuple(filter(is_kept, step.results)))
+        return step
+
+    found = step_without(loop)
+    assert isinstance(found, Loop)
+    while True:
+        # A kernel that checks something, and a guard, have passed before, and pass again.
+        used: set[object] = {v.name if isinstance(v, Register) else v for c in found.carries for v in (c.next,)}
+        for step in walk(Block((found,))):
+            values = (*reads(step), *numbers_of(step), *yields(step))
+            arrays = [v for v in (*values, *defines(step), *binds(step)) if not isinstance(v, Register)]
+            used |= {v.name if isinstance(v, Register) else v for v in values}
+            used |= {n for v in arrays for n in names_of(v.shape if isinstance(v, Array) else plan.rows[v] or ())}
+
+        def block_of_used(block: Block, used: set[object] = used) -> Block:
+            steps = (
+                with_blocks(step, block_of_used)
+                for step in block.steps
+                if not defines(step) or any((v.name if isinstance(v, Register) else v) in used for v in defines(step))
+            )
+            return replace(block, steps=tuple(steps))
+
+        slimmer = with_blocks(found, block_of_used)
+        if len(list(walk(Block((slimmer,))))) == len(list(walk(Block((found,))))):
+            return found
+        found = slimmer
 
 
 def _fresh(value: Value, name: str, plan: Plan, starts: Mapping[str, str]) -> Value:

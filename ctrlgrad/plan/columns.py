@@ -37,7 +37,7 @@ def matrix_of(view: View) -> tuple[Size, Size]:
 
 
 def is_laid_out(terms: int, rows: int, capacity: int) -> bool:
-    """Whether a run lays a matrix out, in an array of so many elements."""
+    """Return true if a run lays a matrix out, in an array of `capacity` elements."""
     return terms <= LONGEST and rows * terms <= capacity
 
 
@@ -64,7 +64,7 @@ class _Layout:
             elif isinstance(step, Kernel):
                 step = self.kernel(step, around)
             else:
-                # What may not run is nothing to prepare for.
+                # Nothing is laid out for a branch's blocks from outside, since they may not run.
                 step = with_blocks(step, partial(self.block, around=()))
             steps.append(step)
         return replace(block, steps=tuple(steps))
@@ -102,7 +102,7 @@ class _Layout:
 
 
 def _rows_of(kernel: Kernel) -> tuple[int, int] | None:
-    """The axes of rows and of their elements, in a kernel that does nothing but reduce short rows; None of others."""
+    """The axes of rows and of their elements, in a kernel that only reduces short rows; else None."""
     axes = [axis for axis, size in enumerate(kernel.space) if size != ONE]
     if len(axes) < 2 or kernel.checks or any(size == ZERO for size in kernel.space):
         return None
@@ -121,7 +121,7 @@ def _rows_of(kernel: Kernel) -> tuple[int, int] | None:
 
 
 def _is_matrix(view: View, axes: tuple[int, int]) -> bool:
-    """Whether a view is of real numbers, and differs along these axes only."""
+    """Return true if a view is of real numbers, and varies along these axes only."""
     return dtype_kind(view.dtype) != "c" and all(
         (stride != ZERO) == (axis in axes) or size == ONE
         for axis, (stride, size) in enumerate(zip(view.strides, view.shape, strict=True))
@@ -137,6 +137,3 @@ def _outermost(view: View, around: Sequence[_Around]) -> _Around | None:
             break
         found = loop
     return found
-
-
-__all__ = ["LONGEST", "is_laid_out", "lay_out_columns", "matrix_of"]

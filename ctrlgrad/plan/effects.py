@@ -75,7 +75,7 @@ def _add(item: object, found: list[Value]) -> None:
 
 @_once
 def defines(step: Step) -> tuple[Value, ...]:
-    """What a step defines for the steps after it."""
+    """Values that a step defines for the steps after it."""
     return tuple(_collect(step, "Defines"))
 
 
@@ -187,7 +187,7 @@ def defined_inside(loop: Loop) -> set[object]:
 
 
 def count_reads(plan: Plan) -> Counter[Array]:
-    """How often each array is read, by steps, at ends of blocks and as a result."""
+    """Number of reads of each array, by steps, at ends of blocks and as a result."""
     counts: Counter[Array] = Counter(v for v in plan.results if isinstance(v, Array))
     for step in walk(plan.body):
         counts.update(v for v in reads(step) if isinstance(v, Array))

@@ -14,7 +14,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, NAMES, computed_dtype, dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
-from ctrlgrad.plan.elementary import exact
+from ctrlgrad.plan.elementary import table
 from ctrlgrad.plan.elementary.complex import Pair
 from ctrlgrad.plan.elementary.notation import absolute, is_nan
 from ctrlgrad.plan.elementary.table import MAX_ULP
@@ -54,7 +54,7 @@ def elementwise_expression(
 
 
 def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: np.dtype) -> bool:
-    """Whether an elementwise op has a form as an expression on these dtypes."""
+    """Return true if an elementwise op has a form as an expression on these dtypes."""
     builder = ExpressionBuilder()
 
     def element(position: int, dtype: np.dtype) -> Operand:
@@ -74,7 +74,7 @@ def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: 
 
 
 def failure(name: str, operands: Sequence[Operand]) -> Number | None:
-    """Whether an elementwise op is an error for these elements; None where it never is."""
+    """Condition under which an elementwise op fails for these elements; None where it never fails."""
     if name != "integer_power":
         return None
     exponent = operands[1]
@@ -83,7 +83,7 @@ def failure(name: str, operands: Sequence[Operand]) -> Number | None:
 
 
 def may_fail(name: str, operand_dtypes: Sequence[np.dtype]) -> bool:
-    """Whether there are elements of these dtypes for which an elementwise op is an error."""
+    """Return true if an elementwise op fails for some elements of these dtypes."""
     return name == "integer_power" and dtype_kind(operand_dtypes[-1]) == "i"
 
 
@@ -114,7 +114,7 @@ def _primitives(names: str) -> _Table:
 
 
 def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of floats of 16 bits through float32; of others as it is."""
+    """Compute float16 arguments in float32; leave other dtypes as they are."""
 
     def wide(*args: Number) -> Number:
         dtype = args[0].dtype
@@ -157,17 +157,17 @@ _INTEGER = _ARITHMETIC | _COMPARISONS | _WHERE | _calls("integer_power")
 _INTEGER |= {
     "negative": lambda x: 0 - x,
     "abs": lambda x: x if dtype_kind(x.dtype) == "u" else absolute(x),
-    "sign": exact.integer_sign,
+    "sign": table.integer_sign,
     "maximum": lambda x, y: select(x >= y, x, y),
     "minimum": lambda x, y: select(x <= y, x, y),
-    "floor_divide": exact.integer_floor_divide,
-    "remainder": exact.integer_remainder,
+    "floor_divide": table.integer_floor_divide,
+    "remainder": table.integer_remainder,
     "bitwise_invert": lambda x: ~x,
     "bitwise_and": lambda x, y: x & y,
     "bitwise_or": lambda x, y: x | y,
     "bitwise_xor": lambda x, y: x ^ y,
-    "bitwise_left_shift": exact.shifted_left,
-    "bitwise_right_shift": exact.shifted_right,
+    "bitwise_left_shift": table.shifted_left,
+    "bitwise_right_shift": table.shifted_right,
     "bits_to_bfloat16": lambda x: x.bits(BFLOAT16),
     "bits_to_float": lambda x: x.bits(f"f{x.dtype.itemsize}"),
 }
@@ -177,14 +177,14 @@ _FLOAT |= _calls(*MAX_ULP)
 _FLOAT |= {
     "strong_multiply": lambda x, y: select(x.equals(0), 0, x * y),
     "reciprocal": lambda x: 1.0 / x,
-    "sign": exact.sign,
-    "signbit": exact.signbit,
-    "maximum": exact.maximum,
-    "minimum": exact.minimum,
-    "nextafter": exact.nextafter,
+    "sign": table.sign,
+    "signbit": table.signbit,
+    "maximum": table.maximum,
+    "minimum": table.minimum,
+    "nextafter": table.nextafter,
     "float_to_bits": lambda x: x.bits(f"u{x.dtype.itemsize}"),
-    "remainder": _through_single(lambda x, y: exact.remainder(x, y, _fmod(x, y))),
-    "floor_divide": _through_single(lambda x, y: exact.floor_divide(x, y, _fmod(x, y))),
+    "remainder": _through_single(lambda x, y: table.remainder(x, y, _fmod(x, y))),
+    "floor_divide": _through_single(lambda x, y: table.floor_divide(x, y, _fmod(x, y))),
     "isnan": is_nan,
     "isinf": lambda x: absolute(x).equals(math.inf),
     "isfinite": lambda x: absolute(x) < math.inf,

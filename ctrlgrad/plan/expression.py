@@ -21,7 +21,7 @@ from ctrlgrad.records import record
 
 BOOL = np.dtype(bool)
 
-# What each primitive takes and gives: "f" floats, "i" signed and "u" unsigned integers, "b" bool; the result has the
+# Argument dtypes of each primitive: "f" floats, "i" signed and "u" unsigned integers, "b" bool; the result has the
 # dtype of the arguments unless a line says otherwise.
 PRIMITIVES: dict[str, str] = {
     # Leaves: `value` is a number, or which operand, scalar or axis is meant.

@@ -1,13 +1,13 @@
 """Fusion: kernels over one space become one, so that what only they pass among themselves stays in registers.
 
-A kernel waits until one of its arrays is read by something that is no kernel over the same space, or reads it at other
-positions than those where it is written; until then kernels of its space join it. Waiting changes nothing else: values
-do not change, and what a kernel reads stays as it is. What nobody reads afterwards is not written. A push of what a
+A kernel waits, and later kernels over its space join it, until one of its arrays is read by another kind of step, over
+another space, or at other positions than those where it is written. Waiting does not change results: values are
+immutable, so a kernel's operands stay as they are. Arrays that no later step reads are not written. A push of what a
 kernel writes waits with it, until something else is done with the stack.
 
-An engine whose kernels have bounds says which (`Limits`), and one that decides while it runs what it overwrites says
+An engine whose kernels have bounds says which (`Limits`). An engine that decides at run time what it overwrites says
 what a step may overwrite: kernels that read it go first, so that it need not be copied. So they do before a kernel that
-updates it, where nobody else needs it: waiting would cost the array in place of what is updated.
+updates it, where no other step needs it: waiting would cost the array in place of what is updated.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Group:
         return any(_is_moved(o, write) for o in kernel.operands for write in self.updates.get(o.view.array, ()))
 
     def takes(self, kernel: Kernel) -> bool:
-        """Whether the kernel reads what the group writes at the same positions only."""
+        """Return true if the kernel reads the group's arrays at the positions where they are written only."""
         mine = self.arrays
         if any(write.base in mine for write in kernel.writes):
             return False
@@ -115,7 +115,7 @@ class _Group:
         )
 
     def is_within(self, limits: Limits, kernel: Kernel, reads: Counter[Array]) -> bool:
-        """Whether the group keeps an engine's bounds with a kernel more."""
+        """Return true if the group with one more kernel stays within an engine's limits."""
         loaded = {o for o in kernel.operands if o.view.array not in self.elements and o not in self.operands}
         numbers = {register for register in kernel.numbers if register not in self.numbers}
         if len(self.operands) + len(self.numbers) + len(loaded) + len(numbers) > limits.reads:
@@ -177,7 +177,7 @@ class _Group:
         self.nodes += kernel.nodes
 
     def kernel(self, reads: Counter[Array]) -> Kernel | None:
-        """The one kernel, without what nobody reads."""
+        """The fused kernel, without writes that no step reads."""
         writes = [w for w in self.writes if reads[w.view.array] > 0]
         if not writes and not self.checks:
             return None
@@ -229,7 +229,7 @@ def _is_moved(operand: Operand, write: Write) -> bool:
 
 
 def _is_of(push: Push, groups: Iterable[_Group]) -> bool:
-    """Whether a group writes what is pushed."""
+    """Return true if a group writes the pushed row."""
     return isinstance(push.row, View) and any(push.row.array in group.arrays for group in groups)
 
 
@@ -246,7 +246,7 @@ class _Fusion:
         groups: list[_Group] = []
         steps: list[Step] = []
         pushes: list[Push] = []
-        # Groups that wait for others, which go before them.
+        # Groups that are being closed; the groups that read what they update go before them.
         closing: list[_Group] = []
         # The step that comes next.
         ahead: Step | None = None
@@ -297,7 +297,7 @@ class _Fusion:
         ahead = None
         for group in list(groups):
             close(group)
-        # What was updated is read by nobody, where nobody reads the update.
+        # An update that no step reads does not read its base: kernels before it may have no reader left either.
         for number in range(len(steps) - 1, -1, -1):
             step = steps[number]
             if isinstance(step, Kernel) and any(self.reads[write.view.array] <= 0 for write in step.writes):
@@ -317,7 +317,8 @@ class _Fusion:
         return fits and (self.limits is None or group.is_within(self.limits, kernel, self.reads))
 
     def kernels(self, group: _Group) -> list[Kernel]:
-        """The kernel of a group, if somebody reads what it writes. What nobody reads does not read what it updates."""
+        """The kernel of a group, if any of its writes is read. Dropped writes no longer count as reads of their
+        bases."""
         self.reads.subtract(group.absorbed)
         kernel = group.kernel(self.reads)
         left = () if kernel is None else {write.view.array for write in kernel.writes}

@@ -90,7 +90,7 @@ class Liveness:
                 captured |= deep_reads(inner)
         inside = kept(c.inside for c in step.carries)
         defined = {v for b in (step.condition, step.body) for s in b.steps for v in defines(s)}
-        # What comes from outside is needed by the next iteration too.
+        # Values from outside the loop are live in the next iteration too.
         last = kept(c.next for c in step.carries)
         outside = frozenset(captured | last).difference(defined, inside)
         self._block(step.body, outside | last, after)

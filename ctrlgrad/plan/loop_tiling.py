@@ -28,7 +28,7 @@ class LoopTiles:
 
 
 def loop_tiles(loop: Loop, plan: Plan) -> LoopTiles | None:
-    """How a loop runs tile by tile; None where it does not."""
+    """Tiles of a loop that can run tile by tile; else None."""
     steps = [*loop.condition.steps, *loop.body.steps]
     if any(block.moves or block.stack_moves for block in (loop.condition, loop.body)):
         return None
@@ -59,6 +59,3 @@ def loop_tiles(loop: Loop, plan: Plan) -> LoopTiles | None:
         return None
     points = points_of([accesses])
     return LoopTiles(length, points) if is_long(length, points) and own.isdisjoint(length.names) else None
-
-
-__all__ = ["LoopTiles", "loop_tiles"]

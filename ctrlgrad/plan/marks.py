@@ -1,4 +1,4 @@
-"""Which stacks may have rows that nobody has written yet: only their pushes and writes have to mark what they fill."""
+"""Find stacks that may have unwritten rows: only their pushes and writes must mark the rows that they fill."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def partly_written(plan: Plan) -> frozenset[int]:
 
 
 def _passed_on(plan: Plan) -> Iterator[tuple[int, int]]:
-    """From which handle to which rows may go."""
+    """Pairs of handles: rows may go from the first to the second."""
     yield from _moved(plan.body)
     for step in walk(plan.body):
         if isinstance(step, CopyStack):

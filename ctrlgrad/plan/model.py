@@ -128,8 +128,8 @@ class Site:
     axis: int = 0
 
 
-# What a plan takes for granted, until a run shows that it is not so: that sizes which come together are equal; that the
-# rows of a stack have one shape.
+# Assumptions of a plan, until a run refutes them: sizes that come together are equal; the rows of a stack have one
+# shape.
 Assumption = Literal["equal", "rows"]
 GuardStatus = Literal["index", "size", "iterations", "twice", "empty", "value", "equal", "rows"]
 
@@ -150,7 +150,7 @@ class Guard(Step):
 
 @part
 class Operand:
-    """What a kernel reads: a view over the kernel's space, further moved by index instructions.
+    """A read of a kernel: a view over the kernel's space, further moved by index instructions.
 
     A `load` instruction with arguments reads at the view's position plus each argument times its stride in `gathered`.
     `value` of a load of a complex array is (operand, 0 for the real and 1 for the imaginary part).
@@ -167,12 +167,12 @@ How = Literal["store", "sum", "dot", "product", "max", "min", "argmax", "argmin"
 
 @part
 class Write:
-    """What a kernel writes at each point of its space: outputs of its expression (two for a complex array).
+    """A write of a kernel at each point of its space: outputs of its expression (two for a complex array).
 
     `how` is "store", or the reduction over the axes along which the view's stride is 0: "sum", "product", "max", "min";
     "dot", the sum of the products of two outputs, each product rounded once with the sum; "argmax", "argmin", the least
-    of two outputs' second where the first is the extreme, along the innermost axes, without base.
-    Other elements of the array are those of `base`; without one they mean nothing. A sum without base starts at 0.
+    of two outputs' second where the first is the extreme, along the innermost axes, without base. All elements of the
+    array that are not written are those of `base`; without a base they are undefined. A sum without base starts at 0.
     With `scattered` strides, the view is moved by the outputs called `indices`; "sum" then adds up at equal places.
     """
 
@@ -341,7 +341,7 @@ class WriteRow(Step):
 
 @step
 class Length(Step):
-    """How many rows a stack has, or how many elements, where it holds those."""
+    """Number of rows of a stack, or of elements, where it holds those."""
 
     stack: Reads[Stack]
     result: Defines[Register]
@@ -369,8 +369,8 @@ class ToStack(Step):
 
 @step
 class FromStack(Step):
-    """All rows of a stack, or all elements, the first first, as one array: read in place, if nobody needs the stack
-    more, or copied."""
+    """All rows of a stack, or all elements, the first first, as one array: read in place if the stack is dead
+    afterwards, else copied."""
 
     stack: Reads[Stack]
     result: Defines[Array]
@@ -433,7 +433,7 @@ class Loop(Step):
     maximum: Attribute[int | None]
     node: Attribute[Node]
     number: Attribute[int]
-    # What the carries start with, brought to their places before the first iteration.
+    # Moves of the carries' initial values to their places, before the first iteration.
     entry: Runs[Block] = Block(())
 
 
@@ -466,5 +466,5 @@ class Plan:
     places: dict[Array, Place] = field(default_factory=dict)
     # The handle of each stack version; versions of one handle share memory.
     handles: dict[Stack, int] = field(default_factory=dict)
-    # What each step is the last to use.
+    # Memory that each step is the last to use.
     releases: dict[Step, Release] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a step may write over: arrays that it reads for the last time just where it writes."""
+"""Arrays that a step may overwrite: it reads them for the last time just where it writes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def operands_of(step: Step) -> list[Array]:
 
 
 def may_overwrite(step: Step, array: Array, other: Array) -> bool:
-    """Whether a step that reads `other` may write `array` to the same memory.
+    """Return true if a step that reads `other` may write `array` to the same memory.
 
     A kernel may, if each element is read for the last time just before it is written: both at the position of the point
-    itself. What is updated may lie where it lay, if nothing else of it is read but what goes there.
+    itself. An update may lie over its base, if nothing else of the base is read but the elements that are written.
     """
     if isinstance(step, Kernel):
         write = next(w for w in step.writes if w.view.array is array)

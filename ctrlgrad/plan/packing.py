@@ -22,7 +22,7 @@ LEAST_ELEMENTS = 1024
 
 @record
 class Panels:
-    """How packed operands of one dtype lie: columns of a panel, and elements that are read beyond the end."""
+    """Layout of packed operands of one dtype: columns of a panel, and elements read beyond the end."""
 
     columns: int
     slack: int

@@ -1,45 +1,237 @@
 """Placement: which arrays share memory, where pushes land, and which copies are needed at the ends of blocks.
 
-One walk in the order of execution gives each array a place when it is defined: where it is wanted, if that is free (the
-slot of its push, the carry that it becomes, the result that it is), else over an operand that nobody needs any more,
-else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it
-is needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
+One walk in the order of execution gives each array a place when it is defined. The first of these that is possible is
+taken: the place where the array is wanted (the slot of its push, the carry that it becomes, the result that it is); the
+memory of a dead operand; a free buffer of its size; a new buffer. A buffer is free for an array if no array in it is
+live after the step, and if the step reads each of its elements only just before it writes the same element.
 
-What carries and branches give has a buffer that is reserved as long as the loop or branch runs: only the value that it
-is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that
-is still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
+Results of loops and branches have buffers that are reserved while the loop or branch runs: only the value that a buffer
+is for may lie there. At the end of a block, moves bring values that lie elsewhere to their buffers, in an order that
+overwrites no value that is still to be moved. Arrays in arguments, constants, slots and popped rows are never
+overwritten.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Literal
 
-from ctrlgrad.plan.effects import defines, names_of, updates, yields
+from ctrlgrad.plan.effects import blocks_of, defines, names_of, updates, walk, yields
 from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
     Carry,
+    Factorise,
     FromStack,
+    Kernel,
     Loop,
     Move,
     Plan,
     Pop,
+    Product,
+    Push,
+    ReadRow,
+    Release,
     Stack,
     Step,
     Value,
+    View,
 )
-from ctrlgrad.plan.moves import ordered
-from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_in, results_of, root_of
+from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_in, origins_of, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
-from ctrlgrad.plan.releases import releases
-from ctrlgrad.plan.slots import Slots
 from ctrlgrad.plan.stack_handles import assign_handles
 from ctrlgrad.records import record
+
+# Copies from place to place that happen at once, as at the end of a loop body, in an order that keeps all of them.
+
+
+def ordered(moves: Iterable[tuple[Array, Place, Place]], spare_for: Callable[[Array], Place]) -> tuple[Move, ...]:
+    """Copies in an order in which nothing is overwritten before it was copied; a circle goes by a spare place."""
+    pending = [Move(array, source, target) for array, source, target in moves if source != target]
+    by_source: dict[Place, set[int]] = {}
+    by_target: dict[Place, list[int]] = {}
+    for number, move in enumerate(pending):
+        by_source.setdefault(move.source, set()).add(number)
+        by_target.setdefault(move.target, []).append(number)
+    # The first of several that may go goes first.
+    ready = [number for number, move in enumerate(pending) if move.target not in by_source]
+    left, done = dict.fromkeys(range(len(pending))), []
+    while left:
+        if ready:
+            number = heapq.heappop(ready)
+            move = pending[number]
+            del left[number]
+            done.append(move)
+            by_source[move.source].discard(number)
+            if by_source[move.source]:
+                continue
+        else:
+            move = pending[next(iter(left))]
+            spare = spare_for(move.array)
+            done.append(Move(move.array, move.source, spare))
+            waiting = by_source[spare] = by_source[move.source]
+            by_source[move.source] = set()
+            for number in waiting:
+                pending[number] = replace(pending[number], source=spare)
+        for number in by_target.get(move.source, ()):
+            if number in left:
+                heapq.heappush(ready, number)
+    return tuple(done)
+
+
+# Memory that is dead after a step, so that the driver may take it back where bytes are short.
+#
+# Only buffers that are sized when they are needed, and stacks, are worth telling: all other buffers are one piece of
+# memory that a call has from beginning to end. A row that is read or made in place keeps the stack that it lies in.
+
+
+Memory = tuple[Literal["buffer", "stack"], int]
+
+
+def releases(plan: Plan) -> dict[Step, Release]:
+    """For each step of a placed plan that is the last to use some memory: which."""
+    return _Releases(plan).found
+
+
+class _Releases:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.live = Liveness(plan)
+        self.late = {b.number for b in plan.buffers if b.is_free_to_move}
+        steps = list(walk(plan.body))
+        self.pushes = [s.stack for s in steps if isinstance(s, Push)]
+        self.pops = [s.stack for s in steps if isinstance(s, Pop | FromStack)]
+        # Values in each memory. The checker, not this pass, verifies that every value has a place.
+        self.memory: dict[Value, Memory] = {}
+        self.values: dict[Memory, set[Value]] = {}
+        values: list[Array | Stack] = [*plan.handles, *plan.places]
+        for value in values:
+            found = self.memory_of(value)
+            if found is not None:
+                self.memory[value] = found
+                self.values.setdefault(found, set()).add(value)
+        self.found: dict[Step, Release] = {}
+        self.block(plan.body)
+
+    def block(self, block: Block) -> None:
+        for step in block.steps:
+            for inner in blocks_of(step):
+                self.block(inner)
+            after, memory = self.live.after[step], self.memory
+            used = {memory[v] for v in (*self.live.reads[step], *defines(step)) if v in memory}
+            idle = sorted(m for m in used if after.isdisjoint(self.values[m]))
+            if idle:
+                self.found[step] = Release(
+                    tuple(number for kind, number in idle if kind == "buffer"),
+                    tuple(number for kind, number in idle if kind == "stack"),
+                )
+
+    def memory_of(self, value: Array | Stack) -> Memory | None:
+        """Memory of a value, if its release is reported."""
+        handles = self.plan.handles
+        if isinstance(value, Stack):
+            return "stack", handles[value]
+        place = self.plan.places[value]
+        if place.kind == "buffer":
+            return ("buffer", place.number) if place.number in self.late else None
+        if place.kind in ("slot", "row"):
+            return "stack", handles[(self.pushes if place.kind == "slot" else self.pops)[place.number]]
+        return None
+
+
+# Rows where they lie: which arrays are made in the slot of their push, and which rows are read in place.
+#
+# A row stays where it is as long as nothing touches its stack.
+
+
+class Slots:
+    """Of a plan over values: which rows need no place of their own."""
+
+    def __init__(self, plan: Plan, live: Liveness) -> None:
+        self.plan, self.live = plan, live
+        # Arrays that are made in the slot of a push: which push, and the handle of its stack.
+        self.numbers: dict[Array, int] = {}
+        self.handles: dict[Array, int] = {}
+        # Where the steps of a block use the stack of a handle, and where they make rows in its slots.
+        self.used: dict[Block, dict[int, list[int]]] = {}
+        self.made: dict[tuple[Block, int], list[int]] = {}
+        self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
+        # Steps that read rows where they lie.
+        reads = (s for s in walk(plan.body) if isinstance(s, Pop | FromStack))
+        self.pops = {step: number for number, step in enumerate(reads)}
+
+    def find(self, block: Block) -> None:
+        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile; so
+        is what they are updates of."""
+        producers: dict[Array, int] = {}
+        for position, step in enumerate(block.steps):
+            if isinstance(step, Kernel | Product | Factorise | ReadRow):
+                producers.update((a, position) for a in results_of(step))
+        makers = {array: block.steps[position] for array, position in producers.items()}
+        # The arrays in the slot of each push.
+        found: dict[Push, list[Array]] = {}
+        for position, step in enumerate(block.steps):
+            if not isinstance(step, Push) or isinstance(step.row, tuple):
+                continue
+            array = step.row.array
+            if (
+                not step.row.is_whole
+                or array not in producers
+                or array in self.numbers
+                or not (step.stack.holds == "elements" or array.shape == self.plan.rows[step.stack])
+            ):
+                continue
+            handle, end = self.plan.handles[step.stack], position
+            for each in (array, *origins_of(array, makers, self.live.after)):
+                if self._is_touched(block, producers[each], end, handle):
+                    break
+                if each in self.numbers:
+                    self.made[block, self.handles[each]].remove(producers[each])
+                self.numbers[each], self.handles[each], end = self.pushes[step], handle, producers[each]
+                self.made.setdefault((block, handle), []).append(producers[each])
+                found.setdefault(step, []).append(each)
+        for position, step in enumerate(block.steps):
+            if isinstance(step, Push) and isinstance(step.row, View):
+                array, number = step.row.array, self.pushes[step]
+                if self.numbers.get(array) == number and not self.is_still(block, position, array, self.handles[array]):
+                    for each in [a for a in found[step] if self.numbers.get(a) == number]:
+                        self.made[block, self.handles[each]].remove(producers[each])
+                        del self.numbers[each], self.handles[each]
+
+    def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
+        """Return true if no step touches a stack as long as an array is read: then its rows do not move."""
+        after = self.live.after[block.steps[position]]
+        if position + 1 == len(block.steps) or array not in after:
+            return True
+        last = after.last_read(array)
+        return not self._is_touched(block, position + 1, len(block.steps) if last is None else last + 1, handle)
+
+    def is_last(self, block: Block, position: int, step: FromStack) -> bool:
+        """Return true if a stack is dead after this step: then its rows may be gathered where they are read."""
+        if step.stack in self.live.after[step]:
+            return False
+        return self.is_still(block, position, step.result, self.plan.handles[step.stack])
+
+    def _is_touched(self, block: Block, start: int, end: int, handle: int) -> bool:
+        """Return true if a block uses the stack of a handle, puts another one there, or makes a row in its slot."""
+        used = self.used.get(block)
+        if used is None:
+            used = self.used[block] = {}
+            for position, step in enumerate(block.steps):
+                found = (*self.live.reads[step], *defines(step))
+                for each in {self.plan.handles[v] for v in found if isinstance(v, Stack)}:
+                    used.setdefault(each, []).append(position)
+        positions = used.get(handle, [])
+        first = bisect_left(positions, start)
+        if first < len(positions) and positions[first] < end:
+            return True
+        return any(start <= position < end for position in self.made.get((block, handle), ()))
 
 
 def place(plan: Plan) -> Plan:
@@ -62,14 +254,14 @@ class _Placement:
         self.live = Liveness(plan)
         self.places: dict[Array, Place] = {}
         self.buffers: list[Buffer] = []
-        # What lies in each buffer and may still be needed.
+        # Arrays in each buffer that may still be needed.
         self.holds: dict[int, set[Array]] = {}
         self.reserved: set[int] = set()
         # By the sizes that fit, in order: buffers that may be free. Another one waits for an array that lies in it, or
         # is reserved.
         self.idle: dict[Hashable, list[int]] = {}
         self.waiting: dict[object, list[int]] = {}
-        # What each branch around reads: another block of it may need what this one does not.
+        # Reads of each enclosing branch: another block of it may need values that this block does not.
         self.branches: list[Live] = []
         self.wanted: dict[Array, _Wanted] = {}
         self.slots = Slots(plan, self.live)
@@ -168,7 +360,7 @@ class _Placement:
         holds.difference_update(over)
 
     def is_free(self, buffer: int, array: Array, step: Step) -> bool:
-        """Whether the step may write the array to a buffer."""
+        """Return true if the step may write the array to a buffer."""
         after, read = self.live.after[step], self.live.reads[step]
         for other in self.holds[buffer]:
             if other in after:
@@ -242,8 +434,8 @@ class _Placement:
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
-        """Where a value is wanted, what it updates is wanted too, what the loop that gives it starts with, and what the
-        blocks of a branch update or pass on."""
+        """Pass wishes for a place from a value on to what it updates: the base of an update, the initial value of a
+        loop's result, the values that the blocks of a branch update or pass on."""
         for step in reversed(block.steps):
             pairs: list[tuple[object, object]] = list(updates(step))
             if isinstance(step, Branch):
@@ -301,8 +493,8 @@ class _Placement:
     def carry_buffer(
         self, step: Loop, carry: Carry, others: Container[int], inner: Live, starts: Counter[Value]
     ) -> int:
-        """Where a carry lies: over what it starts with, if only the loop needs that; where the result is wanted; else
-        where there is room."""
+        """Buffer of a carry: that of its initial value, if only the loop needs that; else the one where the result is
+        wanted; else a free one."""
         init, inside, _, result = _four(carry)
         after = self.live.after[step]
         place = self.places[init]
@@ -330,12 +522,12 @@ class _Placement:
         return self.first_idle(array, step, others, lambda buffer: is_unused(self.holds[buffer]))
 
     def _is_mine(self, buffer: int, result: Array) -> bool:
-        """Whether a reserved buffer is reserved for this value."""
+        """Return true if a buffer is not reserved, or reserved for this value."""
         wanted = self.wanted.get(result)
         return buffer not in self.reserved or (wanted is not None and wanted.buffer == buffer)
 
     def captured(self, step: Loop) -> Live:
-        """What the blocks of a loop read from outside."""
+        """Values from outside that the blocks of a loop read."""
         found: set[Array | Stack] = set()
         for block in (step.condition, step.body):
             for inner in block.steps:
@@ -387,8 +579,8 @@ class _Placement:
         origins: Sequence[Mapping[Value, Value | None]],
         given: Mapping[Value, int],
     ) -> int:
-        """Where a result of a branch lies: over an array that a branch updates or passes on, where it is wanted, or
-        where there is room."""
+        """Buffer of a branch's result: that of an array that a branch updates or passes on, else the one where the
+        result is wanted, else a free one."""
         after, read = self.live.after[step], self.live.reads[step]
         mine = [outputs[position] for outputs in step.outputs]
         for found, output in zip(origins, mine, strict=True):
@@ -402,7 +594,7 @@ class _Placement:
             # Given at other positions as well.
             if any(other in after or given[other] > mine.count(other) for other in holds):
                 continue
-            # Others that lie there must not be needed in the branches at all.
+            # All other arrays that lie there must not be needed in the branches at all.
             if all(other is root or other not in read for other in holds):
                 return buffer
         return self.unused_buffer(step, result, result, others)

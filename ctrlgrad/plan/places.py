@@ -1,4 +1,4 @@
-"""Where the arrays of a plan lie, and when their memory is given back."""
+"""Places of a plan's arrays, and releases of their memory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ctrlgrad.records import record
 
 @record
 class Buffer:
-    """Memory for `count` elements. A result's is the caller's; of the others, `is_known_at_entry` says whether the size
-    follows from the arguments' sizes."""
+    """Memory for `count` elements. The caller owns a result's buffer. Of all other buffers, `is_known_at_entry` says
+    whether the size follows from the arguments' sizes."""
 
     number: int
     dtype: np.dtype
     count: Size
     is_known_at_entry: bool
-    # Which result of the plan it is.
+    # Position of the plan's result that it holds.
     result: int | None = None
 
     @property
     def is_free_to_move(self) -> bool:
-        """Whether its memory, sized when it is needed, may become that of another such buffer."""
+        """Return true if the buffer is sized when it is needed, so that it may exchange memory with another such
+        buffer."""
         return self.result is None and not self.is_known_at_entry
 
     def __str__(self) -> str:
@@ -33,10 +34,10 @@ class Buffer:
 
 @record
 class Place:
-    """Where an array lies.
+    """Place of an array.
 
     "buffer": in a buffer; "argument", "constant": in that one of the call; "slot": in the row that it is pushed to, by
-    push number so much; "row": in the row of a stack that was popped, or in all rows of one.
+    push `number`; "row": in the row of a stack that was popped, or in all rows of one.
     """
 
     kind: Literal["buffer", "argument", "constant", "slot", "row"]
@@ -48,7 +49,7 @@ class Place:
 
 @record
 class Release:
-    """What nobody needs any more after a step: buffers that are sized when they are needed, and stacks by handle."""
+    """Memory that is dead after a step: buffers that are sized when they are needed, and stacks by handle."""
 
     buffers: tuple[int, ...] = ()
     stacks: tuple[int, ...] = ()

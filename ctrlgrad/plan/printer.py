@@ -12,18 +12,93 @@ cascade { ... }              the second kernel takes what the first one makes as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir.types import dtype_name
 from ctrlgrad.plan import model
 from ctrlgrad.plan.chunks import loops_in_chunks
 from ctrlgrad.plan.effects import defines, walk
-from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.formulas import formulas
+from ctrlgrad.plan.expression import Expression, Instruction
 from ctrlgrad.plan.model import ROLES, Array, Block, Kernel, Plan, Push, Register, Stack, Step, View, Write
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import ONE, Size, row_major
+
+# Expressions as formulas: a line for each output, and one for what is needed more than once or would be too long.
+
+
+# The text of a leaf, by its instruction and the texts of its arguments.
+Leaf = Callable[[Instruction, Sequence[str]], str]
+# Longer formulas are cut.
+WIDEST = 72
+
+# Operators and how tightly they bind.
+_LOGIC = {"or": ("or", 1), "xor": ("xor", 2), "and": ("and", 3)}
+_INFIX = {"less": ("<", 4), "less_equal": ("<=", 4), "greater": (">", 4), "greater_equal": (">=", 4)}
+_INFIX |= {"equal": ("==", 4), "not_equal": ("!=", 4), "add": ("+", 6), "subtract": ("-", 6)}
+_INFIX |= {"multiply": ("*", 7), "divide": ("/", 7)}
+_ATOM = 9
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    text: str
+    binds: int = _ATOM
+
+    def within(self, tightness: int) -> str:
+        return self.text if self.binds >= tightness else f"({self.text})"
+
+
+def formulas(expression: Expression, leaf: Leaf, used: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Lines that name what is shared, and the formulas of the outputs; `used` are the outputs that are shown."""
+    written = _Formulas(expression, leaf, used)
+    return list(written.lines()), [written.texts[output].text for output in expression.outputs]
+
+
+class _Formulas:
+    def __init__(self, expression: Expression, leaf: Leaf, used: Sequence[int]) -> None:
+        self.expression, self.leaf = expression, leaf
+        self.uses = Counter(a for instruction in expression.instructions for a in instruction.args)
+        self.uses.update(expression.outputs[output] for output in used)
+        self.texts: list[_Text] = []
+
+    def lines(self) -> Iterator[str]:
+        named = 0
+        for number, instruction in enumerate(self.expression.instructions):
+            text = self.text(instruction)
+            is_leaf = instruction.op in ("constant", "scalar", "index") or (
+                instruction.op == "load" and not instruction.args
+            )
+            if not is_leaf and (self.uses[number] > 1 or len(text.text) > WIDEST):
+                name = f"%{named}"
+                named += 1
+                yield f"{name}: {dtype_name(instruction.dtype)} = {text.text}"
+                text = _Text(name)
+            self.texts.append(text)
+
+    def text(self, instruction: Instruction) -> _Text:
+        op = instruction.op
+        args = [self.texts[a] for a in instruction.args]
+        if op == "constant":
+            value = instruction.value.item()
+            return _Text(
+                str(value) if dtype_kind(instruction.dtype) == "b" else repr(value), 8 if str(value)[0] == "-" else 9
+            )
+        if op in ("load", "scalar", "index"):
+            return _Text(self.leaf(instruction, [a.text for a in args]))
+        # Of integers, "and" is one of bits, and "divide" goes towards zero.
+        infix = (_INFIX | _LOGIC) if dtype_kind(instruction.dtype) == "b" else _INFIX
+        if op in infix and not (op == "divide" and dtype_kind(instruction.dtype) in "iu"):
+            sign, binds = infix[op]
+            # A right operand that binds as tightly keeps its parentheses: float operators are not associative.
+            return _Text(f"{args[0].within(binds)} {sign} {args[1].within(binds + 1)}", binds)
+        if op == "negative":
+            return _Text(f"-{args[0].within(8)}", 8)
+        name = dtype_name(instruction.dtype) if op == "convert" else instruction.value if op == "call" else op
+        return _Text(f"{name}({', '.join(a.text for a in args)})")
+
 
 MAY_FILL = "  # a full block asks for another one"
 
@@ -37,7 +112,7 @@ class _Printer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
-        # What each buffer holds, in the order of the text, and what it holds now.
+        # Arrays that each buffer holds, in the order of the text, and the current one.
         self.holds: dict[int, list[str]] = {buffer.number: [] for buffer in plan.buffers}
         self.now: dict[int, str] = {}
         self.chunked = {c.loop: c for c in loops_in_chunks(plan) if c.pushes} if plan.handles else {}
@@ -68,7 +143,7 @@ class _Printer:
         return ", ".join(map(self.declared, item)) if isinstance(item, tuple) else self.declared(item)
 
     def named(self, item: object) -> str:
-        """What is read: a complex number is two registers."""
+        """Text of an operand; a complex number is two registers."""
         if isinstance(item, tuple):
             return f"({', '.join(map(str, item))})" if len(item) == 2 else ", ".join(map(str, item))
         return self.view(item) if isinstance(item, View) else str(item)

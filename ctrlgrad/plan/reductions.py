@@ -6,7 +6,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 
-# What each position of an extreme is of; reductions of two outputs to one number.
+# The extreme whose position each reduction finds; reductions of two outputs to one number.
 EXTREMES = {"argmax": "max", "argmin": "min"}
 OF_TWO = frozenset([*EXTREMES, "dot"])
 

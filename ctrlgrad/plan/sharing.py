@@ -1,4 +1,4 @@
-"""Which kernels may be cut into parts that run at the same time, in any order, and along which axes."""
+"""Find kernels that may be cut into parts that run in parallel, in any order, and the axes to cut along."""
 
 from __future__ import annotations
 

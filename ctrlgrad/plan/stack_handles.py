@@ -1,4 +1,4 @@
-"""Which versions of stacks are one run-time object, a handle, and where a stack has to be copied.
+"""Assign handles to stacks: versions with one handle are one run-time object. Insert copies of stacks where needed.
 
 An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop
 carries one object: what its body yields in another one changes places with it at the end of the iteration.
@@ -40,7 +40,7 @@ class _Handles:
         self.handles: dict[Stack, int] = {}
         self.versions: dict[int, list[Stack]] = {}
         self.count = 0
-        # What the loops around will give: needed later, and there only when they are over.
+        # Results of the enclosing loops: needed later, and defined only when these are over.
         self.to_come: set[Stack] = set()
 
     def run(self) -> Plan:
@@ -134,7 +134,7 @@ class _Handles:
         for block in (step.condition, step.body):
             for inner in block.steps:
                 captured |= self.live.reads[inner]
-        # What comes from outside is there for the next iteration too.
+        # Values from outside the loop are live in the next iteration too.
         mine = {c.inside for c in step.carries} | {v for each in step.body.steps for v in defines(each)}
         outside = kept(c.next for c in step.carries) - mine
         captured |= outside

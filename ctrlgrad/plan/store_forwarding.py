@@ -32,7 +32,7 @@ def forward_stores(plan: Plan) -> Plan:
 
 @record
 class _Store:
-    """What an array is made of: `base`, but for `number` at the sum of `offset`."""
+    """Content of an array: `base`, but for `number` at the sum of `offset`."""
 
     base: Array
     number: Register
@@ -58,7 +58,7 @@ def _block(block: Block, reads: Counter[Array]) -> Block:
 
 
 def _store(kernel: Kernel) -> _Store | None:
-    """What a kernel stores, if that is one real number."""
+    """The store of a kernel that stores one real number; else None."""
     if kernel.space or kernel.checks or len(kernel.writes) != 1:
         return None
     (write,) = kernel.writes
@@ -71,7 +71,7 @@ def _store(kernel: Kernel) -> _Store | None:
 
 
 def _forwarded(load: Load, store: _Store) -> Iterator[Step]:
-    """What a load of the updated array is, by one of the array before."""
+    """Steps that replace a load of the updated array: load its base, then select the stored number at its offset."""
     (result,) = load.results
     before = Register(f"{result.name}_before", result.dtype)
     yield Load(replace(load.view, array=store.base), (before,))
@@ -93,6 +93,3 @@ def _forwarded(load: Load, store: _Store) -> Iterator[Step]:
     is_there = position(load.view.offset).equals(position(store.offset))
     chosen = select(is_there, scalar(store.number), scalar(before))
     yield Compute(builder.finish(chosen), tuple(operands), (result,))
-
-
-__all__ = ["forward_stores"]

@@ -1,4 +1,4 @@
-"""Kernels that follow each other over long vectors, run tile by tile: what one writes is near when others read it.
+"""Consecutive kernels over long vectors, run tile by tile: what one writes is in cache when the next one reads it.
 
 Kernels that cannot become one (one reads beside the point that another writes) each go through all of their arrays, and
 arrays that do not fit into the processor's nearest memory come from further away every time. A group of kernels takes
@@ -68,7 +68,7 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
         lag = _lag(found, accesses, lags)
         if lag is None:
             break
-        # What is written begins where a tile does, as memory is aligned.
+        # A write begins at the first point of a tile, to stay aligned.
         lag |= _terms(step.writes[0].view)
         kernels.append(step)
         accesses.append(found)
@@ -95,12 +95,13 @@ def _has_long_kernels(steps: Sequence[Step], start: int) -> bool:
 
 
 def length_of(kernel: Kernel) -> Size:
-    """How many points a kernel along a line has."""
+    """Number of points of a kernel along a line."""
     return next((size for size in kernel.space if size != ONE), ONE)
 
 
 def is_along_a_line(kernel: Kernel, plan: Plan, carried: Collection[Array] = ()) -> bool:
-    """Whether a kernel has one axis, writes one element after the other, and reads so or always the same.
+    """Return true if a kernel has one axis, writes contiguous elements, and reads contiguous elements or a constant
+    one.
 
     It writes to rows that it pushes and to memory that is there already: known at entry, or that of a carried array.
     """
@@ -112,7 +113,7 @@ def is_along_a_line(kernel: Kernel, plan: Plan, carried: Collection[Array] = ())
         is_copied_first = write.base is not None and plan.places[write.base] != place
         if write.how != "store" or write.scattered or is_copied_first or _stride(kernel, write.view) != ONE:
             return False
-        # A buffer that grows where it is needed would lose what others of the kernels read in it before.
+        # A buffer that grows where it is needed would lose what other kernels of the group read in it before.
         is_there = place.kind == "buffer" and plan.buffers[place.number].is_known_at_entry
         if not (place.kind == "slot" or is_there or (place, write.view.array.count) in standing):
             return False
@@ -142,7 +143,7 @@ def _terms(view: View) -> Counter[tuple[str, ...]]:
 def _lag(
     found: Sequence[_Access], before: Sequence[Sequence[_Access]], lags: Sequence[Counter[tuple[str, ...]]]
 ) -> Counter[tuple[str, ...]] | None:
-    """How far a kernel must stay behind, at least; None where no lag is enough."""
+    """Least lag of a kernel behind the first one; None where no lag is enough."""
     lag: Counter[tuple[str, ...]] = Counter()
     for earlier, its_lag in zip(before, lags, strict=True):
         for a in earlier:
@@ -166,7 +167,7 @@ def _lag(
 
 
 def _may_meet_unseen(a: Place, b: Place) -> bool:
-    """Whether two places may be the same memory: rows of stacks, by any name."""
+    """Return true if two different places may alias: rows of stacks."""
     return a != b and {a.kind, b.kind} <= {"slot", "row"}
 
 

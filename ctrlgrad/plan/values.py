@@ -1,4 +1,4 @@
-"""What the steps of a plan read and define: registers, arrays, stacks, and views of arrays."""
+"""Values that the steps of a plan read and define: registers, arrays, stacks, and views of arrays."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ class View:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the elements lie side by side in C order."""
+        """True if the elements are contiguous in C order."""
         expected = row_major(self.shape)
         return all(s == e or size == ONE for s, e, size in zip(self.strides, expected, self.shape, strict=True))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the array, in its order."""
+        """True if the view is all of the array, in its order."""
         return not self.offset and self.is_dense and product(self.shape) == self.array.count
 
 
-# What a stack holds: rows of one shape; or, of rows whose sizes differ, their elements end to end, or their sizes along
+# Content of a stack: rows of one shape; or, of rows whose sizes differ, their elements end to end, or their sizes along
 # one axis.
 Holds = Literal["rows", "elements", "sizes"]
 

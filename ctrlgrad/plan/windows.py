@@ -1,13 +1,13 @@
 """Temporaries of kernels that run tile by tile, of which only a part is ever kept.
 
-An array that a group of kernels writes, and that nobody else reads, is needed from where one kernel writes it to where
+An array that a group of kernels writes, and that no other step reads, is live from where one kernel writes it to where
 the last one, which stays furthest behind, has read it. Memory for a tile and for what reaches from one tile into the
 next is enough (array contraction: V. Sarkar and G. Gao, "Optimization of array accesses by collective loop
 transformations", 1991). It stays in the nearest memory, where an array of full length would leave it and come again.
 
-A window shows the elements from some below a tile's first point to some beyond its last one, at the front of the
-array's own memory, the first tile's where they would be anyway. Before the next tile begins, what both tiles need moves
-to the front.
+A window holds the elements from some before a tile's first point to some past its last one, at the front of the
+array's own memory. For the first tile these are the elements' usual places. Before the next tile begins, the elements
+that both tiles need move to the front.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_MOVED = 512
 
 @record
 class Shift:
-    """Where a kernel touches an array: so many elements from its point, which stays so many points behind."""
+    """Access of a kernel to an array: its element's offset from the kernel's point, and the kernel's lag, in points."""
 
     offset: tuple[Size, ...]
     lag: tuple[Size, ...]
@@ -44,7 +44,7 @@ class Window:
 
 
 def times_read(plan: Plan) -> Counter[Array]:
-    """At how many places of a plan each array is needed."""
+    """Number of places of a plan that need each array."""
     found = _reads(walk(plan.body))
     found.update(result for result in plan.results if isinstance(result, Array))
     for step in walk(plan.body):
@@ -94,6 +94,3 @@ def _blocks(plan: Plan) -> Iterable[Block]:
     yield plan.body
     for step in walk(plan.body):
         yield from blocks_of(step)
-
-
-__all__ = ["MOST_MOVED", "Shift", "Window", "times_read", "windows_of"]

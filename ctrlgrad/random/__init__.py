@@ -5,7 +5,6 @@ key. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
 numbers are those of `jax.random` for the same key (its partitionable Threefry): to the bit where they are bits,
 integers or uniform, else to the last digits. A key is used once: for more numbers split it.
 
-    >>> import ctrlgrad as cg
     >>> key, one = cg.random.split(cg.random.key(0))
     >>> cg.random.uniform(one, (3,)).dtype
     dtype('float64')
@@ -23,7 +22,6 @@ In a loop the key is carried:
 """
 
 from ctrlgrad.random.basic import bernoulli, bits, rademacher, randint, uniform
-from ctrlgrad.random.choices import categorical, choice, permutation
 from ctrlgrad.random.continuous import (
     cauchy,
     double_sided_maxwell,
@@ -41,7 +39,15 @@ from ctrlgrad.random.continuous import (
     wald,
     weibull_min,
 )
-from ctrlgrad.random.counts import geometric, multivariate_normal, orthogonal, poisson
+from ctrlgrad.random.discrete import (
+    categorical,
+    choice,
+    geometric,
+    multivariate_normal,
+    orthogonal,
+    permutation,
+    poisson,
+)
 from ctrlgrad.random.gammas import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
 from ctrlgrad.random.keys import PRNGKey, clone, fold_in, key, key_data, key_impl, split, threefry2x32, wrap_key_data
 
@@ -92,3 +98,7 @@ __all__ = [
     "weibull_min",
     "wrap_key_data",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

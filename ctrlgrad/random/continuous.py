@@ -34,7 +34,6 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 
     By the inverse of the error function.
 
-    >>> import ctrlgrad as cg
     >>> x = cg.random.normal(cg.random.key(0), (10_000,))
     >>> bool(abs(x.mean()) < 0.05 and abs(x.std() - 1) < 0.05)
     True
@@ -47,7 +46,6 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Standard normal numbers between two bounds.
 
-    >>> import ctrlgrad as cg
     >>> x = cg.random.truncated_normal(cg.random.key(0), -1.0, 2.0, (100,))
     >>> bool(-1 < x.min() and x.max() < 2)
     True
@@ -62,7 +60,6 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
 def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Exponential numbers of mean 1; the numbers of `jax.random.exponential`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.exponential(cg.random.key(0), (3,)).min() >= 0)
     True
     """
@@ -72,7 +69,6 @@ def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Gumbel distribution.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.gumbel(cg.random.key(0), (3,)).shape
     (3,)
     """
@@ -83,7 +79,6 @@ def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Laplace distribution; those of `jax.random.laplace`.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.laplace(cg.random.key(0), (3,)).shape
     (3,)
     """
@@ -95,7 +90,6 @@ def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the logistic distribution.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.logistic(cg.random.key(0), (3,)).shape
     (3,)
     """
@@ -107,7 +101,6 @@ def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Cauchy distribution; those of `jax.random.cauchy`.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.cauchy(cg.random.key(0), (3,)).shape
     (3,)
     """
@@ -119,7 +112,6 @@ def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers whose logarithm is normal, with standard deviation `sigma`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.lognormal(cg.random.key(0), 2.0, (3,)).min() > 0)
     True
     """
@@ -130,7 +122,6 @@ def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any 
 def pareto(key: Any, b: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Pareto distribution with tail index b; those of `jax.random.pareto`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.pareto(cg.random.key(0), 2.0, (3,)).min() >= 1)
     True
     """
@@ -141,7 +132,6 @@ def pareto(key: Any, b: Any, shape: Sequence[int] = (), dtype: Any = None) -> An
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Weibull distribution; those of `jax.random.weibull_min`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.weibull_min(cg.random.key(0), 1.0, 2.0, (3,)).min() >= 0)
     True
     """
@@ -153,7 +143,6 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the Rayleigh distribution.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.rayleigh(cg.random.key(0), 2.0, (3,)).min() >= 0)
     True
     """
@@ -164,7 +153,6 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
 def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Maxwell distribution: lengths of normal vectors of three.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.maxwell(cg.random.key(0), (3,)).min() >= 0)
     True
     """
@@ -176,7 +164,6 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
 
     As in JAX the result has the shape that is given, followed by that of the parameters.
 
-    >>> import ctrlgrad as cg
     >>> cg.random.double_sided_maxwell(cg.random.key(0), 0.0, 1.0, (3,)).shape
     (3,)
     """
@@ -193,7 +180,6 @@ def triangular(
 ) -> Any:
     """Numbers of the triangular distribution between `left` and `right`, most likely at `mode`.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.triangular(cg.random.key(0), 0.0, 1.0, 2.0, (3,)).min() >= 0)
     True
     """
@@ -207,7 +193,6 @@ def triangular(
 def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the Wald (inverse Gaussian) distribution with scale 1.
 
-    >>> import ctrlgrad as cg
     >>> bool(cg.random.wald(cg.random.key(0), 2.0, (3,)).min() > 0)
     True
     """
@@ -216,22 +201,3 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     square = normal(first, shape, dtype) ** 2
     drawn = mean + mean**2 * square / 2 - mean / 2 * cnp.sqrt(4 * mean * square + mean**2 * square**2)
     return cnp.where(uniform(second, shape, dtype) <= mean / (mean + drawn), drawn, mean**2 / drawn)
-
-
-__all__ = [
-    "cauchy",
-    "double_sided_maxwell",
-    "exponential",
-    "gumbel",
-    "laplace",
-    "logistic",
-    "lognormal",
-    "maxwell",
-    "normal",
-    "pareto",
-    "rayleigh",
-    "triangular",
-    "truncated_normal",
-    "wald",
-    "weibull_min",
-]

@@ -48,7 +48,7 @@ def floats(x: Any) -> Any:
 
 
 def promoted(*xs: Any) -> list[Any]:
-    """As floats of one dtype and shape; Python's numbers take the dtype of the others."""
+    """Convert to floats of one dtype and shape; Python's numbers take the dtype of the arrays."""
     dtypes = [floats(x).dtype for x in xs if not isinstance(x, bool | int | float)]
     dtype = result_type(*dtypes) if dtypes else default_float()
     return list(cnp.broadcast_arrays(*(cnp.asarray(x).astype(dtype) for x in xs)))
@@ -79,7 +79,7 @@ def _widened(x: Any) -> Any:
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """By Horner's scheme, the coefficients from the highest."""
+    """Evaluate a polynomial by Horner's scheme, the highest coefficient first."""
     found: Any = coefficients[0]
     for c in coefficients[1:]:
         found = found * x + c

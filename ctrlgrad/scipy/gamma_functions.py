@@ -85,7 +85,7 @@ def _stirling_slope(x: Any) -> Any:
 
 
 def _mirrored(x: Any) -> tuple[Any, Any]:
-    """Where x < 0.5, and 1 - x there: what the reflection formula goes by."""
+    """Return a mask of x < 0.5, and x with 1 - x where it is true, for the reflection formula."""
     low = x < 0.5
     return low, cnp.where(low, 1.0 - x, x)
 

@@ -1,6 +1,5 @@
 """Linear algebra by SciPy's names, as `jax.scipy.linalg`; matrices may be stacked along axes in front.
 
->>> import numpy as np
 >>> from ctrlgrad.scipy import linalg
 >>> linalg.block_diag(np.ones((1, 2)), 5.0)
 array([[1., 1., 0.],
@@ -373,3 +372,7 @@ __all__ = [
     "svd",
     "toeplitz",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

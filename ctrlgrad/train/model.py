@@ -140,12 +140,24 @@ class Model:
         is_cut = t % self.settings.truncate == 0
         return tree.map(lambda s: cnp.where(is_cut, cg.stop_gradient(s), s) if dtype_kind(s.dtype) == "f" else s, state)
 
+    def _folded(self, params: Any) -> Any:
+        """The parameters with the first layer's products of all symbols as the embedding, where that is less work.
+
+        A batch has more tokens than there are symbols, unless these are words; dropout goes between the two.
+        """
+        first, *rest = params["layers"]
+        if "wx" not in first or self.settings.dropout or self.symbols > 16 * self.settings.batch:
+            return params
+        with self._place(0):
+            table = params["embedding"] @ first["wx"]
+        return {**params, "embedding": table, "layers": [{k: p for k, p in first.items() if k != "wx"}, *rest]}
+
     def _place(self, layer: int) -> AbstractContextManager[None]:
         return cg.device(self.places[layer]) if self.places else nullcontext()
 
     def line_bits(self, params: Any, symbols: Any, lengths: Any, key: Any = None) -> Any:
         """The bits that each line costs, `[lines]`; `symbols` and `lengths` are those of a `Batch`."""
-        longest = cnp.max(lengths)
+        longest, params = cnp.max(lengths), self._folded(params)
 
         def read_one(carry: Any) -> Any:
             t = carry["t"]
@@ -187,14 +199,18 @@ class Model:
             found = last["outputs"]
             return lambda t: self._dropped(found.read(t), self._step_key(key, t), number + 1)
 
+        def watched(number: int) -> Any:
+            return tree.map(watch, params["layers"][number], numbers["layers"][number])
+
         embedding = tree.map(watch, params["embedding"], numbers["embedding"])
+        below = self._folded({"embedding": embedding, "layers": [watched(0)]})
 
         def embedded(t: Any) -> Any:
-            return self._dropped(embedding[symbols[t]], self._step_key(key, t), 0)
+            return self._dropped(below["embedding"][symbols[t]], self._step_key(key, t), 0)
 
-        read: Read = embedded
-        for number, layer in enumerate(params["layers"]):
-            read = run_layer(number, tree.map(watch, layer, numbers["layers"][number]), read)
+        read = run_layer(0, below["layers"][0], embedded)
+        for number in range(1, len(params["layers"])):
+            read = run_layer(number, watched(number), read)
         out = tree.map(watch, params["out"], numbers["out"])
 
         def score_one(carry: Any) -> Any:

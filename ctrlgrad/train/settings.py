@@ -145,11 +145,11 @@ class Settings:
         }[self.schedule]()
         return optim.join_schedules([rising, after], [warmup])
 
-    def transformation(self) -> optim.GradientTransformation:
-        """The optimiser of the run."""
-        make = getattr(optim, self.optimiser)
+    def transformation(self, rate: float | None = None) -> optim.GradientTransformation:
+        """The optimiser of the run; with a constant rate in place of the schedule where one is given."""
+        make, scheduled = getattr(optim, self.optimiser), self.rate() if rate is None else rate
         decays = self.optimiser in ("adamw", "lion")
-        optimiser = make(self.rate(), weight_decay=self.weight_decay) if decays else make(self.rate())
+        optimiser = make(scheduled, weight_decay=self.weight_decay) if decays else make(scheduled)
         first = [optim.clip_by_global_norm(self.clip)] if self.clip else []
         if self.weight_decay and not decays:
             first.append(optim.add_decayed_weights(self.weight_decay))

@@ -260,6 +260,43 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None], pressed: Presse
         yield state, line
 
 
+@dataclass(frozen=True)
+class RateTest:
+    """Losses of steps whose learning rate rises, smoothed; the last rates are left out where the loss grew too large.
+
+    `suggested` is the rate at which the loss falls fastest; None where it never fell.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    suggested: float | None
+
+
+def learning_rates(job: Job, optimiser: optim.GradientTransformation, steps: int = 100) -> RateTest:
+    """Try rates from 1e-6 to 1 in so many steps of a run, and write nothing. `optimiser` is one of learning rate 1.
+
+    Source: Smith 2017, "Cyclical learning rates for training neural networks", section 3.3, with rates that rise by a
+    factor. The loss is smoothed by a moving average of weight 0.1, and the test ends where it is four times its least.
+    """
+    params, state = job.state.params, optimiser.init(job.state.params)
+    rates: list[float] = []
+    losses: list[float] = []
+    total, weight = 0.0, 0.0
+    for number, rate in enumerate(np.geomspace(1e-6, 1.0, steps)):
+        share = job.task.share_at(job.state.step + number)
+        loss, grads = job.ranks.begin_sum(*job.task.value_and_grad(params, *share.arguments))()
+        total, weight = 0.9 * total + 0.1 * loss, 0.9 * weight + 0.1
+        if not np.isfinite(loss) or total / weight > 4 * min(losses, default=np.inf):
+            break
+        rates.append(float(rate))
+        losses.append(total / weight)
+        updates, state = optimiser.update(grads, state, params)
+        params = optim.apply_updates(params, tree.map(lambda u, rate=rate: (rate * u).astype(u.dtype), updates))
+    slopes = np.gradient(losses) if len(losses) > 1 else np.zeros(1)
+    falls = int(np.argmin(slopes))
+    return RateTest(rates, losses, rates[falls] if slopes[falls] < 0 else None)
+
+
 @dataclass
 class _Clock:
     """Characters and seconds of the timed steps of an interval; of any step, as long as there is no timed one."""

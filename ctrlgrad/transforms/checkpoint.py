@@ -22,7 +22,7 @@ from ctrlgrad.source import here
 
 @record
 class SavePolicy:
-    """Which values inside a checkpoint are saved where the derivative uses them: those that any of these tells of."""
+    """Selection of the values inside a checkpoint that its derivative may save: the union of `savings`."""
 
     savings: tuple[Saving, ...]
 
@@ -40,21 +40,21 @@ def check_name(op: str, name: Any) -> None:
 
 
 class checkpoint_policies:
-    """What `checkpoint(policy=)` takes: which values inside are saved, under JAX's names.
+    """Policies for `checkpoint(policy=)`: the values inside that may be saved, under JAX's names.
 
-    - `nothing_saveable`: all is computed again, as without a policy;
-    - `everything_saveable`: nothing need be computed again: what is saved is chosen as without `checkpoint`;
+    - `nothing_saveable`: everything is recomputed, as without a policy;
+    - `everything_saveable`: every value may be saved; the choice is made as without `checkpoint`;
     - `dots_saveable`, also `checkpoint_dots`: products of matrices and vectors;
     - `dots_with_no_batch_dims_saveable`, also `checkpoint_dots_with_no_batch_dims`: products of which one side at
       least is a matrix or a vector;
-    - `save_only_these_names(*names)`: what `ctrlgrad.ad_checkpoint.checkpoint_name` called so;
-    - `save_any_names_but_these(*names)`: what it called otherwise;
+    - `save_only_these_names(*names)`: values with these names, given by `ctrlgrad.ad_checkpoint.checkpoint_name`;
+    - `save_any_names_but_these(*names)`: values with any other name;
     - `save_anything_except_these_names(*names)`: all values but these;
-    - `save_from_both_policies(a, b)`: what either saves.
+    - `save_from_both_policies(a, b)`: values that either policy saves.
 
-    Of what a policy allows only what the derivative uses is saved. JAX's own functions of the plain names serve too.
+    Of the values that a policy allows, only those that the derivative uses are saved. JAX's own functions of the plain
+    names work too.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> step = cg.checkpoint(lambda w, x: np.tanh(w @ x), policy=cg.checkpoint_policies.dots_saveable)
     >>> cg.grad(lambda w: step(w, np.ones(2)).sum())(np.zeros((2, 2))).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -84,7 +84,7 @@ class checkpoint_policies:
 
 
 def _savings(policy: Any) -> tuple[Saving, ...]:
-    """What a policy of ours, or a function of JAX's of the same name, saves."""
+    """Savings of a policy of ours, or of JAX's function of the same name."""
     if policy is None:
         return ()
     found = policy
@@ -123,7 +123,6 @@ def checkpoint(
             branch of `fn` are computed again, unless its body is a checkpoint with a policy of its own.
         static_argnums, static_argnames: further arguments that reach `fn` as they are, as for `ctrlgrad.function`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> step = cg.checkpoint(lambda x: np.sin(np.exp(x)))
     >>> float(cg.grad(lambda x: cg.fori_loop(0, 3, lambda i, y: step(y), x))(0.5)) != 0
     True

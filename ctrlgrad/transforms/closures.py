@@ -33,7 +33,6 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     Raises:
         TypeMismatchError (when called): the arguments do not have the structure of `example_args` and the values.
 
-    >>> import ctrlgrad as cg
     >>> def times(w):
     ...     converted, consts = closure_convert(lambda x: w * x, 1.0)
     ...     return converted(5.0, *consts) * len(consts)
@@ -55,7 +54,7 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     )
     closed = close([traced.finish()])
     builder = recorder()
-    # What has no derivative stays closed over, as in JAX.
+    # Values without a derivative stay closed over, as in JAX.
     floats = [i for i, v in enumerate(closed.captures) if v.type.is_differentiable]
     count = len(floats)
 
@@ -86,7 +85,6 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
         fun: returns (result, backward): `backward(cotangent)` gives the cotangent of each argument, as a tuple, or for
             one argument as it is. It may use what `fun` computed.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_gradient
     ... def safe_log(x):
     ...     return np.log(x), lambda ct: ct / np.maximum(x, 1e-3)
@@ -100,7 +98,6 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
         if not isinstance(found, tuple | list) or len(found) != 2 or not callable(found[1]):
             raise TypeMismatchError(
                 f"custom_gradient {name_of(fun)}: the function does not return a pair",
-                source=here(),
                 expected="(result, function of the result's cotangent)",
                 got=type(found).__name__,
                 hint="return the value and the backward function as a tuple",
@@ -126,6 +123,3 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
 
     function.defvjp(forward, lambda pull, cotangent: pull(cotangent))
     return function
-
-
-__all__ = ["closure_convert", "custom_gradient"]

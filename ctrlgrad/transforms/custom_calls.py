@@ -1,4 +1,4 @@
-"""What `custom_vjp` and `custom_jvp` share: a call of a function that has a rule, and what is asked of the rule."""
+"""Common part of `custom_vjp` and `custom_jvp`: the call of a function that has a rule, and the checks of the rule."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CustomVJPPrimal:
 
 
 def is_python(x: Any) -> bool:
-    """Whether a leaf is a Python value that a rule gets as it is."""
+    """True if a leaf is a Python value that a rule gets as it is."""
     return type(x) in (bool, int, str)
 
 
@@ -68,7 +68,6 @@ def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     except TypeError as error:
         raise TypeMismatchError(
             f"{kind} {name_of(fn)}: the arguments do not fit the function",
-            source=here(),
             expected=f"{name_of(fn)}{inspect.signature(fn)}",
             got=str(error),
             hint="call it as its definition says",
@@ -76,12 +75,11 @@ def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if bound is not None:
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    # What has its default reaches the function in any case, as the bound keywords of `functools.partial` do.
+    # Defaults reach the function in any case, as the bound keywords of `functools.partial` do.
     given = [name for name in kwargs if bound is None or name in given]
     if given:
         raise TypeMismatchError(
             f"{kind} {name_of(fn)}: a keyword-only argument has no position that its rules could take it at",
-            source=here(),
             expected="arguments that may be passed by position",
             got=", ".join(given),
             hint="drop the * from the function's parameters, or close over the value",
@@ -185,7 +183,7 @@ class CustomCall:
         return self.fn(*self.arguments(inputs))
 
     def label(self, rule: Callable[..., Any]) -> str:
-        """How errors name a rule."""
+        """Name of a rule in errors."""
         return f"{self.kind} {name_of(self.fn)} (rule {name_of(rule)})"
 
     def pair(self, found: Any, rule: Callable[..., Any], what: str, expected: str) -> Any:
@@ -236,7 +234,7 @@ class CustomCall:
 
 
 def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
-    """What the arguments of a call by position are called."""
+    """Names of the arguments of a call by position."""
     try:
         known = [p.name for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
     except (TypeError, ValueError):
@@ -249,7 +247,7 @@ def is_same(wanted: Type, given: Type) -> bool:
 
 
 def may_be_same(wanted: Type, given: Type) -> bool:
-    """Whether one value may have both types: unknown sizes agree with all."""
+    """True if one value may have both types: an unknown size agrees with every size."""
     if not isinstance(wanted, TensorType) or not isinstance(given, TensorType):
         return wanted == given
     sizes = zip(wanted.shape, given.shape, strict=False)
@@ -257,5 +255,5 @@ def may_be_same(wanted: Type, given: Type) -> bool:
 
 
 def may_be_tangent(wanted: Type, given: Type) -> bool:
-    """What stands for the tangent of a result that has none does not matter."""
+    """True if a tangent fits a result's type; the tangent of a result that has no derivative may have any type."""
     return not wanted.is_differentiable or may_be_same(wanted, given)

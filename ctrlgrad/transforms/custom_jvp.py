@@ -46,7 +46,6 @@ class custom_jvp(RuleSetters):
     `primals`. Python integers, booleans and strings reach function and rule as they are; their tangents are of dtype
     `float0`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_jvp
     ... def sign_of(x):
     ...     return np.sign(x)
@@ -80,7 +79,6 @@ class custom_jvp(RuleSetters):
     def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
         """Give the rule as a function for each argument, `jvp(tangent, result, *primals)`; None: it has no part.
 
-        >>> import numpy as np, ctrlgrad as cg
         >>> @cg.custom_jvp
         ... def scaled(x, y):
         ...     return np.sin(x) * y

@@ -58,7 +58,6 @@ class custom_vjp(RuleSetters):
     takes them first, before the residuals. Python integers, booleans and strings, among arguments and residuals, reach
     function and rules as they are.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_vjp
     ... def clipped(x):
     ...     return x * 1.0
@@ -172,7 +171,7 @@ class _ReverseRule(CustomCall):
         return Answer(trace_rule("backward", backward, inputs, known).finish(), seeded, perturbed)
 
     def primals(self, inputs: list[Any], perturbed: Positions) -> list[Any]:
-        """What the forward rule is called on."""
+        """Arguments for the forward rule; with `symbolic_zeros` each is a `CustomVJPPrimal`."""
         if not self.symbolic_zeros:
             return self.arguments(inputs)
         given = [CustomVJPPrimal(x, i in perturbed) for i, x in enumerate(inputs)]

@@ -31,7 +31,6 @@ class custom_vmap(RuleSetters):
     Derivatives follow: of the function where it is not mapped, of the rule where it is, whichever of `vmap` and `grad`
     comes first. The backward pass computes the function, or the rule, again.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_vmap
     ... def dot(a, b):
     ...     return a @ b
@@ -121,7 +120,6 @@ class _RowsRule(CustomCall):
 def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
     """A function that `vmap` maps by a loop, row by row; as `jax.custom_batching.sequential_vmap`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.vmap(sequential_vmap(lambda x, y: x * y), in_axes=(0, None))(np.arange(3.0), 2.0)
     array([0., 2., 4.])
     """
@@ -141,6 +139,3 @@ def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
         return result, tree.map(lambda _: True, result)
 
     return mapped
-
-
-__all__ = ["custom_vmap", "sequential_vmap"]

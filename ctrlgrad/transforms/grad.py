@@ -23,8 +23,8 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import is_mapped, recorder
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
+from ctrlgrad.gradients.manner import Manner, current_manner
 from ctrlgrad.gradients.reverse import GradientLater, reverse
-from ctrlgrad.gradients.strong_zeros import Manner, current_manner
 from ctrlgrad.ir import Closed, Graph, TensorType, attributes, is_loop, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import emit_call
@@ -74,7 +74,6 @@ def value_and_grad(
     Raises (when called):
         DifferentiationError: the result is no float scalar, or an argument to differentiate is no float.
 
-    >>> import ctrlgrad as cg
     >>> value, gradient = cg.value_and_grad(lambda x: x ** 3)(2.0)
     >>> float(value), float(gradient)
     (8.0, 12.0)
@@ -133,7 +132,6 @@ def grad(
 
     With `has_aux` it returns (gradient, aux). See `value_and_grad`.
 
-    >>> import ctrlgrad as cg
     >>> cube = lambda x: x ** 3
     >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
     (12.0, 12.0)
@@ -188,7 +186,6 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         be called many times; the forward pass is not repeated. It is a pytree of what the forward pass saved, so a
         traced function may return it.
 
-    >>> import ctrlgrad as cg
     >>> y, pullback = cg.vjp(lambda a, b: a * b, 2.0, 3.0)
     >>> [float(g) for g in pullback(1.0)]
     [3.0, 2.0]
@@ -205,7 +202,7 @@ def pulled(
     linear: bool = False,
     fixed: int = 0,
 ) -> Any:
-    """What `vjp` returns; with `linear` for a function that has to be linear, where the primals do not matter.
+    """Work of `vjp`. With `linear` the function has to be linear, and the primals do not matter.
 
     The first `fixed` primals are not differentiated: their cotangents are of dtype `float0`.
     """
@@ -247,7 +244,6 @@ def pulled(
         if len(given_cotangents) != 1:
             raise TypeMismatchError(
                 f"{operation}: the pullback takes one pytree of cotangents",
-                source=here(),
                 expected=f"the structure of the outputs, {structure(result_treedef)}",
                 got=f"{len(given_cotangents)} arguments",
                 hint="the cotangents of several outputs are passed as the outputs are returned: pullback((a, b))",
@@ -265,7 +261,6 @@ def pulled(
             if not t.accepts(type_of(seed)):
                 raise TypeMismatchError(
                     f"{operation}: a cotangent does not fit its output",
-                    source=here(),
                     expected=str(t),
                     got=str(type_of(seed)),
                     hint=_LIKE_THE_OUTPUT,
@@ -337,14 +332,12 @@ def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence
 def stop_gradient(x: Any) -> Any:
     """The same values with derivative zero, leaf by leaf; as `jax.lax.stop_gradient`.
 
-    >>> import ctrlgrad as cg
     >>> float(cg.grad(lambda x: x * cg.stop_gradient(x))(3.0))
     3.0
     """
     if callable(x) and tree.flatten(x)[0] == [x]:
         raise TypeMismatchError(
             "stop_gradient: a function has no derivative to stop",
-            source=here(),
             expected="pytrees of arrays",
             got=getattr(x, "__name__", type(x).__name__),
             hint="stop that of its result: lambda x: ctrlgrad.stop_gradient(fn(x))",

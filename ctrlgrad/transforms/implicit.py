@@ -89,7 +89,6 @@ def custom_root(
         tangent_solve: `tangent_solve(g, y)` solves the linear equation g(x) = y. Reverse mode transposes it: a loop in
             it that ends when y says so stands in `custom_linear_solve`.
 
-    >>> import ctrlgrad as cg
     >>> def root(a):
     ...     f = lambda x: x * x - a
     ...     newton = lambda f, x: cg.fori_loop(0, 8, lambda i, x: x - f(x) / (2 * x), x)
@@ -145,7 +144,6 @@ def custom_linear_solve(
             reverse mode transposes `solve`, which must be linear in b then: no loop in it that ends when b says so.
         symmetric: the function is its own transpose, so that `solve` serves for both.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> a, b = np.array([[2.0, 1.0], [0.0, 4.0]]), np.array([3.0, 4.0])
     >>> dense = lambda f, y: np.linalg.solve(cg.jacfwd(f)(y), y)
     >>> x = lambda b: cg.custom_linear_solve(lambda v: a @ v, b, dense, dense)

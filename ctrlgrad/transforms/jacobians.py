@@ -82,7 +82,6 @@ def jacfwd(
     `[*output shape, *input shape]`. Arguments are real; with `holomorphic` they are complex, and `fn` is a holomorphic
     function of them. With `has_aux` the function returns a pair, whose second part is handed on: (Jacobian, aux).
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacfwd(lambda x: x * x)(np.array([1.0, 2.0]))
     array([[2., 0.],
            [0., 4.]])
@@ -104,7 +103,7 @@ def jacfwd(
                 leaves, aux_treedef = tree.flatten(set_aside(aux))
                 return tangent, leaves
 
-            # What the function returns beside is the same for all directions.
+            # The auxiliary result is the same for all directions.
             result, aux = vmap(along, out_axes=(0, None))(_basis(x))
             moved, treedef = tree.flatten(result)
             columns.append([_last(column, zeros[position].shape) for column in moved])
@@ -140,7 +139,6 @@ def jacrev(
     complex, and `fn` is a holomorphic function. `has_aux` as for `jacfwd`, with `allow_int` the
     derivative with respect to integers is zeros of their dtype.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacrev(lambda x: np.sum(x * x, keepdims=True))(np.array([1.0, 2.0]))
     array([[2., 4.]])
     """
@@ -192,7 +190,6 @@ def hessian(
 
     `holomorphic` and `has_aux` as for `jacfwd`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> cg.hessian(lambda x: np.sum(x ** 3))(np.array([1.0, 2.0]))
     array([[ 6.,  0.],
            [ 0., 12.]])

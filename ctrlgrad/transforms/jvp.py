@@ -18,7 +18,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import Pushforward, push_forward
-from ctrlgrad.gradients.strong_zeros import Manner, current_manner
+from ctrlgrad.gradients.manner import Manner, current_manner
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import Source, here
@@ -44,7 +44,6 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
 
     Needs the memory of one iteration however long a loop is.
 
-    >>> import ctrlgrad as cg
     >>> y, t = cg.jvp(lambda x: x * x, (3.0,), (1.0,))
     >>> float(y), float(t)
     (9.0, 6.0)

@@ -36,7 +36,6 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         returns one like the outputs. The tangent of an integer or boolean primal or output is of dtype `float0`. It is
         a pytree of what the forward pass saved, so a traced function may return it.
 
-    >>> import ctrlgrad as cg
     >>> y, push = cg.linearize(lambda x: x * x, 3.0)
     >>> float(y), float(push(1.0)), float(push(2.0))
     (9.0, 6.0, 12.0)
@@ -67,7 +66,6 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
             if none == (i in moving) or (not none and not t.accepts(type_of(direction))):
                 raise TypeMismatchError(
                     f"linearize: the tangent{tree.paths(inputs_treedef)[i]} does not fit its primal",
-                    source=here(),
                     expected=str(t) if i in moving else "float0",
                     got="float0" if none else str(type_of(direction)),
                     hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal); that of an\n"
@@ -94,7 +92,6 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
         A function of a pytree like the result of `fn` to a tuple of one pytree per argument: a pytree itself, as the
         pullback of `vjp`.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> (x,) = cg.linear_transpose(lambda x: np.array([[1.0, 2.0], [0.0, 1.0]]) @ x, np.zeros(2))(np.array([1.0, 1.0]))
     >>> x
     array([1., 3.])
@@ -106,7 +103,6 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
         if dtype_kind(np.dtype(dtype)) not in "fc":
             raise TypeMismatchError(
                 f"linear_transpose: the argument{path} is no float",
-                source=here(),
                 expected="floats: a linear function of integers has no transpose",
                 got=str(dtype),
                 hint="close over it, or pass x.astype(float)",

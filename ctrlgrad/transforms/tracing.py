@@ -1,4 +1,4 @@
-"""What the transforms share: their function traced into a graph of its own, its arguments checked and named."""
+"""Common part of the transforms: trace the function into a graph of its own, check and name its arguments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trace_function(
     if any(map(is_call, walk(graph))):
         # A function with a rule of its own is another one at each trace.
         return TracedFunction(closed.captures, simplify(graph), traced.leaves, traced.treedef)
-    # What was made of the graph at an earlier call is found again: it is simplified, and differentiated, once.
+    # Results cached for the graph of an earlier call are reused: it is simplified, and differentiated, once.
     graph, constants = shared(graph)
     split, outer = len(graph.inputs) - len(constants), trace.current()
     varying = (
@@ -174,7 +174,7 @@ def leaf_names(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[in
 
 
 def chosen_paths(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str]:
-    """How the user would write the leaves of the arguments at `numbers`."""
+    """Return the leaves of the arguments at `numbers` as the user would write them."""
     _, treedef = tree.flatten((tuple(args), {}))
     named = list(zip(treedef.paths(), argument_paths(fn, treedef), strict=True))
     return [name for n in numbers for path, name in named if path[1] == n]

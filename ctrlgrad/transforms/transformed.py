@@ -1,17 +1,17 @@
-"""What a transform returns: a function that runs as a graph, but whose Python is the user's where he calls it.
+"""Result of a transform: a function that runs as a graph, but whose Python code sees the user's state at each call.
 
-JAX's transforms are not compiled: at each call they see what the user's globals, closures, attributes and arrays hold
-then, and a flag or a count beside the weights is a Python value in the function that is differentiated. Here what a
-transform gives is compiled as a whole, and three rules give the same:
+JAX's transforms are not compiled: at each call they see the current values of the user's globals, closures, attributes
+and arrays, and a flag or a count beside the weights is a Python value in the function that is differentiated. Here a
+transformed function is compiled as a whole, and three rules give the same behaviour:
 
-- Each call traces the function. What was compiled for a trace that differs in constants alone is found again
-  (`ir/interning.py`). A signature has only the types that its last trace had, so that sizes that differ are unknown.
+- Each call traces the function. Compiled code is reused for traces that differ in constants alone
+  (`ir/interning.py`). A signature has only the types that its last trace had, so sizes that differ become unknown.
 
 - Python integers and booleans that are not differentiated are part of the signature: each value has a graph.
-- Where tracing needs a number (an `if` on an array, a `while` on what is differentiated), the arguments stay concrete:
-  the call is traced anew each time, over the values that are differentiated alone, and goes the way that their numbers
-  go (`frontend/known.py`). What is compiled for it is found again, since numbers from outside are inputs of such a
-  graph. Any other error is the user's at once: his function is not called again.
+- If tracing needs a number (an `if` on an array, a `while` on a differentiated value), the arguments stay concrete: the
+  call is traced anew each time, over the differentiated values alone, and follows the path that their numbers take
+  (`frontend/tracer.py`). Its compiled code is reused, since numbers from outside are inputs of such a graph. Any other
+  error is raised at once: the user's function is not called again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.function import Function
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import lift_constants, shared
-from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.results import hand_out
 from ctrlgrad.signature import Concrete, Signature, StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed

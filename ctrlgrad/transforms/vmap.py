@@ -71,7 +71,6 @@ def vmap(
         TypeMismatchError: a result is not an array; a result with out_axes None differs from row to row; a
             TensorArray is mapped or returned; a slice's bounds differ from row to row.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))[0]
     >>> cg.vmap(halvings)(np.array([1.0, 10.0, 3.0]))
     array([0, 4, 2])
@@ -152,7 +151,7 @@ def _vmap(
     flat, treedef = tree.flatten((args, kwargs))
     axes = _in_axes(in_axes, args, kwargs, source)
     paths = argument_paths(fn, treedef)
-    # What is no array reaches the function as it is, where it is not to be mapped.
+    # A leaf that is no array reaches the function as it is, unless it is to be mapped.
     used = [i for i, x in enumerate(flat) if not isinstance(x, Static) and (axes[i] is not None or is_array(x))]
     leaves = [flat[i] for i in used]
     check_leaves("vmap: an argument", leaves)
@@ -187,14 +186,14 @@ def _vmap(
     moved = _rows_first(outer, arguments, size)
     operands = [*closed.captures, *moved]
     if batched.has_buffers and is_mapped(outer):
-        # What is mapped around it may need the rows anew.
+        # An outer vmap may need the rows batched anew.
         values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole, rows_name))
         given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
         shared = [axis is None and not rows for axis, rows in zip(given, batched.mapped, strict=True)]
         values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))
         batched = BatchedGraph(batched.graph, tuple(not once for once in shared))
     else:
-        # What is mapped around it batches a gradient's function before it takes the gradient.
+        # An outer vmap batches a gradient's function before it takes the gradient.
         kinds = ("rows",) if is_mapped(outer) else ("rows", "gradient")
         values = outer.inline(inline_calls(batched.graph, kinds), operands)
     rows = Tensor(outer, moved[mapped[0]]).shape[0]

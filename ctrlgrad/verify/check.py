@@ -4,33 +4,268 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.errors import ExecutionError, GradientMismatch, NoForwardRuleError, UserInputError
-from ctrlgrad.ir import Graph
+from ctrlgrad.dtypes import dtype_kind, finfo
+from ctrlgrad.engines.reference import Run, run_graph
+from ctrlgrad.errors import ExecutionError, GradientMismatch, NoForwardRuleError, TypeMismatchError, UserInputError
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, is_branch, is_loop, walk
+from ctrlgrad.source import here
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.report import GradientReport, Row, advice
-from ctrlgrad.verify.subject import (
-    Arrays,
-    Function,
-    Gradient,
-    Jvp,
-    Subject,
-    by_forward,
-    by_forward_along_inputs,
-    by_reverse,
-    outputs_and_path,
-    sample,
-    subject_of,
-)
-from ctrlgrad.verify.tolerances import ERROR_FACTOR, Tolerances, coarsest_epsilon
+
+# Tolerance between two computations of one derivative.
+#
+# Without the user's own `rtol` and `atol`, a tolerance is a base for the dtype and order, plus what was
+# measured: how far the result moves when the arguments move by their last bit, and the error that finite
+# differences estimate of themselves. What was measured counts up to a limit only, so that no error of a
+# gradient's leading digits ever passes.
+
+
+# Exponents of the machine epsilon: float64 gives 1e-9, 9e-8 and 7e-4, float32 1e-4, 8e-4 and 4e-2.
+_JAX, _DIFFERENCES, _LIMIT = 0.575, 0.45, 0.2
+
+# By how much finite differences may be wrong, over the error that they estimate of themselves.
+ERROR_FACTOR = 10.0
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """`epsilon` is that of the coarsest floating-point dtype in the program; see the module's docstring."""
+
+    epsilon: float
+    rtol: float | None
+    atol: float | None
+
+    def jax(self, order: int, scale: float, magnitude: float, moved: float) -> float:
+        """For an elementwise comparison.
+
+        `scale` is the largest element of the judge's result, `magnitude` that of anything in the problem,
+        `moved` how far the result moved when the arguments did by their last bit.
+        """
+        base: float = self.epsilon**_JAX * 10.0 ** (order - 1)
+        return self._total(base, scale, magnitude, 16.0 * moved, 0.0)
+
+    def differences(self, order: int, scale: float, magnitude: float, error: float, noise: float) -> float:
+        """For a directional derivative with an estimated `error`; `noise` is what rounding alone does to it."""
+        base: float = self.epsilon**_DIFFERENCES * 10.0 ** (order - 1)
+        return self._total(base, scale, magnitude, ERROR_FACTOR * error, 100.0 * noise)
+
+    def _total(self, base: float, scale: float, magnitude: float, measured: float, allowed: float) -> float:
+        if self.rtol is not None or self.atol is not None:
+            return (self.atol or 0.0) + (self.rtol or 0.0) * scale
+        limit: float = self.epsilon**_LIMIT * scale + allowed
+        return 64.0 * self.epsilon * max(1.0, magnitude) + base * scale + min(measured, limit)
+
+
+def coarsest_epsilon(graph: Graph) -> float:
+    """The machine epsilon of the least precise floating-point value in a graph and its regions."""
+    values = chain(graph.inputs, graph.outputs, *(node.results for node in walk(graph)))
+    dtypes = {v.type.dtype for v in values if isinstance(v.type, TensorType) and dtype_kind(v.type.dtype) in "fc"}
+    return max((float(finfo(dtype).eps) for dtype in dtypes), default=float(finfo(np.float64).eps))
+
+
+# Subject of a check: a user's function as a scalar function of its array leaves, at one point.
+#
+# A result of any pytree is reduced to a scalar by seeded random cotangents. Further derivatives follow by
+# directions: s_0 is that scalar, s_k(x) = <gradient of s_{k-1} at x, v_k>. All functions here take every leaf
+# of the arguments, in order; `wrt` names those that are differentiated.
+
+
+Arrays = tuple[np.ndarray, ...]
+Function = Callable[..., Any]
+# From a function on leaves to its graph at the subject's point.
+Tracer = Callable[[Function], Graph]
+# From a scalar function and the positions of its arguments to the function that gives their gradients.
+Gradient = Callable[[Function, tuple[int, ...]], Function]
+# jvp(function, primals, tangents) -> (value, tangent)
+Jvp = Callable[[Function, Sequence[Any], Sequence[Any]], tuple[Any, Any]]
+
+_NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The point, and the scalar function of it."""
+
+    leaves: Arrays
+    wrt: tuple[int, ...]
+    paths: tuple[str, ...]
+    scalar: Function
+    # Trace a function of the leaves, and one of the leaves and a tangent for each that is differentiated.
+    graph: Tracer
+    graph_with_tangents: Tracer
+    # Trace a function of the leaves for a judge: calls are not dissolved.
+    graph_with_calls: Tracer
+
+    def point(self) -> Arrays:
+        """The differentiated leaves."""
+        return tuple(self.leaves[position] for position in self.wrt)
+
+    def moved(self, shift: Sequence[np.ndarray | None]) -> Arrays:
+        """All leaves with a shift added to the differentiated ones, in their own dtypes."""
+        leaves = list(self.leaves)
+        for position, s in zip(self.wrt, shift, strict=True):
+            if s is not None:
+                leaves[position] = (leaves[position] + s).astype(leaves[position].dtype)
+        return tuple(leaves)
+
+    def random(self, rng: np.random.Generator) -> Arrays:
+        """One direction through all differentiated leaves."""
+        return tuple(np.asarray(rng.standard_normal(x.shape), x.dtype) for x in self.point())
+
+
+def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], rng: np.random.Generator) -> Subject:
+    """The subject of a check of `fn` at `args`; `trace(function, leaves, also, calls)` gives a graph,
+    whose inputs are the leaves and once more those at the positions `also`, with its calls or without.
+
+    Leaves that are no arrays or numbers stay what they are. Raises `UserInputError` where there is nothing to
+    differentiate and `TypeMismatchError` for complex numbers and TensorArrays among arguments or results.
+    """
+    if not isinstance(args, tuple | list):
+        raise UserInputError(
+            "check_grads: the arguments are not a tuple",
+            source=here(),
+            expected="a tuple with one entry per argument of the function",
+            got=type(args).__name__,
+            hint="for one argument: check_grads(fn, (x,))",
+        )
+    everything, treedef = tree.flatten(tuple(args))
+    kept = [position for position, x in enumerate(everything) if isinstance(x, _NUMBERS) or hasattr(x, "__array__")]
+    raw = [everything[position] for position in kept]
+    leaves = tuple(np.asarray(x) for x in raw)
+    all_paths = tree.paths(treedef)
+    paths = tuple(f"args{all_paths[position]}" for position in kept)
+    for path, x in zip(paths, leaves, strict=True):
+        if dtype_kind(x.dtype) not in "biuf":
+            raise TypeMismatchError(
+                f"check_grads: {path} cannot be checked",
+                expected="an array or number of a float, integer or bool dtype",
+                got=f"{x.dtype.name}{list(x.shape)}",
+                hint="pass real and imaginary parts as two arguments" if dtype_kind(x.dtype) == "c" else None,
+            )
+    wrt = tuple(position for position, x in enumerate(leaves) if dtype_kind(x.dtype) == "f" and x.size)
+    if not wrt:
+        raise UserInputError(
+            "check_grads: no argument to differentiate",
+            source=here(),
+            expected="at least one leaf of a float dtype",
+            got=", ".join(f"{p}: {x.dtype.name}{list(x.shape)}" for p, x in zip(paths, leaves, strict=True)) or "none",
+            hint="pass floats: x.astype(float), or 1.0 in place of 1",
+        )
+
+    def flat(*inputs: Any) -> Any:
+        merged = list(everything)
+        for position, x in zip(kept, inputs, strict=True):
+            merged[position] = x
+        return tree.leaves(fn(*tree.unflatten(treedef, merged)))
+
+    def graph(function: Function) -> Graph:
+        # The leaves as the user gave them: a Python number does not widen what it meets.
+        return trace(function, raw)
+
+    def graph_with_tangents(function: Function) -> Graph:
+        return trace(function, raw, wrt)
+
+    def graph_with_calls(function: Function) -> Graph:
+        return trace(function, raw, calls=True)
+
+    cotangents = _cotangents(graph(flat), leaves, rng)
+    scalar = lambda *inputs: _weighted(flat(*inputs), cotangents)
+    names = tuple(paths[position] for position in wrt)
+    return Subject(leaves, wrt, names, scalar, graph, graph_with_tangents, graph_with_calls)
+
+
+def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[np.ndarray | None]:
+    """A seeded random weight for each element of each float result; None for the other results."""
+    for value in graph.outputs:
+        if isinstance(value.type, StackType) or dtype_kind(value.type.dtype) == "c":
+            raise TypeMismatchError(
+                "check_grads: a result cannot be checked",
+                expected="arrays of float, integer or bool dtypes",
+                got=str(value.type),
+                hint="return array.stack()" if isinstance(value.type, StackType) else "return real and imaginary parts",
+                source=None,
+            )
+    outputs = [np.asarray(x) for x in run_graph(graph, leaves)]
+    if not any(dtype_kind(x.dtype) == "f" for x in outputs):
+        raise UserInputError(
+            "check_grads: no result to differentiate",
+            expected="at least one result of a float dtype",
+            got=", ".join(f"{x.dtype.name}{list(x.shape)}" for x in outputs) or "none",
+        )
+    if len(outputs) == 1 and outputs[0].shape == ():
+        return [np.ones((), outputs[0].dtype)]
+    return [np.asarray(rng.standard_normal(x.shape), x.dtype) if dtype_kind(x.dtype) == "f" else None for x in outputs]
+
+
+def _weighted(results: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """The sum of all elements times their weights; results without a weight do not count."""
+    total: Any = None
+    for result, weight in zip(results, weights, strict=True):
+        if weight is not None:
+            term = result if np.shape(weight) == () and weight == 1 else (result * weight).sum()
+            total = term if total is None else total + term
+    return total
+
+
+def by_reverse(gradient: Gradient, function: Function, wrt: tuple[int, ...], direction: Arrays) -> Function:
+    """x -> <gradient of `function` at x, direction>, the gradient by reverse mode."""
+    return lambda *inputs: _weighted(gradient(function, wrt)(*inputs), direction)
+
+
+def by_forward(jvp: Jvp, function: Function, wrt: tuple[int, ...], direction: Sequence[Any]) -> Function:
+    """The same number by forward mode."""
+    along = by_forward_along_inputs(jvp, function, wrt)
+    return lambda *inputs: along(*inputs, *direction)
+
+
+def by_forward_along_inputs(jvp: Jvp, function: Function, wrt: tuple[int, ...]) -> Function:
+    """The same number, the direction's arrays as further arguments."""
+
+    def along(*inputs: Any) -> Any:
+        leaves, direction = inputs[: -len(wrt)], inputs[-len(wrt) :]
+
+        def of_point(*point: Any) -> Any:
+            merged = list(leaves)
+            for position, x in zip(wrt, point, strict=True):
+                merged[position] = x
+            return function(*merged)
+
+        return jvp(of_point, [leaves[position] for position in wrt], list(direction))[1]
+
+    return along
+
+
+def sample(graph: Graph, leaves: Sequence[np.ndarray]) -> Sample:
+    """The scalar that a graph gives, with the control-flow path it took."""
+    (value,), path = outputs_and_path(graph, leaves)
+    return Sample(float(value), path)
+
+
+def outputs_and_path(graph: Graph, leaves: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Hashable]:
+    """Return a graph's outputs, and a hash of its control-flow path: every branch and every trip count."""
+    path = 0
+
+    def observer(node: Node, operands: Sequence[Any]) -> None:
+        nonlocal path
+        if is_branch(node):
+            path = hash((path, id(node), int(operands[0])))
+        elif is_loop(node):
+            path = hash((path, id(node)))
+
+    run = Run(observer=observer)
+    outputs = [np.asarray(x) for x in run_graph(graph, leaves, run)]
+    trips = tuple((id(node), trips, run.counters.iterations[node]) for node, trips in run.counters.trips.items())
+    return outputs, (path, trips)
+
 
 MODES = ("rev", "fwd")
 JUDGES = ("finite_differences", "jax")
@@ -76,8 +311,6 @@ def check_grads(
         UserInputError: nothing to differentiate, an unknown mode or judge, JAX is the only judge and not installed, or
             it fails otherwise than by refusing a derivative.
 
-    >>> import numpy as np
-    >>> import ctrlgrad as cg
     >>> def f(x):
     ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, lambda y: 1.5 * y + np.sin(y), x)
     >>> cg.check_grads(f, (np.array([0.3, 0.5]),), order=2, against=("finite_differences",)).ok
@@ -119,8 +352,8 @@ def compare(
     elif "jax" in against:
         check.use_jax(graph)
     for k in range(1, order + 1):
-        for chain in product(modes, repeat=k):
-            check.derivative(chain, differences="finite_differences" in against)
+        for applied in product(modes, repeat=k):
+            check.derivative(applied, differences="finite_differences" in against)
     return GradientReport(tuple(check.rows))
 
 
@@ -136,7 +369,7 @@ def _check_request(order: int, modes: Sequence[str], against: Sequence[str], jvp
 
 
 def _tracer(fn: Function) -> Callable[..., Graph]:
-    """How functions of the leaves are traced: with the unknown dimensions that `fn` declares, if it does."""
+    """Return the tracer of functions of the leaves, with the unknown dimensions of `fn`'s signature, if it has one."""
     declared = getattr(fn, "signature", None)
     signature = None if declared is None else tree.leaves(tuple(declared))
 
@@ -196,10 +429,10 @@ class _Check:
         for name, direction in zip(inner, self.directions, strict=False):
             function = self.along(name, function, direction)
         label = " over ".join(reversed(chain))
-        if differences and tuple(inner) not in self.scalars:
-            self.scalars[tuple(inner)] = self.subject.graph(function)
-        scalar = self.scalars.get(tuple(inner))
         try:
+            if differences and tuple(inner) not in self.scalars:
+                self.scalars[tuple(inner)] = self.subject.graph(function)
+            scalar = self.scalars.get(tuple(inner))
             if mode == "rev":
                 self.reverse(function, len(chain), label, scalar)
             else:
@@ -345,9 +578,9 @@ class _Check:
             yield np.asarray(direction / np.linalg.norm(direction), x.dtype)
 
     def evaluated(self, graph: Graph, tangent: Sequence[np.ndarray] = ()) -> tuple[list[np.ndarray], list[float]]:
-        """What a graph gives, and how far each result moves when the arguments do by their last bit.
+        """Return a graph's outputs, and the change of each when the arguments change in their last bit.
 
-        That is zero where it cannot be told: where the last bit changes the path, or leaves the function's domain.
+        The change counts as zero if it is unknown: the last bit changes the path, or leaves the function's domain.
         """
         results, path = outputs_and_path(graph, [*self.subject.leaves, *tangent])
         try:
@@ -388,7 +621,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _badness(row: Row) -> float:
-    """By which the worst row is found: one that was not judged is none, and NaN is the worst."""
+    """Rank of a row, the worst being the highest: an unjudged row is the lowest, NaN the highest."""
     if not row.is_judged:
         return -1.0
     ratio = row.absolute / row.tolerance if row.tolerance else row.absolute

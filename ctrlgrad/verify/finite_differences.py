@@ -22,8 +22,8 @@ import numpy as np
 
 LEVELS = 12
 SHRINK = 2.0
-# What becomes of the second difference over the step from one level to the next: 1/2 and less where the function is
-# smooth, 1 at a kink.
+# Ratio of the second difference over the step from one level to the next: 1/2 or less for a smooth function, 1 at a
+# kink.
 _KINK = 0.75
 
 
@@ -53,7 +53,7 @@ class Slope:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether there was a step on which the function kept its path and was finite."""
+        """True if the function kept its path and was finite on at least one step."""
         return bool(np.isfinite(self.error))
 
 

@@ -21,14 +21,14 @@ import numpy as np
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.verify.jax_translation import Form, translate
 from ctrlgrad.verify.originals import originals, without_other_calls
 from ctrlgrad.verify.originals import originals_kept as originals_kept
 
 Leaves = tuple[np.ndarray, ...]
 
-# What a note says of an answer that JAX gives without jit alone.
+# Note on an answer that JAX gives only without jit.
 JIT_DIFFERS = "jitted JAX differs from JAX without jit"
 
 # JAX's words, and those of packages, for a derivative that is refused.
@@ -63,7 +63,7 @@ class JaxDerivative:
 class JaxJudge:
     """Judges one scalar graph at one point.
 
-    `wrt` names the inputs to differentiate; the others stay as they are. A JAX function that the graph keeps
+    `wrt` names the inputs to differentiate; the other inputs are constants. A JAX function that the graph keeps
     (`originals`) is called in place of a translation of what was read of it, unless JAX refuses to differentiate it.
     """
 

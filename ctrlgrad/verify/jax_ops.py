@@ -1,4 +1,4 @@
-"""What each op on tensors is in JAX: one table, an entry per op.
+"""Translation of each op on tensors to JAX: one table, an entry per op.
 
 An entry is called with the node, the sizes that the node takes from its operands' values (see
 `recording.sizes_of`; None where it takes none) and the operands as JAX arrays. It holds the op's meaning and
@@ -21,8 +21,8 @@ from jax import lax
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import Key
+from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.ops.indexing import fill
 from ctrlgrad.verify.recording import Sizes, is_dynamic
 
 Entry = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What each op on stacks is in JAX, in two forms with one table each.
+"""Translation of each op on stacks to JAX, in two forms with one table each.
 
 `BOUNDED`: a buffer with room for the most rows that the recorded run had, and a length: arrays of fixed
 shape, fit to be carried by a scan. Rows at and above the length are zeros, always.

@@ -52,6 +52,8 @@ _SAMPLES: dict[str, _Sample] = {
     "argsort": _Sample(attrs={"axis": 0, "descending": False}),
     "top_k": _Sample(attrs={"axis": 0, "count": 1}),
     "fft": _Sample(attrs={"axis": 0, "inverse": False}),
+    "rfft": _Sample(attrs={"axis": 0, "size": 2}),
+    "irfft": _Sample(attrs={"axis": 0, "size": 2}),
     **dict.fromkeys(("matmul", "solve", "adjugate_along"), _Sample((_X, _X))),
     "triangular_solve": _Sample((_X, _X), {"lower": True, "unit_diagonal": False}),
     "concat": _Sample((_X, _X), {"axis": 0}),
@@ -103,7 +105,7 @@ def _fits(op: Op, sample: _Sample, dtype: np.dtype) -> bool:
 
 
 def _derivative(name: str) -> tuple[str, str]:
-    """How forward mode and reverse mode treat an op."""
+    """Kinds of derivative of an op, in forward mode and in reverse mode."""
     if name in REGION_OPS:
         # Each transform has a file for them.
         return "by region", "by region"

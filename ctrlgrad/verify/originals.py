@@ -21,7 +21,7 @@ from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.gradients.row_rules import PulledRows, PushedRows
 from ctrlgrad.ir import Call, Closed, Graph, TensorType, is_call, walk
 from ctrlgrad.ir.rules import Answer, Positions
-from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.source import here
 from ctrlgrad.transforms.vmap import vmap
 
@@ -138,6 +138,3 @@ def originals(graph: Graph) -> list[Original]:
 def without_other_calls(graph: Graph) -> Graph:
     """A graph without calls, but for those that keep a JAX function."""
     return inline_calls(graph, kept=lambda call: original_of(call) is not None)
-
-
-__all__ = ["Original", "keeps_originals", "original_of", "originals", "originals_kept", "without_other_calls"]

@@ -1,8 +1,8 @@
-"""What one run of a forward graph tells its translation into JAX.
+"""Recording of one run of a forward graph, for its translation into JAX.
 
-JAX needs every size before it starts: how many steps a scan has, how long a slice is, how many rows a stack
-may hold. A run of the graph on the reference engine knows them all, and for given arguments they never
-change. `record` runs the graph and keeps just these numbers.
+JAX needs every size before it starts: the number of steps of a scan, the length of a slice, the capacity of a stack. A
+run of the graph on the reference engine knows them all, and for given arguments they never change. `record` runs the
+graph and keeps just these numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ctrlgrad.engines.reference import Counters, Run, run_graph
 from ctrlgrad.ir import Graph, Node, StackType, Use, Value, attributes, is_branch, is_loop, walk
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.flow import StackFlow, begins, reached
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 
 Sizes = tuple[int, ...]
 
@@ -42,7 +42,7 @@ class Recording:
         return self.counters.trips.get(node, 0)
 
     def always_takes_all_trips(self, node: Node) -> bool:
-        """Whether each execution of a loop took as many iterations as every other."""
+        """Return true if all executions of a loop took the same number of iterations."""
         return self.counters.iterations[node] == self.trips(node) * self.executions[node]
 
 
@@ -88,7 +88,7 @@ class _Observer:
 
 
 def _rows_and_shape(node: Node, operands: Sequence[Any]) -> tuple[int, Sizes | None]:
-    """How many rows a stack has after an op, and the shape of an element where the op shows one."""
+    """Number of rows of a stack after an op, and the shape of an element if the op shows one."""
     name = node.op.name
     if name == "stack_new":
         return (int(operands[0]) if operands else 0), None
@@ -146,7 +146,7 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
 
 
 def is_dynamic(item: Any) -> bool:
-    """Whether an item of an index key is a slice with a bound among the operands."""
+    """True if an item of an index key is a slice with a bound among the operands."""
     return isinstance(item, slice) and any(part is DYNAMIC for part in (item.start, item.stop, item.step))
 
 
@@ -201,5 +201,5 @@ def _one_shape(stack: StackType, seen: set[Sizes]) -> Sizes | None:
         return tuple(d or 0 for d in stack.element.shape)
     if len(seen) > 1:
         return None
-    # Neither written nor read: a stack whose elements nobody sees.
+    # Neither written nor read: no op reads an element of the stack.
     return next(iter(seen), tuple(d or 0 for d in stack.element.shape))

@@ -35,7 +35,7 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether the error is within the tolerance; never for NaN, nor for what was not judged."""
+        """True if the error is within the tolerance; never for NaN, nor for an unjudged row."""
         return self.is_judged and self.absolute <= self.tolerance
 
     @property
@@ -66,12 +66,12 @@ class GradientReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no comparison failed, and at least one of a derivative was judged."""
+        """True if no comparison failed, and at least one of a derivative was judged."""
         return not self.failures and self.is_judged
 
     @property
     def is_judged(self) -> bool:
-        """Whether a derivative was judged at all, not the function's value alone."""
+        """True if at least one derivative was judged, not the function's value alone."""
         return any(row.is_judged and row.order for row in self.rows)
 
     @property
@@ -86,7 +86,7 @@ class GradientReport:
 
     @property
     def summary(self) -> str:
-        """How many comparisons there were, and how they ended.
+        """Number of comparisons, and their results, as text.
 
         >>> row = Row("args[0]", 1, "rev", "jax (scan)", 2e-12, 1.0, 1e-9)
         >>> GradientReport((row, row)).summary

@@ -9,14 +9,13 @@ computation that used any bytes given back so far.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import field
 
 from ctrlgrad.errors import TierRefusedError
 from ctrlgrad.memory.arena.ledger import Account
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.devices.device import Device, Piece
-from ctrlgrad.memory.profile.actions import Action, Give, Take
+from ctrlgrad.memory.profile.actions import Give, Logging, Take
 from ctrlgrad.memory.sizes import rounded_up
 from ctrlgrad.records import record
 
@@ -40,11 +39,11 @@ class Slot:
 class Arena:
     """Takes bytes from the tiers and gives them back."""
 
-    def __init__(self, device: Device, accounts: list[Account], order: Order, log: Callable[[Action], None]) -> None:
+    def __init__(self, device: Device, accounts: list[Account], order: Order, logging: Logging) -> None:
         self.device = device
         self.accounts = accounts
         self.order = order
-        self._log = log
+        self._logging = logging
         self._tiers = list(device.tiers)
         self._numbers = itertools.count(1)
         self.retired: list[list[Slot]] = [[] for _ in self._tiers]
@@ -53,7 +52,8 @@ class Arena:
 
     def counted(self, level: int, nbytes: int) -> int:
         """How many bytes an allocation of so many takes, and counts."""
-        return nbytes and rounded_up(nbytes, self._tiers[level].granule)
+        granule = self._tiers[level].granule
+        return nbytes if granule == 1 or not nbytes else rounded_up(nbytes, granule)
 
     def take(self, level: int, nbytes: int, kind: str) -> Slot:
         """Bytes that the account has room for. Raises `TierRefusedError` where the tier itself has none."""
@@ -63,18 +63,20 @@ class Arena:
         piece = self._tiers[level].allocate(max(nbytes, 1))
         account.add(nbytes, kind)
         slot = Slot(next(self._numbers), level, piece, nbytes, kind)
-        self._log(Take(slot.number, level, nbytes, kind))
+        self._logging.log(Take, slot.number, level, nbytes, kind)
         return slot
 
     def retire(self, slot: Slot) -> None:
         """Give a slot back as soon as nothing uses it."""
-        if self._is_idle(slot):
+        if not slot.users or self._is_idle(slot):
             self._give(slot)
         else:
             self.retired[slot.level].append(slot)
 
     def sweep(self, level: int) -> bool:
         """Give back the retired slots that nothing uses any more. Answers whether there were any."""
+        if not self.retired[level]:
+            return False
         idle = [slot for slot in self.retired[level] if self._is_idle(slot)]
         if idle:
             self.retired[level] = [slot for slot in self.retired[level] if slot not in idle]
@@ -84,7 +86,8 @@ class Arena:
 
     def pending(self, slot: Slot) -> list[Mark]:
         """Marks of copies that may still use a slot. Failed copies use nothing."""
-        slot.users = [mark for mark in slot.users if not self.order.is_done(mark)]
+        if slot.users:
+            slot.users = [mark for mark in slot.users if not (mark.seen or self.order.is_done(mark))]
         return slot.users
 
     def _is_idle(self, slot: Slot) -> bool:
@@ -99,7 +102,7 @@ class Arena:
         if slot.level == 0:
             self.vacate(slot.last_use)
         self.accounts[slot.level].subtract(slot.nbytes, slot.kind)
-        self._log(Give(slot.number))
+        self._logging.log(Give, slot.number)
         self._tiers[slot.level].free(slot.piece)
 
 

@@ -40,25 +40,26 @@ class Account:
 
     def add(self, nbytes: int, kind: str) -> None:
         """Count bytes. The caller has checked that they fit."""
-        assert self.fits(nbytes), f"{self.tier}: {self.used} + {nbytes} bytes pass the limit {self.limit}"
+        assert self.limit is None or self.used + nbytes <= self.limit, (
+            f"{self.tier}: {self.used} + {nbytes} bytes pass the limit {self.limit}"
+        )
         self.used += nbytes
         self.peak = max(self.peak, self.used)
         self.kinds[kind] += nbytes
         self.peaks[kind] = max(self.peaks[kind], self.kinds[kind])
-        self._tell()
+        if self.watch is not None:
+            self.watch(self)
 
     def subtract(self, nbytes: int, kind: str) -> None:
         self.used -= nbytes
         self.kinds[kind] -= nbytes
-        self._tell()
+        if self.watch is not None:
+            self.watch(self)
 
     def below_peaks(self, *without: str) -> int:
         """Bytes by which the kinds lie below their peaks, and which they may need again; some kinds left out."""
-        return sum(peak - self.kinds[kind] for kind, peak in self.peaks.items() if kind not in without)
-
-    def _tell(self) -> None:
-        if self.watch is not None:
-            self.watch(self)
+        total = sum(self.peaks.values()) - sum(self.kinds.values())
+        return total - sum([self.peaks[kind] - self.kinds[kind] for kind in without])
 
     def show(self) -> str:
         """One line: used bytes by kind, and the limit."""
@@ -79,13 +80,15 @@ def budget_error(
         expected = f"{nbytes} free bytes in tier {account.tier!r}"
     else:
         expected = f"a {account.tier} budget of {account.used + nbytes} bytes or more: this request with what must stay"
-    return MemoryBudgetError(
+    error = MemoryBudgetError(
         f"memory: {what} needs {show_exactly(nbytes)} of tier {account.tier!r}, and no more can be freed",
         source=here(),
         expected=expected,
         got="\n".join([*(a.show() for a in accounts), *refusals]),
-        hint=hint,
+        hint=f"{hint}; ctrlgrad.memory.plan(f, ...) finds the least budget of a call",
     )
+    error.needed = None if level or account.limit is None else account.used + nbytes
+    return error
 
 
 __all__ = ["BLOCKS", "RUNNING", "STATES", "STAYING", "TEMPORARY", "Account", "budget_error"]

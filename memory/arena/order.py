@@ -7,10 +7,10 @@ access is ordered before which.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ctrlgrad.memory.devices.device import Event, Stream
-from ctrlgrad.memory.profile.actions import Action, Await, Signal
+from ctrlgrad.memory.profile.actions import Await, Logging, Signal
 from ctrlgrad.records import record
 
 
@@ -28,14 +28,14 @@ class Mark:
 class Order:
     """Sets marks and waits for them."""
 
-    def __init__(self, log: Callable[[Action], None]) -> None:
-        self._log = log
+    def __init__(self, logging: Logging) -> None:
+        self._logging = logging
         self._numbers = itertools.count(1)
 
     def mark(self, stream: Stream) -> Mark:
         """A place after all work so far on a stream."""
         found = Mark(next(self._numbers), stream.name, stream.record())
-        self._log(Signal(found.number, found.stream))
+        self._logging.log(Signal, found.number, found.stream)
         return found
 
     def follow(self, stream: Stream, mark: Mark) -> None:
@@ -43,7 +43,7 @@ class Order:
         if mark.stream == stream.name:
             return
         # Logged first: where the stream is the host itself, the wait may raise.
-        self._log(Await(stream.name, mark.number))
+        self._logging.log(Await, stream.name, mark.number)
         stream.wait(mark.event)
 
     def is_done(self, mark: Mark) -> bool:
@@ -61,7 +61,7 @@ class Order:
         except Exception as failure:
             self.fail(mark, failure)
         mark.seen = True
-        self._log(Await("host", mark.number))
+        self._logging.log(Await, "host", mark.number)
 
     def fail(self, mark: Mark, failure: BaseException) -> None:
         """The work before a mark has failed."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_right
 
 
 def repetitions(length: int, states: int) -> int:
@@ -59,7 +60,8 @@ def first_split(length: int, states: int) -> int:
     def cost(split: int) -> int:
         return split + fewest_runs(length - split, states - 1) + fewest_runs(split, states)
 
-    return min(range(1, length), key=lambda split: (cost(split), -split))
+    # The cost is convex: the last step that does not add to it.
+    return bisect_right(range(2, length), 0, key=lambda split: cost(split) - cost(split - 1)) + 1
 
 
 def placed_states(length: int, states: int) -> tuple[int, ...]:

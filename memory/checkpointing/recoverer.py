@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 
-from ctrlgrad.errors import BlockLostError
+from ctrlgrad.errors import BlockLostError, ExecutionError
 from ctrlgrad.memory.arena.ledger import BLOCKS, RUNNING, STATES
 from ctrlgrad.memory.checkpointing.recovery import Recovery, plan_recovery
 from ctrlgrad.memory.checkpointing.replay import ReplayedChunk, ReplayOwner
@@ -70,7 +72,7 @@ class Recoverer:
     def _plan(self, loop: LoopRecord, base: int, chunk: ChunkRecord) -> Recovery:
         states = loop.states
         length = chunk.index - base + 1
-        largest = max(c.nbytes for c in loop.chunks[base : chunk.index + 1])
+        largest = loop.most_bytes
         places = None if states.limit is None else max(0, states.limit - len(states.kept))
         if self._account.limit is None:
             kept = 1 if states.limit is not None else min(length, states.distance)
@@ -90,34 +92,62 @@ class Recoverer:
         return other + pinned
 
     def _run(self, loop: LoopRecord, base: int, recovery: Recovery, state: Any) -> None:
-        for step in range(recovery.length):
-            index = base + step
-            if step in recovery.states:
-                assert loop.recompute is not None
-                with self._lock:
-                    self._state_store.keep(loop, index, state, loop.recompute.copy_bytes(state))
-            keep = step >= recovery.first_kept
-            state = self._advance(loop, index, base if not step else None, state, keep)
-
-    def _advance(self, loop: LoopRecord, index: int, entry: int | None, state: Any, keep: bool) -> Any:
-        """Run one chunk; its blocks stay if `keep`, and if it was dropped."""
-        record = loop.chunks[index]
         assert loop.recompute is not None
-        with self._lock:
-            self._recorder.log(Recompute(loop.number, index, entry))
-            self._statistics.recomputed_chunks += 1
-            keep = keep and record.is_dropped
-        chunk = ReplayedChunk(self._owner, record, keep)
-        complete = False
-        try:
-            with self._recorder.running(f"{loop.label} again", self._recorder.phase, loop.label, index, again=True):
-                after = loop.recompute.advance(state, chunk)
-            chunk.check_complete()
-            complete = True
-        finally:
+        step = 0
+        while step < recovery.length:
+            if step in recovery.states:
+                with self._lock:
+                    self._state_store.keep(loop, base + step, state, loop.recompute.copy_bytes(state))
+            entry = base if not step else None
+            if step < recovery.first_kept:
+                stop = min((s for s in recovery.states if s > step), default=recovery.first_kept)
+                after = self._skip(loop, base + step, base + min(stop, recovery.first_kept), entry, state)
+                if after is not None:
+                    step, state = min(stop, recovery.first_kept), after
+                    continue
+            stop = step + 1 if step < recovery.first_kept else recovery.length
+            chunks = self._chunks(loop, range(base + step, base + stop), entry, step >= recovery.first_kept)
+            with closing(chunks):
+                state = loop.recompute.advance(state, chunks, base + step, base + stop)
+                # The last one is filled.
+                if next(chunks, None) is not None:
+                    raise ExecutionError(f"loop {loop.label!r}: fewer chunks were run again than were to be")
+            step = stop
+
+    def _skip(self, loop: LoopRecord, first: int, last: int, entry: int | None, state: Any) -> Any:
+        """Run chunks without their blocks; None where the loop cannot."""
+        assert loop.recompute is not None
+        with self._recorder.running(f"{loop.label} again", self._recorder.phase, loop.label, first, again=True):
+            after = loop.recompute.skip(state, first, last)
+        if after is not None:
             with self._lock:
-                self._take_in(record, chunk, keep and complete)
+                self._statistics.recomputed_chunks += last - first
+                for index in range(first, last) if self._recorder.is_on else ():
+                    self._recorder.log(Recompute, loop.number, index, entry if index == first else None)
+                self._throttle.issued(self._order.mark(self._device.compute))
         return after
+
+    def _chunks(
+        self, loop: LoopRecord, indexes: range, entry: int | None, keep: bool
+    ) -> Generator[ReplayedChunk, None, None]:
+        """Chunks that are filled one after the other; their blocks stay if `keep`, of those that were dropped."""
+        for index in indexes:
+            record = loop.chunks[index]
+            with self._lock:
+                self._recorder.log(Recompute, loop.number, index, entry)
+                self._statistics.recomputed_chunks += 1
+                is_kept = keep and record.is_dropped
+            entry = None
+            chunk = ReplayedChunk(self._owner, record, is_kept)
+            complete = False
+            try:
+                with self._recorder.running(f"{loop.label} again", self._recorder.phase, loop.label, index, again=True):
+                    yield chunk
+                chunk.check_complete()
+                complete = True
+            finally:
+                with self._lock:
+                    self._take_in(record, chunk, is_kept and complete)
 
     def _take_in(self, record: ChunkRecord, chunk: ReplayedChunk, keep: bool) -> None:
         """The blocks that were filled become the chunk's again; bytes that nobody wants go."""
@@ -125,7 +155,7 @@ class Recoverer:
         for block, slot in chunk.filled:
             if block.number in wanted:
                 self._mover.place(block, slot)
-            self._recorder.log(Fill(block.number, slot.number))
+            self._recorder.log(Fill, block.number, slot.number)
         written = self._order.mark(self._device.compute)
         if keep:
             record.is_dropped = False

@@ -41,7 +41,7 @@ class StateStore:
         """Count and keep the state at a chunk's start."""
         self._evictor.reserve(0, nbytes, f"the state of {loop.label}")
         self._account.add(nbytes, STATES)
-        self._recorder.log(KeepState(loop.number, index, nbytes))
+        self._recorder.log(KeepState, loop.number, index, nbytes)
         self._loops[loop.number] = loop
         loop.states.put(index, Kept(state, nbytes, self._mover.order.mark(self._mover.device.compute)))
         self._statistics.most_states = max(self._statistics.most_states, len(loop.states.kept))
@@ -51,7 +51,7 @@ class StateStore:
         kept = loop.states.pop(index)
         self._mover.arena.vacate(kept.last_use)
         self._account.subtract(kept.nbytes, STATES)
-        self._recorder.log(LetStateGo(loop.number, index))
+        self._recorder.log(LetStateGo, loop.number, index)
         if not loop.states.kept:
             del self._loops[loop.number]
 

@@ -23,6 +23,8 @@ from ctrlgrad.memory.devices.streams import HostStream, WorkerStream
 from ctrlgrad.memory.sizes import rounded_up
 
 PAGE = 4096
+# The most bytes that are copied in the caller's thread: it is done before a worker would have begun.
+SHORT_BYTES = 1 << 18
 
 
 class RamTier:
@@ -89,10 +91,10 @@ class CpuDevice:
         spill = self.spill
         if (source.tier, target.tier) == ("device", "disk"):
             data, extent = memoryview(source.handle)[:nbytes], target.handle
-            stream.put(lambda: spill.write(extent, data))
+            stream.put(lambda: spill.write(extent, data), nbytes <= SHORT_BYTES)
         elif (source.tier, target.tier) == ("disk", "device"):
             data, extent = memoryview(target.handle)[:nbytes], source.handle
-            stream.put(lambda: spill.read(extent, data))
+            stream.put(lambda: spill.read(extent, data), nbytes <= SHORT_BYTES)
         else:
             raise ExecutionError(f"copy from tier {source.tier!r} to {target.tier!r}: they are not neighbours")
 

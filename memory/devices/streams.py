@@ -30,7 +30,7 @@ class WorkerEvent:
 
     def __init__(self, queue: _Queue) -> None:
         self._queue = queue
-        self._reached = threading.Event()
+        self._is_reached = False
         self._index = queue.issued
         self._since = queue.forgiven
         self._failure: _Failure | None = None
@@ -38,7 +38,7 @@ class WorkerEvent:
 
     def is_done(self) -> bool:
         """Whether the worker has come by, with errors or without."""
-        return self._reached.is_set()
+        return self._is_reached
 
     def wait(self) -> None:
         """Block until the worker has come by; raise the first error on the way that the host had not seen."""
@@ -50,7 +50,9 @@ class WorkerEvent:
     def settle(self) -> None:
         """Block until the worker has come by, with errors or without."""
         self._queue.check_process()
-        self._reached.wait()
+        if not self._is_reached:
+            with self._queue.changed:
+                self._queue.changed.wait_for(self.is_done)
 
     def join(self) -> None:
         """As `wait`, from another stream: the error goes on to that stream, and the host has not seen it yet."""
@@ -69,9 +71,11 @@ class WorkerEvent:
         return self._time
 
     def _reach(self, now: float) -> None:
-        self._failure = next((f for f in self._queue.failures if f.index > self._since), None)
+        """The stream has come by. The queue's condition is held."""
+        if self._queue.failures:
+            self._failure = next((f for f in self._queue.failures if f.index > self._since), None)
         self._time = now
-        self._reached.set()
+        self._is_reached = True
 
 
 @record
@@ -103,9 +107,15 @@ class _Queue:
     forgiven: int = 0
     issued: int = 0
     closed: bool = False
+    # The worker has taken an item and is not done with it.
+    is_busy: bool = False
     worker: threading.Thread | None = None
     process: int = field(default_factory=os.getpid)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    changed: threading.Condition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition(self.lock)
 
     def check_process(self) -> None:
         """A forked child has no worker; it must not wait for one."""
@@ -121,14 +131,29 @@ class _Queue:
             self.forgiven = max(self.forgiven, index)
             self.failures = [f for f in self.failures if f.index > self.forgiven]
 
-    def append(self, work: Work | None) -> WorkerEvent | None:
-        """Queue work, or an event where there is none."""
-        self.check_process()
-        with self.changed:
+    def append(self, work: Work | None, is_short: bool = False) -> WorkerEvent | None:
+        """Queue work, or an event where there is none.
+
+        Where nothing is under way, an event is reached at once, and short work runs in the caller's thread: to wake
+        the worker would take longer.
+        """
+        if os.getpid() != self.process:
+            self.check_process()
+        with self.lock:
             if self.closed:
                 raise ExecutionError(f"stream {self.name!r}: it is closed")
             self.issued += 1
             event = WorkerEvent(self) if work is None else None
+            if not (self.items or self.is_busy) and (event is not None or is_short):
+                if event is not None:
+                    event._reach(self.clock())
+                    return event
+                assert work is not None
+                try:
+                    work()
+                except Exception as error:
+                    _fail(self, self.issued, error)
+                return None
             self.items.append(_Item(self.issued, work, event))
             if self.worker is None:
                 self.worker = threading.Thread(target=_serve, args=(self,), name=f"ctrlgrad {self.name}", daemon=True)
@@ -148,10 +173,13 @@ def _serve(queue: _Queue) -> None:
                         return
                     queue.changed.wait()
                 item = queue.items.popleft()
+                queue.is_busy = True
             index = item.index
             _run(queue, item)
             # Else the last work's arrays live until the next work comes.
             del item
+            with queue.changed:
+                queue.is_busy = False
     except BaseException as cause:
         _die(queue, index, cause)
 
@@ -160,6 +188,7 @@ def _run(queue: _Queue, item: _Item) -> None:
     if item.event is not None:
         with queue.changed:
             item.event._reach(queue.clock())
+            queue.changed.notify_all()
     if item.work is not None:
         try:
             item.work()
@@ -189,8 +218,9 @@ def _die(queue: _Queue, index: int, cause: BaseException) -> None:
                 queue.failures.append(_Failure(item.index, error))
             else:
                 item.event._reach(queue.clock())
+        queue.changed.notify_all()
         queue.items.clear()
-        queue.worker = None
+        queue.is_busy, queue.worker = False, None
 
 
 class WorkerStream:
@@ -205,15 +235,12 @@ class WorkerStream:
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._queue = _Queue(name, clock)
+        self.name, self._queue = name, _Queue(name, clock)
 
-    @property
-    def name(self) -> str:
-        return self._queue.name
-
-    def put(self, work: Work) -> None:
-        """Run a function after all work so far. What it raises is raised by the events after it."""
-        self._queue.append(work)
+    def put(self, work: Work, is_short: bool = False) -> None:
+        """Run a function after all work so far; at once where that `is_short` and nothing is under way. What it raises
+        is raised by the events after it."""
+        self._queue.append(work, is_short)
 
     def record(self) -> WorkerEvent:
         event = self._queue.append(None)
@@ -222,7 +249,8 @@ class WorkerStream:
 
     def wait(self, event: Event) -> None:
         """Work put here from now on runs after the event; where the event has failed, so has this stream."""
-        self.put(event.join)
+        if event.__class__ is not PassedEvent:
+            self.put(event.join, is_short=event.is_done())
 
     def close(self) -> None:
         """Run what is queued, then end the thread. In a forked child, which has no such thread, nothing happens."""
@@ -252,7 +280,7 @@ class HostStream:
         event.wait()
 
 
-@record
+@record(frozen=False)
 class PassedEvent:
     """An event that was done when it was recorded."""
 

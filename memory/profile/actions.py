@@ -8,6 +8,9 @@ stream, not of the host.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from ctrlgrad.records import record
 
 
@@ -119,6 +122,15 @@ class Evict:
 
 
 @record
+class Overwrite:
+    """A chunk has run, and the next one runs in the same bytes: its blocks are nowhere, to be computed again."""
+
+    loop: int
+    chunk: int
+    blocks: tuple[int, ...]
+
+
+@record
 class Drop:
     """A chunk's blocks leave every tier; the chunk is run again when they are needed."""
 
@@ -162,8 +174,18 @@ class Free:
 
 Action = (
     Take | Give | Place | Fill | Use | Lose | CopyOut | Fetch | Signal | Await | Open | Close
-    | Evict | Drop | KeepState | LetStateGo | Recompute | Free
+    | Evict | Overwrite | Drop | KeepState | LetStateGo | Recompute | Free
 )  # fmt: skip
+
+# Takes an action's class and its fields: an object is made only where there is a recording.
+Log = Callable[..., object]
+
+
+class Logging(Protocol):
+    """Where actions go."""
+
+    log: Log
+
 
 __all__ = [
     "Action",
@@ -178,8 +200,11 @@ __all__ = [
     "Give",
     "KeepState",
     "LetStateGo",
+    "Log",
+    "Logging",
     "Lose",
     "Open",
+    "Overwrite",
     "Place",
     "Recompute",
     "Signal",

@@ -230,7 +230,13 @@ class Checker:
         whole = (self.slots[slot].whole for slot in block.slots.values())
         return any(w is not None and w.is_before(self.clocks[HOST]) for w in whole)
 
-    def drop(self, action: actions.Drop) -> None:
+    def overwrite(self, action: actions.Overwrite) -> None:
+        for number in action.blocks:
+            self._require(number not in self.blocks, f"block {number} exists already")
+            self.blocks[number] = CheckedBlock(is_filled=True)
+        self.drop(action)
+
+    def drop(self, action: actions.Drop | actions.Overwrite) -> None:
         self._require(
             any(loop == action.loop and chunk <= action.chunk for loop, chunk in self.states),
             f"chunk {action.chunk} of loop {action.loop} is dropped and has no state before it",
@@ -288,6 +294,7 @@ HANDLERS: dict[type, Callable[..., None]] = {
     actions.Open: Checker.open,
     actions.Close: Checker.close,
     actions.Evict: Checker.evict,
+    actions.Overwrite: Checker.overwrite,
     actions.Drop: Checker.drop,
     actions.Free: Checker.free,
     actions.KeepState: Checker.keep_state,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from ctrlgrad.memory.arena.ledger import Account
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import Device, Event
-from ctrlgrad.memory.profile.actions import Action
+from ctrlgrad.memory.profile.actions import Action, Log, Overwrite
 from ctrlgrad.memory.profile.records import (
     BlockEntry,
     BytesInUse,
@@ -22,6 +23,10 @@ from ctrlgrad.memory.profile.records import (
 )
 from ctrlgrad.memory.profile.statistics import Statistics
 from ctrlgrad.memory.residency.policy import UNDECIDED
+
+# Takes any arguments, and is no Python function: it is called dozens of times for a block.
+IGNORED: Log = "".format
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Recorder:
@@ -43,6 +48,8 @@ class Recorder:
     def record(self, recording: Recording | None) -> None:
         """Write to a recording from now on, or to none."""
         self._recording = recording
+        # Logs an action of such fields before it is done; of bytes that are counted, after.
+        self.log: Log = IGNORED if recording is None else self._write
         for account in self._accounts:
             account.watch = None if recording is None else self._sample
         if recording is not None:
@@ -51,10 +58,14 @@ class Recorder:
             for account in self._accounts:
                 self._sample(account)
 
-    def log(self, action: Action) -> None:
-        """Log an action before it is done; of bytes that are counted, after."""
-        if self._recording is not None:
-            self._recording.actions.append(TimedAction(self._device.now(), self._manager, action))
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a recording."""
+        return self._recording is not None
+
+    def _write(self, action: type[Action], *fields: Any) -> None:
+        assert self._recording is not None
+        self._recording.actions.append(TimedAction(self._device.now(), self._manager, action(*fields)))
 
     def fall_back(self, text: str) -> None:
         """Something had to be done otherwise than planned; the text says what, to which value, and why."""
@@ -82,6 +93,12 @@ class Recorder:
             for b in chunk.blocks
         )
 
+    def overwritten(self, chunk: ChunkRecord) -> None:
+        """A chunk's blocks were complete, and the next chunk runs in their bytes."""
+        if self._recording is not None:
+            self.log(Overwrite, chunk.loop.number, chunk.index, tuple(block.number for block in chunk.blocks))
+            self.sealed(chunk)
+
     def ended(self, chunk: ChunkRecord) -> None:
         """Nobody reads a chunk's blocks any more: what became of them."""
         if self._recording is None:
@@ -91,32 +108,37 @@ class Recorder:
             reason = "copied before the link was measured" if chunk.is_leaving else "there was room"
         self._recording.became.update((b.number, (chunk.policy, reason)) for b in chunk.blocks)
 
-    @contextmanager
-    def stalling(self, cause: str) -> Iterator[None]:
+    def stalling(self, cause: str) -> AbstractContextManager[None]:
         """The computation may have nothing to do meanwhile."""
         self._statistics.stalls += 1
-        if self._recording is None:
-            yield
-            return
-        begun = self._device.compute.record()
-        try:
-            yield
-        finally:
-            ended = self._device.compute.record()
-            self._recording.stalled.append(Stalled("compute", cause, begun, ended, self.phase, cause))
+        return _NOTHING if self._recording is None else self._stalling(self._recording, cause)
 
     @contextmanager
-    def running(self, label: str, phase: Phase, loop: str, chunk: int, again: bool = False) -> Iterator[None]:
-        """Computation is being issued."""
-        if self._recording is None:
-            yield
-            return
+    def _stalling(self, recording: Recording, cause: str) -> Iterator[None]:
         begun = self._device.compute.record()
         try:
             yield
         finally:
             ended = self._device.compute.record()
-            self._recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
+            recording.stalled.append(Stalled("compute", cause, begun, ended, self.phase, cause))
+
+    def running(
+        self, label: str, phase: Phase, loop: str, chunk: int, again: bool = False
+    ) -> AbstractContextManager[None]:
+        """Computation is being issued."""
+        found = self._recording
+        return _NOTHING if found is None else self._running(found, label, phase, loop, chunk, again)
+
+    @contextmanager
+    def _running(
+        self, recording: Recording, label: str, phase: Phase, loop: str, chunk: int, again: bool
+    ) -> Iterator[None]:
+        begun = self._device.compute.record()
+        try:
+            yield
+        finally:
+            ended = self._device.compute.record()
+            recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
 
 
 __all__ = ["Recorder"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ctrlgrad.memory.profile.actions import Drop
+from ctrlgrad.memory.profile.actions import Drop, Overwrite, Recompute
 from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
 from ctrlgrad.memory.profile.records import BlockEntry, Copied, Phase, Recording, Slice, Stalled
 from ctrlgrad.memory.profile.usage import usages
@@ -82,6 +82,23 @@ class Value:
 
 
 @record
+class LoopBytes:
+    """What became of the bytes that a loop pushed: they stayed, were copied away, or were dropped and computed again.
+
+    Bytes that were copied and then dropped count for both. Seconds are of copies of its blocks that computation hid,
+    and of waits for its blocks; None where no times were measured.
+    """
+
+    loop: str
+    pushed: int
+    kept: int
+    copied: int
+    recomputed: int
+    hidden_seconds: float | None
+    stalled_seconds: float | None
+
+
+@record
 class Summary:
     """The numbers of a recording; `str` gives them as text. `seconds` is from the first to the last event."""
 
@@ -96,6 +113,7 @@ class Summary:
     fallbacks: tuple[Fallback, ...]
     peaks: tuple[Peak, ...]
     values: tuple[Value, ...]
+    loops: tuple[LoopBytes, ...]
 
     def stalled(self, phase: Phase) -> float:
         """Seconds without computation in a phase."""
@@ -122,12 +140,13 @@ def summarize(recording: Recording) -> Summary:
         forward_seconds=_seconds(recording, computing, "forward"),
         backward_seconds=_seconds(recording, computing, "backward"),
         recomputed_seconds=sum(i.length for i in times(again)),
-        recomputed_chunks=len(again),
+        recomputed_chunks=sum(isinstance(entry.action, Recompute) for entry in recording.actions),
         routes=tuple(_routes(recording, union(computing))),
         stalls=tuple(_stalls(recording.stalled)),
         fallbacks=tuple(Fallback(text, n) for text, n in Counter(f.text for f in recording.fell_back).items()),
         peaks=tuple(Peak(usage.name, usage.peak, usage.limit) for usage in usages(recording)),
         values=tuple(_values(recording)),
+        loops=tuple(_loops(recording, union(computing))),
     )
 
 
@@ -183,7 +202,7 @@ def _stalls(stalled: Sequence[Stalled]) -> Iterator[Stall]:
 def _values(recording: Recording) -> Iterator[Value]:
     """By value and by what became of it, in the order in which they were first pushed."""
     out, back = _bytes_by_block(recording, away=True), _bytes_by_block(recording, away=False)
-    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop))
+    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop | Overwrite))
     dropped = {block for action in drops for block in action.blocks}
     groups: dict[tuple[str, str, str, str], list[BlockEntry]] = {}
     for entry in recording.blocks:
@@ -200,6 +219,29 @@ def _values(recording: Recording) -> Iterator[Value]:
             sum(out.get(entry.block, 0) for entry in entries),
             sum(back.get(entry.block, 0) for entry in entries),
             sum(entry.block in dropped for entry in entries),
+        )
+
+
+def _loops(recording: Recording, computing: Sequence[Interval]) -> Iterator[LoopBytes]:
+    out = _bytes_by_block(recording, away=True)
+    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop | Overwrite))
+    dropped = {block for action in drops for block in action.blocks}
+    loops: dict[str, list[BlockEntry]] = {}
+    for entry in recording.blocks:
+        loops.setdefault(entry.loop, []).append(entry)
+    for loop, entries in loops.items():
+        numbers, labels = {entry.block for entry in entries}, tuple({entry.label for entry in entries})
+        copies = [copied for copied in recording.copied if copied.block in numbers]
+        waits = [stall for stall in recording.stalled if any(label in stall.cause for label in labels)]
+        hidden, waited = list(times(copies)), list(times(waits))
+        yield LoopBytes(
+            loop,
+            pushed=sum(entry.nbytes for entry in entries),
+            kept=sum(entry.nbytes for entry in entries if entry.block not in out and entry.block not in dropped),
+            copied=sum(entry.nbytes for entry in entries if entry.block in out),
+            recomputed=sum(entry.nbytes for entry in entries if entry.block in dropped),
+            hidden_seconds=sum(covered(i, computing) for i in hidden) if len(hidden) == len(copies) else None,
+            stalled_seconds=sum(i.length for i in waited) if len(waited) == len(waits) else None,
         )
 
 
@@ -296,6 +338,7 @@ def _lines(summary: Summary) -> Iterator[str]:
         ("copies", [_route(route) for route in summary.routes] or ["none"]),
         ("stalls", [_stall(stall) for stall in summary.stalls] or ["none"]),
         ("otherwise than planned", [line for f in summary.fallbacks for line in _fallback(f)] or ["nothing"]),
+        ("loops", [_loop(loop) for loop in summary.loops] or ["none pushed"]),
         ("pushed values", [line for value in summary.values for line in _value(value)] or ["none"]),
     ):
         yield title
@@ -313,6 +356,14 @@ def _stall(stall: Stall) -> str:
     return f"{stall.phase}: {show_seconds(stall.seconds)} in {_counted(stall.times, 'wait')}: {stall.cause}"
 
 
+def _loop(loop: LoopBytes) -> str:
+    return (
+        f"{loop.loop}: pushed {show_size(loop.pushed)}: {show_size(loop.kept)} kept, {show_size(loop.copied)} copied, "
+        f"{show_size(loop.recomputed)} computed again; {show_seconds(loop.hidden_seconds)} of copies hidden, "
+        f"{show_seconds(loop.stalled_seconds)} stalled"
+    )
+
+
 def _fallback(fallback: Fallback) -> Iterator[str]:
     first, *rest = fallback.text.split("\n")
     yield f"{_counted(fallback.times, 'time')}: {first}"
@@ -326,6 +377,7 @@ def _value(value: Value) -> Iterator[str]:
 
 __all__ = [
     "Fallback",
+    "LoopBytes",
     "Peak",
     "Route",
     "Stall",

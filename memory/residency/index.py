@@ -27,12 +27,13 @@ class ResidencyIndex:
 
     def add(self, chunk: ChunkRecord) -> None:
         self._chunks[chunk.number] = chunk
+        if chunk.blocks:
+            self._update(chunk)
 
     def remove(self, chunk: ChunkRecord) -> None:
         """A chunk holds nothing any more."""
         if self._chunks.pop(chunk.number, None) is not None:
-            for numbers in (*self._in_level, self._away):
-                numbers.put(chunk.number, False)
+            self._update(chunk)
             self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
@@ -42,19 +43,29 @@ class ResidencyIndex:
 
     def take(self, block: BlockRecord, *levels: int) -> list[Slot]:
         """A block lies in these tiers no longer; gives the slots that it had there."""
-        slots = [slot for level in levels if (slot := block.slots[level]) is not None]
-        for slot in slots:
-            block.slots[slot.level] = None
+        slots = []
+        for level in levels:
+            slot, block.slots[level] = block.slots[level], None
+            if slot is not None:
+                slots.append(slot)
         self._update(block.chunk)
         return slots
 
     def _update(self, chunk: ChunkRecord) -> None:
-        """A block of a chunk has come to a tier or left it, or nobody wants it any more."""
-        if chunk.number not in self._chunks:
+        """A block of a chunk has come to a tier or left it, or has no holder any more; or the chunk itself is gone."""
+        places = [False] * (len(self._in_level) + 1)
+        for block in chunk.blocks if chunk.number in self._chunks else ():
+            for level, slot in enumerate(block.slots):
+                if slot is not None:
+                    places[level] = True
+            if block.slots[0] is None and block.holders:
+                places[-1] = True
+        if places == chunk.places:
             return
-        for level, numbers in enumerate(self._in_level):
-            numbers.put(chunk.number, any(block.slots[level] is not None for block in chunk.blocks))
-        self._away.put(chunk.number, any(block.holders and block.slots[0] is None for block in chunk.blocks))
+        for level, numbers in enumerate((*self._in_level, self._away)):
+            if places[level] != (level < len(chunk.places) and chunk.places[level]):
+                numbers.put(chunk.number, places[level])
+        chunk.places = places
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -73,6 +84,11 @@ class ResidencyIndex:
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
         return (self._chunks[number] for number in self._uncopied.rising())
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a tier behind the device has a block."""
+        return any(map(len, self._in_level[1:]))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""

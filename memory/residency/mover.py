@@ -18,7 +18,7 @@ from ctrlgrad.memory.residency.index import ResidencyIndex
 from ctrlgrad.records import record
 
 
-@record
+@record(frozen=False)
 class Transfer:
     """A copy that was started: between which levels, how many bytes, and the events around it."""
 
@@ -42,7 +42,7 @@ class Mover:
         statistics: Statistics,
     ) -> None:
         self.device, self.arena, self.index, self.order = device, arena, index, order
-        self._recorder, self._log, self._statistics = recorder, recorder.log, statistics
+        self._recorder, self._statistics = recorder, statistics
         self._tier_names = [tier.name for tier in device.tiers]
         # Copies whose speed nobody has looked at yet.
         self.transfers: list[Transfer] = []
@@ -68,7 +68,7 @@ class Mover:
         if target.level == 0 and self.arena.vacated is not None:
             self.order.follow(stream, self.arena.vacated)
         self.place(block, target)
-        self._log(action(block.number, source.number, target.number, stream.name))
+        self._recorder.log(action, block.number, source.number, target.number, stream.name)
         begun = stream.record()
         failure: BaseException | None = None
         try:
@@ -90,15 +90,15 @@ class Mover:
 
     def place(self, block: BlockRecord, slot: Slot) -> None:
         """A block is going to lie in a slot."""
-        self._log(Place(block.number, slot.number))
+        self._recorder.log(Place, block.number, slot.number)
         self.index.put(block, slot)
 
     def is_whole(self, block: BlockRecord, level: int) -> bool:
         """Whether a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
         slot = block.slots[level]
-        if slot is None or slot.written is None or not self.order.is_done(slot.written):
+        if slot is None or slot.written is None or not (slot.written.seen or self.order.is_done(slot.written)):
             return False
-        return self.check(block, level) is None
+        return slot.written.failure is None or self.check(block, level) is None
 
     def check(self, block: BlockRecord, level: int) -> BaseException | None:
         """The error of the copy that filled a level's bytes, which are then forgotten."""
@@ -106,7 +106,7 @@ class Mover:
         if slot is None or slot.written is None or slot.written.failure is None:
             return None
         failure = slot.written.failure
-        self._log(Lose(block.number, slot.number))
+        self._recorder.log(Lose, block.number, slot.number)
         self.index.take(block, level)
         block.failures.append(failure)
         self._statistics.failed_copies += 1
@@ -122,7 +122,7 @@ class Mover:
         """A block leaves a level; another one has its bytes."""
         slot = block.slots[level]
         assert slot is not None
-        self._log(Evict(block.number, level))
+        self._recorder.log(Evict, block.number, level)
         self.index.take(block, level)
         self.arena.retire(slot)
         self._statistics.evictions += 1
@@ -130,8 +130,8 @@ class Mover:
     def drop(self, chunk: ChunkRecord) -> None:
         """A chunk's blocks, but for those in use, leave every tier, to be computed again."""
         blocks = [block for block in chunk.blocks if block.holders and not block.pins]
-        self._log(Drop(chunk.loop.number, chunk.index, tuple(block.number for block in blocks)))
-        chunk.is_dropped = True
+        self._recorder.log(Drop, chunk.loop.number, chunk.index, tuple(block.number for block in blocks))
+        chunk.is_dropped = chunk.loop.has_dropped = True
         chunk.is_leaving = False
         self._statistics.drops += 1
         for block in blocks:
@@ -139,7 +139,7 @@ class Mover:
 
     def free(self, block: BlockRecord) -> None:
         """Nobody reads a block again."""
-        self._log(Free(block.number))
+        self._recorder.log(Free, block.number)
         self._clear(block)
 
     def _clear(self, block: BlockRecord) -> None:

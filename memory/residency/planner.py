@@ -94,6 +94,13 @@ class Planner:
         times = self.times(label, 1)
         return times is None or self._best_share(times) < 1
 
+    def computes_again(self, loop: LoopRecord) -> bool:
+        """Whether all chunks of a loop that leave the device are computed again, as far as is known now."""
+        if not loop.is_mixed:
+            return loop.policy == "recompute"
+        times = self.times(loop.label, 1)
+        return times is not None and loop.label not in self._copied and self._best_share(times) == 0
+
     def decide(self, chunk: ChunkRecord) -> None:
         """A chunk of either policy is about to be copied: copy it, or let it be computed again instead."""
         loop = chunk.loop
@@ -116,6 +123,11 @@ class Planner:
             chunk.reason = f"{more if chunk.policy == 'copy' else less} would take more of the processor"
         else:
             chunk.reason = "the link can hide its copy" if chunk.policy == "copy" else "the link cannot hide its copy"
+
+    def computed_again(self, loop: LoopRecord) -> None:
+        """Chunks of a loop will be computed again; noted where that was the planner's choice."""
+        if loop.is_mixed:
+            self._computed.add(loop.label)
 
     def _best_share(self, times: ChunkTimes) -> float:
         if not self.copies_take_cores:
@@ -153,8 +165,11 @@ class Planner:
 
     def closed(self, chunk: ChunkRecord, device: Device) -> None:
         """A block was closed; with the last one of a chunk its backward pass ends."""
-        if self._reading is None or self._reading[0] is not chunk or any(block.pins for block in chunk.blocks):
+        if self._reading is None or self._reading[0] is not chunk:
             return
+        for block in chunk.blocks:
+            if block.pins:
+                return
         self._backward.append(_Pass(chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
         # On a device that measures no times none is ever observed.
         del self._backward[:-64]

@@ -40,7 +40,9 @@ class Prefetcher:
         most, index = uncopied_bytes(limit, sealed.nbytes), self._evictor.index
         if sealed.policy == "copy" and sealed.is_alive:
             index.put_uncopied(sealed, self._uncopied(sealed))
-        for chunk in index.uncopied():
+        # One more such chunk, and the device would still be half empty: nothing may ever have to leave.
+        is_near = self._accounts[0].used + sealed.nbytes > limit // 2
+        for chunk in index.uncopied() if is_near else ():
             if index.uncopied_bytes <= most:
                 break
             if chunk.policy == "copy" and not chunk.is_leaving and self._uncopied(chunk):
@@ -50,16 +52,16 @@ class Prefetcher:
             index.put_uncopied(chunk, 0)
 
     def _uncopied(self, chunk: ChunkRecord) -> int:
-        return sum(
-            block.slots[0].nbytes
-            for block in chunk.blocks
-            if block.slots[0] is not None and not block.failures and all(slot is None for slot in block.slots[1:])
-        )
+        total = 0
+        for block in chunk.blocks:
+            if block.slots[0] is not None and not block.failures and block.is_in_one_place:
+                total += block.slots[0].nbytes
+        return total
 
     def _copy_chunk(self, chunk: ChunkRecord) -> bool:
         """Start copies of a chunk's blocks; False where the next tier has no bytes just now."""
         for block in chunk.blocks:
-            if block.slots[0] is None or block.failures or any(slot is not None for slot in block.slots[1:]):
+            if block.slots[0] is None or block.failures or not block.is_in_one_place:
                 continue
             target = self._evictor.take_if_free(1, block.nbytes, BLOCKS)
             if target is None:
@@ -120,7 +122,7 @@ class Prefetcher:
     def fetch_ahead(self, current: ChunkRecord) -> None:
         """Fetch blocks that are read after those of a chunk, the next ones first, into free bytes."""
         account = self._accounts[0]
-        if account.limit is None:
+        if account.limit is None or not self._evictor.index.has_copies:
             return
         self._evictor.arena.sweep(0)
         # What all else had at its peak and has no more, it may need again; a block that had to leave for it would be

@@ -43,7 +43,7 @@ class Reader:
         if self._planner.opened(block.chunk, self._device):
             self._throttle.issued(self._order.mark(self._device.compute))
         block.pins += 1
-        self._recorder.log(Open(block.number, slot.number))
+        self._recorder.log(Open, block.number, slot.number)
         self._prefetcher.fetch_ahead(block.chunk)
         return self._device.array(slot.piece, block.kept_shape, block.dtype)
 
@@ -94,7 +94,7 @@ class Reader:
             if not block.holders:
                 return
             raise ExecutionError(f"block {block.label!r}: closed more often than opened")
-        self._recorder.log(Close(block.number))
+        self._recorder.log(Close, block.number)
         block.pins -= 1
         slot = block.slots[0]
         if slot is not None:

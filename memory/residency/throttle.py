@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.devices.device import Device
@@ -53,15 +51,6 @@ class Throttle:
         for mark in self._unconfirmed:
             self._order.wait(mark)
         self.confirm()
-
-    @contextmanager
-    def settling(self) -> Iterator[None]:
-        """Settle where a block of code fails."""
-        try:
-            yield
-        except Exception:
-            self.settle()
-            raise
 
     def settle(self) -> None:
         """After a failure: let all streams come to rest, so that the next call finds none of its traces."""

@@ -52,6 +52,29 @@ class Writer:
         self._mover.place(block, slot)
         return block, self._device.array(slot.piece, shape, dtype)
 
+    def overwritten(self, running: ChunkRecord, chunk: ChunkRecord) -> list[BlockRecord]:
+        """Blocks of a chunk that ran in the bytes of one that is still running, as they were; they are nowhere."""
+        for like in running.blocks:
+            slots: list[Slot | None] = [None] * len(self._evictor.accounts)
+            block = BlockRecord(
+                next(_BLOCKS),
+                like.label,
+                like.shape,
+                like.dtype,
+                chunk,
+                slots,
+                like.shape[0],
+                like.stack,
+                is_open=False,
+            )
+            chunk.blocks.append(block)
+            chunk.nbytes += block.nbytes
+        chunk.held, chunk.is_sealed, chunk.is_dropped = len(chunk.blocks), True, True
+        chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
+        self._evictor.index.add(chunk)
+        self._recorder.overwritten(chunk)
+        return chunk.blocks
+
     def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes and their array for a block that is being filled again, to become its own if `keep`."""
         kind = BLOCKS if keep and block.holders and not block.is_anywhere else TEMPORARY
@@ -68,8 +91,9 @@ class Writer:
         """All computation that fills a chunk's blocks has been issued; it takes so many seconds."""
         written = self._written(chunk, [block for block in chunk.blocks if block.is_open])
         chunk.is_sealed = True
+        chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
         self._planner.ran(chunk, seconds)
-        if any(block.holders and block.slots[0] is None for block in chunk.blocks):
+        if chunk.places and chunk.places[-1]:
             # Its blocks do not fit all at once, as they would have to for it to be computed again.
             self._planner.copy_only(chunk.loop.label)
         self._recorder.sealed(chunk)
@@ -79,7 +103,7 @@ class Writer:
         """Close blocks; a mark after the computation that fills them."""
         slots = [(block, slot) for block in blocks if (slot := block.slots[0]) is not None]
         for block, slot in slots:
-            self._recorder.log(Fill(block.number, slot.number))
+            self._recorder.log(Fill, block.number, slot.number)
         written = self._order.mark(self._device.compute)
         for block in blocks:
             block.is_open = False

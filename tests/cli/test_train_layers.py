@@ -41,6 +41,32 @@ def test_it_computes_what_one_loop_computes(cell, layers, engine):
     assert len(told) == len(tree.leaves(grads))
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("is_by_layer", [False, True])
+def test_products_of_symbols_that_are_computed_before_the_loop_change_no_number(monkeypatch, cell, is_by_layer):
+    def found():
+        told = (lambda n, ct: None) if is_by_layer else None
+        model = Model(Settings(cell=cell, hidden=8, batch=LINES, engine="native"), SYMBOLS, on_gradient=told)
+        return model.bits_and_grads(*arguments(model))
+
+    folded = found()
+    monkeypatch.setattr(Model, "_folded", lambda self, params: params)
+    for a, b in zip(tree.leaves(folded), tree.leaves(found()), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * np.max(np.abs(b)))
+
+
+@pytest.mark.parametrize(
+    "symbols, settings, is_folded",
+    [(16 * LINES, {}, True), (16 * LINES + 1, {}, False), (20, {"dropout": 0.1}, False), (20, {"cell": "rnn"}, True)],
+)
+def test_products_of_symbols_are_computed_before_where_there_are_few(symbols, settings, is_folded):
+    model = Model(Settings(**{"hidden": 8, "batch": LINES, **settings}), symbols)
+    params = model.init(cg.random.key(0))
+    found = model._folded(params)
+    assert ("wx" in found["layers"][0]) != is_folded
+    assert found["embedding"].shape == (symbols, params["layers"][0]["wx"].shape[1] if is_folded else 64)
+
+
 def test_the_lines_of_a_batch_may_be_dealt_out():
     """The losses and gradients of its parts add up to those of the batch."""
     _, model = models(lambda n, ct: None, layers=2)

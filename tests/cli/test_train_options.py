@@ -13,7 +13,7 @@ from trained import assert_same_numbers, metrics_of
 import ctrlgrad as cg
 from ctrlgrad.cli import OptimiserName, PrecisionName, ScheduleName, TokenName
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.train import Settings, checkpoint, corpus, load, settings
+from ctrlgrad.train import Settings, checkpoint, corpus, load, settings, trainer
 from ctrlgrad.train.corpus import pad
 from ctrlgrad.train.model import Model
 
@@ -115,6 +115,36 @@ def test_the_best_checkpoint_is_of_the_lowest_validation(train):
     saved = checkpoint.read(run.out / "best.safetensors")
     assert saved.figures["step"] == min(figures, key=figures.get)
     assert saved.figures["best"] == min(figures.values())
+
+
+def test_the_rate_finder_names_the_rate_of_the_steepest_fall_and_writes_nothing(train):
+    run = train("run", "--learning-rate-finder", "--engine", "reference", "--json")
+    assert run.exit_code == 0 and not run.out.exists(), run.output
+    found = json.loads(run.stdout)
+    rates, losses = found["rates"], found["losses"]
+    assert rates == pytest.approx(np.geomspace(1e-6, 1.0, 100)[: len(rates)])
+    at = rates.index(found["suggested"])
+    assert losses[at + 1] - losses[at - 1] == min(b - a for a, b in zip(losses, losses[2:], strict=False))
+    assert 1e-3 < found["suggested"] < 1.0
+    told = train("run", "--learning-rate-finder", "--engine", "reference").stdout
+    assert f"try --learning-rate {found['suggested']:.2g}" in told
+
+
+def test_a_loss_that_never_falls_has_no_suggested_rate():
+    class Rising:
+        def __init__(self):
+            self.losses = iter(range(1, 1000))
+
+        def value_and_grad(self, params):
+            return float(next(self.losses)), params
+
+        def share_at(self, step):
+            return trainer.Share((), 1)
+
+    params = {"w": np.ones(2)}
+    job = trainer.Job(Rising(), None, None, checkpoint.State(0, params, None), None, steps=1)
+    found = trainer.learning_rates(job, cg.optim.sgd(1.0))
+    assert found.suggested is None and found.losses[-1] <= 4 * found.losses[0]
 
 
 def test_verify_without_jax_is_refused_before_anything_is_made(train, monkeypatch, tmp_path):

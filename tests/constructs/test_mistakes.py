@@ -217,10 +217,6 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: jax.grad(lambda x: cnp.sin(x))(1.0),
         ("a traced array of JAX reached a function of this library", "ctrlgrad.to_jax(fn)"),
     ),
-    "a key of jax.random": (
-        lambda: cg.function(lambda key: key)(jax.random.key(0)),
-        ("a key of jax.random is not an array of numbers", "got: key<fry>[]", "jax.random.key_data(key)"),
-    ),
     "bytes that are no ONNX model": (
         lambda: cg.from_onnx(b"no model"),
         ("from_onnx: this is no ONNX model", "cut short"),

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from ctrlgrad.engines.cuda import cupy_launches
-from ctrlgrad.engines.cuda.arguments import Access
+from ctrlgrad.engines.cuda.arguments import NAME, Access
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.entries import setting
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
-from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
+from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.operands import contiguous
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.stages import elementwise

@@ -110,7 +110,19 @@ ROWS = [
 ARRAYS_ONLY = {
     *("solve", "cholesky", "det", "adjugate", "adjugate_along", "logabsdet", "det_sign", "orthonormal"),
     *("triangular_solve", "general_eigenvalues", "general_eigenvectors"),
-    *("eigenvalues", "eigenvectors", "singular_values", "singular_vectors", "fft", "matmul", "argmax", "argmin"),
+    *(
+        *("rfft", "irfft"),
+        "eigenvalues",
+        "eigenvectors",
+        "singular_values",
+        "singular_vectors",
+        "fft",
+        "rfft",
+        "irfft",
+        "matmul",
+        "argmax",
+        "argmin",
+    ),
     *("cumsum", "cumprod", "dim", "common_size", "concat", "argsort", "top_k", "nonzero", "constant"),
     *("stack_from_tensor", "stack_rows", "stack_concat", "stack_split"),
 }

@@ -14,9 +14,9 @@ from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
-from ctrlgrad.dataflow.clusters import cluster
 from ctrlgrad.dataflow.partition import partition
 from ctrlgrad.dataflow.placement import place
+from ctrlgrad.dataflow.plan import cluster
 from ctrlgrad.dataflow.settings import refuse_gpus
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.execution import run_on

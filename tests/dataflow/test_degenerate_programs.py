@@ -18,7 +18,7 @@ from instruments.dataflow_runs import at_random, run, settings_at_random
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatBuilder
-from ctrlgrad.dataflow.clusters import CUTS
+from ctrlgrad.dataflow.plan import CUTS
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import BOOL, INDEX, Graph
 

@@ -10,7 +10,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.gradients.intervals import RULES, TAME, WILD, limits_of
+from ctrlgrad.gradients.ranges import RULES, TAME, WILD, limits_of
 from ctrlgrad.ops.elementwise import FACTS
 
 # Ops of floats whose rule is that of their value; a condition or an integer is no operand.

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.arguments import NAME
 from ctrlgrad.engines.cuda.indexing.model import IndexSpec
-from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
+from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 

@@ -14,7 +14,7 @@ from jax import lax
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.interop.counted_loops import CountedLoops
+from ctrlgrad.interop.to_jax import CountedLoops
 from ctrlgrad.ir import is_loop, walk
 
 

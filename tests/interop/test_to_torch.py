@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import subprocess
 import sys
@@ -305,6 +306,33 @@ def test_compiled_code_agrees() -> None:
 def test_what_cannot_be_read_is_refused(argument: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         cg.to_torch(lambda x: x)(argument())
+
+
+def test_a_module_that_holds_a_function_is_copied_with_its_own_parameters() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.tensor(2.0))
+            self.times = cg.to_torch(self.product)
+
+        def product(self, x: Any, w: Any) -> Any:
+            return x * w * float(self.w.detach())
+
+        def forward(self, x: Any) -> Any:
+            return self.times(x, self.w)
+
+    module = Scaled()
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        other.w.fill_(3.0)
+    assert (module(torch.tensor(1.0)).item(), other(torch.tensor(1.0)).item()) == (4.0, 9.0)
+    other(torch.tensor(1.0)).backward()
+    assert other.w.grad is not None and other.w.grad.item() == 3.0 and module.w.grad is None
+
+
+def test_a_module_of_pytorch_is_no_function_of_this_library() -> None:
+    with pytest.raises(UserInputError, match=r"to_torch\(ctrlgrad\.from_torch\(module\)\)"):
+        cg.to_torch(torch.nn.Linear(2, 3))
 
 
 def test_a_traced_tensor_is_refused() -> None:

@@ -25,6 +25,7 @@ from ctrlgrad.memory.profile.actions import (
     KeepState,
     LetStateGo,
     Open,
+    Overwrite,
     Place,
     Recompute,
     Signal,
@@ -153,6 +154,24 @@ def test_chunks_that_are_run_again(actions: list[Action], complaint: str | None)
     if complaint is None:
         check(actions, (8, None))
         return
+    with pytest.raises(VerificationError, match=complaint):
+        check(actions, (8, None))
+
+
+OVERWRITTEN: list[Action] = [KeepState(1, 0, 4), Overwrite(1, 0, (1,)), *DROPPED[6:]]
+
+
+@pytest.mark.parametrize(
+    ("actions", "complaint"),
+    [
+        (OVERWRITTEN[1:], "no state before it"),
+        ([*OVERWRITTEN[:2], Overwrite(1, 1, (1,))], "exists already"),
+        (OVERWRITTEN[:2], "never let go"),
+        ([*OVERWRITTEN[:5], *OVERWRITTEN[6:]], "holds nothing"),
+    ],
+)
+def test_chunks_that_ran_in_the_bytes_of_the_next_one(actions: list[Action], complaint: str) -> None:
+    check(OVERWRITTEN, (8, None))
     with pytest.raises(VerificationError, match=complaint):
         check(actions, (8, None))
 

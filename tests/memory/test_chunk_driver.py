@@ -11,7 +11,7 @@ import pytest
 
 from ctrlgrad.engines import chunks
 from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, Rerun
+from ctrlgrad.engines.chunks import Chunk, EntryState
 from ctrlgrad.stacks.storage import Storage
 
 
@@ -192,12 +192,3 @@ def test_a_loop_that_fails_leaves_no_chunk() -> None:
     driver.abandon()
     assert log[2:] == ["run", "stop", "loop failed", "discard", "abandon"]
     assert driver.chunk is None
-
-
-def test_a_chunk_that_is_run_again_is_the_one_that_is_given() -> None:
-    log: list[Any] = []
-    runs = Runs(log)
-    driver = ChunkDriver(Loop(log), Rerun(runs), 3)
-    assert driver.before() == UNBOUNDED and driver.chunk is runs
-    driver.finish(2)
-    assert log == [("lend", 3), "run", "stop", "close", ("seal", 2, 0.5), "sealed", "loop over"]

@@ -19,7 +19,7 @@ from instruments.fake_cupy import install
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
 from ctrlgrad.memory.devices.buffer_cache import BufferCache
-from ctrlgrad.memory.devices.cpu import CpuDevice
+from ctrlgrad.memory.devices.cpu import SHORT_BYTES, CpuDevice
 from ctrlgrad.memory.devices.cuda import CudaDevice
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import WorkerStream
@@ -108,6 +108,31 @@ def test_work_runs_in_order_and_not_on_the_host() -> None:
     stream.record().wait()
     assert [number for number, _ in seen] == list(range(100))
     assert {thread for _, thread in seen}.isdisjoint({threading.main_thread()})
+    stream.close()
+
+
+def test_short_work_runs_at_once_where_nothing_is_under_way() -> None:
+    stream, gate, seen = WorkerStream("out"), threading.Event(), []
+    note = lambda: seen.append(threading.current_thread())
+    stream.put(note, is_short=True)
+    assert seen == [threading.main_thread()]
+    assert stream.record().is_done()
+    stream.put(gate.wait)
+    stream.put(note, is_short=True)
+    waiting = stream.record()
+    assert len(seen) == 1 and not waiting.is_done()
+    gate.set()
+    waiting.wait()
+    assert len(seen) == 2 and seen[1] is not threading.main_thread()
+    stream.close()
+
+
+def test_an_error_of_short_work_is_raised_by_the_next_event() -> None:
+    stream = WorkerStream("out")
+    stream.put(lambda: int("short"), is_short=True)
+    with pytest.raises(ValueError, match="short"):
+        stream.record().wait()
+    stream.record().wait()
     stream.close()
 
 
@@ -270,10 +295,10 @@ def test_a_changed_byte_on_disk_reaches_the_computation_as_an_error(tmp_path: Pa
 
 
 def test_a_forgotten_device_leaves_no_thread_and_no_file(tmp_path: Path) -> None:
-    device = CpuDevice(tmp_path)
-    block, far = device.ram.allocate(100), device.tiers[1].allocate(100)
-    device.array(block, [100], np.dtype("u1"))[:] = 5
-    device.copy(block, far, 100, device.out)
+    device, size = CpuDevice(tmp_path), SHORT_BYTES + 1
+    block, far = device.ram.allocate(size), device.tiers[1].allocate(size)
+    device.array(block, [size], np.dtype("u1"))[:] = 5
+    device.copy(block, far, size, device.out)
     before, gone = threading.active_count(), weakref.ref(device)
     del device
     gc.collect()

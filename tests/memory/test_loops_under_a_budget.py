@@ -25,11 +25,15 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.chunks import ManagedChunk
+from ctrlgrad.engines.native.sessions import FrameLoop
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, ShapeError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.profile.actions import Overwrite
 from ctrlgrad.memory.residency.planner import Planner
+from ctrlgrad.memory.residency.policy import ChunkTimes
 
 assert_same = partial(comparing.assert_same, rtol=1e-9)
 lstm = partial(recurrent.lstm, "native")
@@ -39,6 +43,36 @@ def assert_all_given_back(manager: Manager) -> None:
     """After its session: nothing is held any more."""
     kinds = manager.accounts[0].kinds
     assert not kinds["blocks"] and not kinds["entry states"] and not manager.index, kinds
+
+
+@pytest.mark.parametrize("ways", [{"checkpoint": True}, {}])
+@pytest.mark.parametrize("length", [*range(238, 250), 1000])
+def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
+    length: int, ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk has five iterations; the driver hears of most when the next state is to be kept, or at the end."""
+    monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
+
+    @cg.function
+    @cg.grad
+    def gradient(x: Any, n: Any) -> Any:
+        carry = cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, 0.99 * c[1] + 0.01 * c[1] ** 2), (0, x), **ways)
+        return cnp.sum(carry[1])
+
+    x = np.linspace(0.0, 0.5, 100)
+    expected = gradient(x, length)
+    lent = []
+    lend = FrameLoop.lend
+    monkeypatch.setattr(FrameLoop, "lend", lambda *given: (lent.append(given), lend(*given))[1])
+    with checked_session(16 << 10) as session:
+        np.testing.assert_array_equal(gradient(x, length), expected)
+        assert session.recording is not None
+        overwritten = [entry for entry in session.recording.actions if isinstance(entry.action, Overwrite)]
+    chunks = -(-length // 5)
+    assert len(overwritten) > chunks // 3
+    first_runs = sum(isinstance(chunk, ManagedChunk) for _, chunk, _ in lent)
+    assert first_runs + len(overwritten) in (chunks, chunks + 1)
 
 
 @programs_at_orders(1, 2, share=(0, 3))

@@ -19,7 +19,7 @@ import pytest
 from ctrlgrad.memory import Budget, Manager
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import PassedEvent
-from ctrlgrad.memory.profile.actions import Drop, Evict, Open
+from ctrlgrad.memory.profile.actions import Drop, Evict, Open, Recompute
 from ctrlgrad.memory.profile.page import format_page
 from ctrlgrad.memory.profile.plot import write_plot
 from ctrlgrad.memory.profile.profile import Profile
@@ -77,7 +77,11 @@ def recorded() -> Profile:
         BlockEntry(1, "h (model.py:14)", LOOP, 0, BLOCK, 2, "copy", "the link can hide its copy"),
         BlockEntry(2, "h (model.py:14)", LOOP, 1, BLOCK, 5, "keep", "it fits"),
     ]
-    made.actions += [TimedAction(6, 1, Open(2, 5)), TimedAction(8, 1, Open(1, 6))]
+    made.actions += [
+        TimedAction(6, 1, Open(2, 5)),
+        TimedAction(8, 1, Open(1, 6)),
+        TimedAction(10, 1, Recompute(1, 0, 0)),
+    ]
     refused = "h: no room in the next tier: the disk is full\n  expected: 1 byte"
     made.fell_back += [FellBack(2, 1, refused), FellBack(3, 1, refused), FellBack(7, 1, "h: its copy was lost")]
     return made
@@ -133,6 +137,9 @@ otherwise than planned
   2 times: h: no room in the next tier: the disk is full
     expected: 1 byte
   1 time: h: its copy was lost
+loops
+  while_loop at model.py:12: pushed 15.6 KiB: 7.8 KiB kept, 7.8 KiB copied, 0 bytes computed again; 2.5 s of copies \
+hidden, 0 us stalled
 pushed values
   h (model.py:14) in while_loop at model.py:12: 7.8 KiB in 1 block
     swapped: 7.8 KiB out, 7.8 KiB in (the link can hide its copy)
@@ -176,7 +183,8 @@ def test_an_empty_recording() -> None:
         "memory on no device: nothing was recorded",
         "  no times were taken",
         "peak bytes",
-        *("copies", "  none", "stalls", "  none", "otherwise than planned", "  nothing", "pushed values", "  none"),
+        *("copies", "  none", "stalls", "  none", "otherwise than planned", "  nothing"),
+        *("loops", "  none pushed", "pushed values", "  none"),
     ]
 
 

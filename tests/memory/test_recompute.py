@@ -157,6 +157,19 @@ def test_a_budget_is_used_to_run_less_often(room: int) -> None:
         assert len(driver.advances) == manager.stats.drops == len(set(driver.advances))
 
 
+@pytest.mark.parametrize("checkpoint", [True, 1, 2, 5])
+def test_states_are_found_without_the_blocks_before_them(checkpoint: int) -> None:
+    """Each dropped chunk fills its blocks once more. All else is run without blocks, no more often than with them."""
+    known, _, _ = run(40, Budget(device=8 * CHUNK), checkpoint=checkpoint)
+    device = SimulatedDevice({"device": 1 << 20}, blocking=True)
+    manager = Manager(device, Budget(device=8 * CHUNK))
+    driver = Driver(manager, chunks(40), skips=True)
+    driver.run(checkpoint=checkpoint)
+    manager.close()
+    assert len(driver.advances) == manager.stats.drops == len(set(driver.advances))
+    assert len(driver.advances) + len(driver.skipped) == manager.stats.recomputed_chunks <= len(known.advances)
+
+
 def test_states_that_do_not_all_fit_are_thinned() -> None:
     driver, manager, _ = run(60, Budget(device=5 * CHUNK), state_bytes=CHUNK // 2, checkpoint=True)
     assert manager.stats.peak_bytes["device"] <= 5 * CHUNK
@@ -188,7 +201,7 @@ def test_a_loop_that_cannot_run_again_cannot_be_checkpointed() -> None:
 class Liar(Driver):
     """Asks for other blocks when it runs again."""
 
-    def advance(self, state: Any, chunk: Chunk) -> Any:
+    def filled(self, state: Any, chunk: Chunk) -> Any:
         chunk.block((3, 1), DOUBLE, "other")
         return state
 

@@ -54,9 +54,14 @@ def test_a_block_that_is_being_written_does_not_leave() -> None:
 class Again:
     """Fills the one block of a chunk again."""
 
-    def advance(self, state: Any, chunk: Any) -> Any:
-        chunk.block((NBYTES,), BYTES, "x").array[:] = state
-        return state + 1
+    def advance(self, state: Any, chunks: Any, first: int, last: int) -> Any:
+        for chunk in chunks:
+            chunk.block((NBYTES,), BYTES, "x").array[:] = state
+            state += 1
+        return state
+
+    def skip(self, state: Any, first: int, last: int) -> Any:
+        return None
 
     def copy_bytes(self, state: Any) -> int:
         return 8

@@ -15,6 +15,7 @@ from ctrlgrad import memory
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.policy import ChunkTimes
+from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.train.model import Model
 from ctrlgrad.train.settings import Settings
 
@@ -147,3 +148,75 @@ def test_what_nobody_needs_any_more_is_used_again_by_arrays_of_another_size() ->
     with memory.budget() as session:
         np.testing.assert_array_equal(function(x, 10_000), expected)
         assert session.manager().stats.peak_bytes["device"] < 170_000
+
+
+def recurrence(ways: dict[str, Any]) -> Callable[[], Any]:
+    """The gradient of 200 iterations over 100 numbers."""
+
+    @cg.function
+    @cg.grad
+    def gradient(x: Any, n: Any) -> Any:
+        carry = cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, 0.99 * c[1] + 0.01 * c[1] ** 2), (0, x), **ways)
+        return cnp.sum(carry[1])
+
+    return lambda: gradient(np.linspace(0.0, 0.5, 100), 200)
+
+
+WAYS: list[dict[str, Any]] = [{"checkpoint": True}, {"checkpoint": 3}, {"swap_memory": True}, {}]
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_the_least_budget_of_a_plan_works_and_less_does_not(ways: dict[str, Any]) -> None:
+    run = recurrence(ways)
+    plan = memory.plan(run, budget=100_000)
+    assert plan.works and plan.budget == 100_000
+    assert suffices(run, plan.least)
+    assert not suffices(run, plan.least - 1)
+    assert not suffices(run, plan.least * 9 // 10)
+    too_small = memory.plan(run, budget=plan.least - 1)
+    assert not too_small.works and too_small.least == plan.least
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_plan_finds_the_least_budget_of_a_model(share: float, choose: Choose) -> None:
+    choose(share)
+    run = lines((40,))
+    least = memory.plan(run).least
+    assert suffices(run, least) and not suffices(run, least - 1) and not suffices(run, least * 9 // 10)
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_budget_that_is_too_small_is_an_error_with_the_bytes_that_are_known_to_be_needed(
+    ways: dict[str, Any],
+) -> None:
+    run = recurrence(ways)
+    least = memory.plan(run).least
+    with pytest.raises(MemoryBudgetError, match=r"memory\.plan\(f, \.\.\.\)") as caught, memory.budget(least - 1):
+        run()
+    assert caught.value.needed == least
+    assert "test_smallest_budgets.py" in str(caught.value)
+
+
+def test_nothing_is_copied_in_a_budget_that_was_never_near() -> None:
+    """Blocks that fill a fourth of a budget stay: 4.7 KiB went to disk where the peak was 17.4 KiB of 64 KiB."""
+    run = recurrence({})
+    with memory.budget() as session:
+        expected = run()
+        peak = session.manager().stats.peak_bytes["device"]
+    for limit in (4 * peak, 10 * peak):
+        with memory.profile() as recording, memory.budget(device=limit) as session:
+            np.testing.assert_array_equal(run(), expected)
+            assert session.manager().stats.bytes_out == 0
+        (loop,) = [loop for loop in recording.summary().loops if loop.pushed]
+        assert (loop.kept, loop.copied, loop.recomputed) == (loop.pushed, 0, 0)
+
+
+def test_a_profile_says_of_each_loop_what_became_of_its_bytes() -> None:
+    run = recurrence({"checkpoint": True})
+    with memory.profile() as recording, memory.budget(device=16 << 10):
+        run()
+    summary = recording.summary()
+    (loop,) = [loop for loop in summary.loops if loop.pushed]
+    assert loop.pushed == 200 * 800
+    assert loop.kept + loop.recomputed == loop.pushed and loop.recomputed > loop.pushed // 2 and not loop.copied
+    assert f"pushed 156.2 KiB: {show_size(loop.kept)} kept, 0 bytes copied" in str(summary)

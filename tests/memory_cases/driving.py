@@ -6,7 +6,7 @@ back, every row is compared with what it must be, on the compute stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,9 @@ class Driver:
     advances: list[int] = field(default_factory=list)
     memory: LoopMemory | None = None
     state: int = 1
+    # Whether it finds a state without the blocks before it; and the chunks that it found states after so.
+    skips: bool = False
+    skipped: list[int] = field(default_factory=list)
 
     def start(self, **ways: Any) -> None:
         recompute = self if ways.pop("can_recompute", True) else None
@@ -49,10 +52,23 @@ class Driver:
 
     # The protocol of recomputation.
 
-    def advance(self, state: Any, chunk: Chunk) -> Any:
+    def advance(self, state: Any, chunks: Iterator[Chunk], first: int, last: int) -> Any:
+        for chunk in chunks:
+            state = self.filled(state, chunk)
+        return state
+
+    def filled(self, state: Any, chunk: Chunk) -> Any:
         self.advances.append(chunk.index)
         self._fill(chunk, int(state), chunk.index)
         return advanced(int(state), chunk.index)
+
+    def skip(self, state: Any, first: int, last: int) -> Any:
+        if not self.skips:
+            return None
+        self.skipped += range(first, last)
+        for index in range(first, last):
+            state = advanced(int(state), index)
+        return state
 
     def copy_bytes(self, state: Any) -> int:
         return self.state_bytes

@@ -109,6 +109,8 @@ class _Model:
         return False
 
     def leave_early(self) -> None:
+        if self.used + self.setting.chunk_bytes <= self.setting.device_bytes // 2:
+            return
         waiting = [i for i in self.here if i not in self.backups and i not in self.again]
         total = len(waiting) * self.setting.chunk_bytes
         for index in waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -100,3 +101,54 @@ def test_the_trace_is_not_kept_with_the_error() -> None:
     with pytest.raises(TracingError) as caught:
         gradient.graph(2.0, 3.0)
     assert caught.value.asks_for_values and caught.value.refused == ()
+
+
+def _logged(x: Any, log: list[float]) -> Any:
+    y = x * x
+    log.append(y.item())
+    return y * x
+
+
+@pytest.mark.parametrize(
+    "fn, held",
+    [
+        (lambda x: x[0] ** 2 * float(x[1]), lambda x, c: x[0] ** 2 * c[1]),
+        (lambda x: x[0] ** 2 * x[1].item() + x.item(0), lambda x, c: x[0] ** 2 * c[1] + c[0]),
+        (lambda x: x.sum() * x.tolist()[1], lambda x, c: x.sum() * c[1]),
+        (lambda x: x[0] ** 3 if x[0].item() < 1 else x[0], lambda x, c: x[0] ** 3),
+    ],
+)
+def test_numbers_are_read_under_a_bare_gradient_and_have_no_derivative(fn: Any, held: Any) -> None:
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        expected = np.asarray(jax.grad(held)(jax.numpy.asarray(X), X))
+    differences = [(held(X + d, X) - held(X - d, X)) / 2e-6 for d in 1e-6 * np.eye(2)]
+    np.testing.assert_allclose(differences, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(cg.grad(fn)(X), expected)
+    np.testing.assert_allclose(cg.vjp(fn, X)[1](1.0)[0], expected)
+
+
+def test_numbers_that_are_read_are_those_of_each_call() -> None:
+    log: list[float] = []
+    gradient = cg.grad(lambda x: _logged(x, log))
+    assert [float(gradient(x)) for x in (3.0, 4.0)] == [27.0, 48.0]
+    assert log == [9.0, 16.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: cg.function(cg.grad(lambda x: x * float(x)))(3.0),
+        lambda: cg.function(lambda x: x * x.item())(3.0),
+        lambda: cg.vmap(lambda x: x * x.tolist()[0])(np.ones((2, 3))),
+        lambda: cg.grad(lambda x: cg.fori_loop(0, 3, lambda i, y: y * float(y), x))(3.0),
+    ],
+)
+def test_a_number_that_is_not_there_is_said_with_where_it_would_be(call: Callable[[], Any]) -> None:
+    with pytest.raises(TracingError, match=r"without ctrlgrad\.function and outside of loops"):
+        call()
+
+
+def test_functions_of_math_lose_no_derivative_unseen() -> None:
+    with pytest.raises(TracingError, match=r"numpy\.sin"):
+        cg.grad(lambda x: x * math.sin(x))(3.0)

@@ -12,7 +12,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native.outside import Call, Outside
-from ctrlgrad.plan.lowering import factors
+from ctrlgrad.plan.lowering import linalg
 
 L = cnp.linalg
 OPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -189,7 +189,7 @@ def test_whether_a_matrix_is_singular_says_the_reference_engine(calls: list[str]
 
 
 def test_matrices_that_turn_out_to_be_large_go_to_lapack(calls: list[str]) -> None:
-    n = factors.LARGEST + 1
+    n = linalg.LARGEST + 1
     a = np.random.default_rng(2).normal(size=(n, n))
     signature = (cg.TensorSpec((None, None)),)
     for fn in (lambda a: L.solve(a, a[:, :2]), lambda a: L.cholesky(a @ a.T), L.det, cg.grad(lambda a: L.det(a))):
@@ -204,7 +204,7 @@ def test_matrices_that_turn_out_to_be_large_go_to_lapack(calls: list[str]) -> No
 def test_large_linear_systems_and_their_gradients_call_no_kernel(
     dtype: str, columns: tuple[int, ...], calls: list[str]
 ) -> None:
-    n = 2 * factors.LARGEST + 1
+    n = 2 * linalg.LARGEST + 1
     rng = np.random.default_rng(8)
     a, b = rng.normal(size=(n, n)).astype(dtype), rng.normal(size=(n, *columns)).astype(dtype)
     a += 2 * n**0.5 * np.eye(n, dtype=dtype)
@@ -234,7 +234,7 @@ def likelihood(np_: Any, linalg: Any) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("n", [20, 3 * factors.LARGEST])
+@pytest.mark.parametrize("n", [20, 3 * linalg.LARGEST])
 def test_a_gaussian_process_and_its_gradient_call_no_kernel(n: int, calls: list[str]) -> None:
     rng = np.random.default_rng(5)
     x, scales = rng.normal(size=n), np.array([0.3, 0.1, -1.0])
@@ -251,7 +251,7 @@ def test_a_gaussian_process_and_its_gradient_call_no_kernel(n: int, calls: list[
         np.testing.assert_allclose(gradient[k] * 2e-5, up - down, rtol=1e-6)
 
 
-@pytest.mark.parametrize("n", [3, 2 * factors.LARGEST])
+@pytest.mark.parametrize("n", [3, 2 * linalg.LARGEST])
 def test_triangular_systems_and_cholesky_factors_of_complex_matrices_call_no_kernel(n: int, calls: list[str]) -> None:
     rng = np.random.default_rng(6)
     a, b = (rng.normal(size=(2, n, k)) + 1j * rng.normal(size=(2, n, k)) for k in (n, 3))
@@ -275,7 +275,7 @@ def test_triangular_systems_and_cholesky_factors_of_complex_matrices_call_no_ker
 
 
 def test_what_is_beside_a_triangle_is_not_read_and_has_no_derivative(calls: list[str]) -> None:
-    n = factors.LARGEST + 6
+    n = linalg.LARGEST + 6
     a = np.where(np.tri(n) > 0, np.tri(n) / n + np.eye(n), np.nan)
 
     def total(a: Any) -> Any:
@@ -287,7 +287,7 @@ def test_what_is_beside_a_triangle_is_not_read_and_has_no_derivative(calls: list
 
 
 def test_a_singular_triangle_is_as_in_the_reference_engine() -> None:
-    a = np.eye(factors.LARGEST * 2)
+    a = np.eye(linalg.LARGEST * 2)
     a[70, 70] = 0
     solve = cg.scipy.linalg.solve_triangular
     expected, got = both(lambda a: solve(a, np.ones(len(a))), a)

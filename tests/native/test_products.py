@@ -21,6 +21,7 @@ from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, shared, times
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.products.tiles import heights
+from ctrlgrad.engines.threads import MOST_THREADS
 from ctrlgrad.errors import UserInputError
 
 TOLERANCE = {"f": 2e-5, "d": 1e-12}
@@ -373,7 +374,7 @@ def test_a_process_ends_while_another_thread_multiplies(native: Products) -> Non
 
 
 def test_a_number_of_threads_that_cannot_be_is_refused(native: Products) -> None:
-    for wrong in (0, pool.MOST_THREADS + 1):
+    for wrong in (0, MOST_THREADS + 1):
         with pytest.raises(UserInputError, match="number of threads is out of range"):
             native.set_threads(wrong)
 

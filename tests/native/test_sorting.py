@@ -12,8 +12,7 @@ from ctrlgrad.engines.native import engine
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.plan.effects import blocks_of, walk
-from ctrlgrad.plan.lowering.selection import BLOCK, MANY
-from ctrlgrad.plan.lowering.sorting import FEW
+from ctrlgrad.plan.lowering.sorting import BLOCK, FEW, MANY
 from ctrlgrad.plan.model import Branch, Outside
 
 RNG = np.random.default_rng(8)

@@ -98,7 +98,7 @@ TABLE = {
         "STRIP": "factors",
     },
     "ctrlgrad/engines/native/products/library.py": {
-        "pool.MOST_THREADS": "numbers of threads: tests/native/test_products.py",
+        "MOST_THREADS": "numbers of threads: tests/native/test_products.py",
     },
     "ctrlgrad/engines/native/products/lu.py": {
         "BLOCK": "factors",
@@ -157,7 +157,7 @@ TABLE = {
         "ALIGNMENT": "nests",
         "MOST_MOVED": "nests",
     },
-    "ctrlgrad/engines/native/turns.py": {
+    "ctrlgrad/engines/native/outside_text.py": {
         "1e-06": "times between turns, and iterations that follow from them",
         "40": "times between turns, and iterations that follow from them",
         "BETWEEN 16.0": "times between turns, and iterations that follow from them",
@@ -169,7 +169,7 @@ TABLE = {
     "ctrlgrad/plan/checking/machine.py": {
         "0.5": JUDGE,
     },
-    "ctrlgrad/plan/checking/overlap.py": {
+    "ctrlgrad/plan/checking/steps.py": {
         "MOST_POINTS": JUDGE,
     },
     "ctrlgrad/plan/columns.py": {
@@ -178,8 +178,9 @@ TABLE = {
         "LONGEST": "columns",
         "MOST_ELEMENTS": "columns",
     },
-    "ctrlgrad/plan/elementary/circular.py": {
+    "ctrlgrad/plan/elementary/table.py": {
         "0.5": NUMBERS,
+        "FEW_BITS": NUMBERS,
     },
     "ctrlgrad/plan/elementary/complex.py": {
         "0.25": NUMBERS,
@@ -190,33 +191,23 @@ TABLE = {
         "2.0": NUMBERS,
         "4": NUMBERS,
     },
-    "ctrlgrad/plan/elementary/exact.py": {
-        "0.5": NUMBERS,
-    },
-    "ctrlgrad/plan/elementary/table.py": {
-        "FEW_BITS": NUMBERS,
-    },
-    "ctrlgrad/plan/formulas.py": {
+    "ctrlgrad/plan/printer.py": {
         "WIDEST": "width of a line of text",
     },
     "ctrlgrad/plan/lowering/broadcasting.py": {
         "2": "a number of operands",
     },
-    "ctrlgrad/plan/lowering/factors.py": {
+    "ctrlgrad/plan/lowering/linalg.py": {
         "2": "a number of axes",
         "LARGEST": "factors",
-    },
-    "ctrlgrad/plan/lowering/products.py": {
         "MOST_COLUMNS": "products",
     },
-    "ctrlgrad/plan/lowering/selection.py": {
+    "ctrlgrad/plan/lowering/sorting.py": {
         "4": "bytes of a dtype",
         "8": "bytes of a dtype",
         "BLOCK": "sorts",
-        "MANY": "sorts",
-    },
-    "ctrlgrad/plan/lowering/sorting.py": {
         "FEW": "sorts",
+        "MANY": "sorts",
     },
     "ctrlgrad/plan/packing.py": {
         "LEAST_ELEMENTS": "products",

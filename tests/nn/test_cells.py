@@ -135,3 +135,15 @@ def test_a_step_says_which_argument_does_not_fit(call, words):
     with pytest.raises(CtrlgradError, match=words) as caught:
         call(params, h, x)
     assert "test_cells.py" in str(caught.value) and "try: " in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", nn.CELLS)
+def test_without_input_weights_the_input_is_their_product(kind):
+    cell, x = nn.CELLS[kind], np.random.default_rng(2).standard_normal((3, 5))
+    params = cell.init(cg.random.key(4), 5, 2)
+    rest = {name: w for name, w in params.items() if name != "wx"}
+    state = cell.step(params, cell.start(3, 2), x)
+    for ours, expected in zip(cell.step(rest, cell.start(3, 2), x @ params["wx"]), state, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    with pytest.raises(CtrlgradError, match=f"{kind}_cell: the input x does not fit"):
+        cell.step(rest, cell.start(3, 2), x)

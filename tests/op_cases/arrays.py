@@ -92,6 +92,21 @@ def _fft(dtype: str) -> list[OpCase]:
     ]
 
 
+def _rfft(dtype: str) -> list[OpCase]:
+    return [
+        OpCase("rfft", (numbers(dtype, *shape),), {"axis": axis, "size": shape[axis]})
+        for shape in ((2, 3), (4, 1))
+        for axis in (0, 1)
+    ]
+
+
+def _irfft(dtype: str) -> list[OpCase]:
+    return [
+        OpCase("irfft", (numbers(dtype, *shape),), {"axis": axis, "size": size})
+        for shape, axis, size in (((2, 3), 1, 4), ((2, 3), 1, 5), ((2, 3), 0, 2), ((2, 3), 0, 3), ((1, 3), 0, 1))
+    ]
+
+
 def _argsort(dtype: str) -> list[OpCase]:
     return [
         OpCase("argsort", (numbers(dtype, *shape),), {"axis": axis, "descending": descending})
@@ -123,7 +138,15 @@ def _nonzero(dtype: str) -> list[OpCase]:
 MAKERS |= {op: _reduction(op) for op in ("sum", "prod", "max", "min", "any", "all")}
 MAKERS |= {op: _extreme(op) for op in ("argmax", "argmin")}
 MAKERS |= {op: _scan(op) for op in ("cumsum", "cumprod")}
-MAKERS |= {"fft": _fft, "argsort": _argsort, "top_k": _top_k, "searchsorted": _searchsorted, "nonzero": _nonzero}
+MAKERS |= {
+    "fft": _fft,
+    "rfft": _rfft,
+    "irfft": _irfft,
+    "argsort": _argsort,
+    "top_k": _top_k,
+    "searchsorted": _searchsorted,
+    "nonzero": _nonzero,
+}
 
 
 def _matmul(dtype: str) -> list[OpCase]:

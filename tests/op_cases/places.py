@@ -9,7 +9,7 @@ import numpy as np
 
 from ctrlgrad.ir import INDEX, Builder, Graph, TensorType, Value
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 from op_cases.case import Maker, OpCase, counting, index, numbers, type_of
 
 _ALL = slice(None)

@@ -12,7 +12,8 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.plan import cascades, liveness
-from ctrlgrad.plan.checker import PlanError, check
+from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Cascade, Kernel, Plan
 from tests.plan.plans import graph_of, placed, unplaced

@@ -23,7 +23,7 @@ from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
-from ctrlgrad.plan.checking import kernels, steps
+from ctrlgrad.plan.checking import machine, steps
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
 from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import walk
@@ -131,7 +131,7 @@ def test_parts_that_read_what_others_write_are_found(monkeypatch: pytest.MonkeyP
 def test_parts_are_all_points_in_any_order(length: int) -> None:
     seen = set()
     for seed in range(40):
-        parts = kernels.drawn_parts(length, random.Random(seed))
+        parts = machine.drawn_parts(length, random.Random(seed))
         assert sorted(i for part in parts for i in range(length)[part]) == list(range(length))
         seen.add(tuple(part.start for part in parts))
     assert len(seen) > 1 or length == 1

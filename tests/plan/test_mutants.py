@@ -11,13 +11,13 @@ import pytest
 from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
-from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, slots, stack_handles
-from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
+from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, stack_handles
+from ctrlgrad.plan.checker import Schedule, _Checker, check
+from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import reads
 from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import ROLES, Branch, Factorise, Kernel, Loop, Move, Operand, Stack
-from ctrlgrad.plan.placement import _Placement, _Wanted
-from ctrlgrad.plan.slots import Slots
+from ctrlgrad.plan.placement import Slots, _Placement, _Wanted
 from ctrlgrad.plan.stack_handles import _Handles
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -207,7 +207,7 @@ def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
 def what_is_needed_is_updated_in_a_slot(patch: pytest.MonkeyPatch) -> None:
     right = overwriting.origins_of
     nothing = defaultdict(frozenset)
-    patch.setattr(slots, "origins_of", lambda array, producers, after: right(array, producers, nothing))
+    patch.setattr(placement, "origins_of", lambda array, producers, after: right(array, producers, nothing))
 
 
 @mutant("popped_row_kept_over_another_pop", "row_needed_after_further_pushes")

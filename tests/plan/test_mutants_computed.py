@@ -15,9 +15,9 @@ from plan.small_programs import SMALL
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import chunks, fusion, packing
-from ctrlgrad.plan.checker import PlanError
-from ctrlgrad.plan.checking import kernels
+from ctrlgrad.plan.checking import machine
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import Length, ReadRow, Stack
@@ -56,12 +56,12 @@ def products_share_what_was_packed_first(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("update_of_what_is_needed", "gradient_of_a_loop")
 def sums_are_shared_along_what_they_add_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kernels, "shared_axes", lambda kernel: tuple(range(len(kernel.space))))
+    patch.setattr(machine, "shared_axes", lambda kernel: tuple(range(len(kernel.space))))
 
 
 @mutant("scatter_that_meets_itself")
 def what_is_scattered_is_shared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kernels, "shared_axes", lambda kernel: (0,))
+    patch.setattr(machine, "shared_axes", lambda kernel: (0,))
 
 
 @mutant("gradient_of_a_loop_with_a_captured_value")

@@ -28,6 +28,8 @@ OUTSIDE = {
     "singular_vectors": "LAPACK",
     "pinv": "LAPACK",
     "fft": "NumPy's transform, of any length",
+    "rfft": "NumPy's transform, of any length",
+    "irfft": "NumPy's transform, of any length",
     "stack_sum": "both stacks as a whole, by blocks, with the marks of rows that were never written",
     "stack_split": "rows that differ in shape, made from an array",
 }

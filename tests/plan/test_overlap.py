@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctrlgrad.plan.checking.overlap import reads_only_what_it_writes
+from ctrlgrad.plan.checking.steps import reads_only_what_it_writes
 from ctrlgrad.plan.model import Array, Operand, View, Write
 from ctrlgrad.plan.sizes import ONE, Size, Sizes, row_major
 

@@ -12,7 +12,8 @@ from plan.plans import graph_of, placed
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.plan.checker import PlanError, check
+from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import blocks_of, defines, reads, walk
 from ctrlgrad.plan.model import Array, Block, Loop, Plan, Release, Stack
 from ctrlgrad.plan.printer import format_plan

@@ -10,7 +10,7 @@ from plan.plans import graph_of, plan_of
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.lowering.cuts import Cut
+from ctrlgrad.plan.lowering.state import Cut
 from ctrlgrad.plan.model import Guard, Kernel, Plan
 from ctrlgrad.plan.sizes import Size
 

@@ -30,6 +30,8 @@ def test_dtypes_are_those_of_the_type_rules() -> None:
         "max": ("bool", "int", "float"),
         "solve": ("float", "complex"),
         "fft": ("complex",),
+        "rfft": ("float",),
+        "irfft": ("complex",),
         "real": ("complex",),
         "complex": ("float",),
     }

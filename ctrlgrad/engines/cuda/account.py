@@ -1,7 +1,7 @@
-"""What one run in a session has to do with the memory manager of its device.
+"""Accounting of one run in a session: its arrays and blocks, reported to the memory manager of its device.
 
 Every array that the run makes on the device is counted before it is allocated, so the budget is hard for them too: the
-library's allocator asks here. The bytes are given back when the array's memory dies, whoever held it last.
+library's allocator asks here. The bytes are given back when the array's memory is freed.
 
 An array or a block may die at any point, also in the middle of what the manager does. What is to be done then is only
 noted, and done when the run next has something to ask of the manager.
@@ -73,7 +73,8 @@ class RunMemory:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Arrays that are allocated inside are counted by somebody else."""
+        """Leave the arrays that are allocated inside uncounted: a replay's copies, which the manager counts as entry
+        states."""
         before, self._is_counting = self._is_counting, False
         try:
             yield
@@ -82,7 +83,7 @@ class RunMemory:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """What runs inside is a part of a slice of the profile."""
+        """Mark the work inside as part of a slice of the profile."""
         before, self.is_recorded = self.is_recorded, True
         try:
             yield
@@ -97,6 +98,3 @@ class RunMemory:
         """Do what was to be done later."""
         while self._due:
             self._due.popleft()()
-
-
-__all__ = ["Counted", "RunMemory"]

@@ -1,4 +1,4 @@
-"""How a kernel finds its arguments: parameters, and words on the card that move from iteration to iteration."""
+"""Access of kernels to their arguments: parameters, and words on the card that move from iteration to iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = "launched"
 
 @dataclass(frozen=True)
 class Access:
-    """How a kernel finds an argument's element: `strides` in bytes by the axes of its shape; None for a number.
+    """Access of a kernel to an argument's element: `strides` in bytes by the axes of its shape; None for a number.
 
     A kernel whose sizes are parameters has no strides here (()). The address, or the number, is the sum of a parameter
     (where it has one), of a word, and of what it moves by (where it moves): so much in each iteration, and for each of
@@ -37,7 +37,7 @@ def declared(p: Parameter, access: Access) -> list[str]:
 
 
 def address(p: Parameter, access: Access) -> str:
-    """Where an array begins."""
+    """C expression of an array's address."""
     if not access.is_moving:
         return f"b_{p.name}"
     return f"b_{p.name} + {_moved(p, access)}" if access.has_parameter else f"(char*){_moved(p, access)}"
@@ -79,6 +79,3 @@ def joined_axes(
             for mine, step in zip(found, steps, strict=True):
                 mine.append(step)
     return sizes, found
-
-
-__all__ = ["NAME", "Access", "address", "broadcast_strides", "declared", "joined_axes", "number"]

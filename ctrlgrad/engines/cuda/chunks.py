@@ -30,7 +30,7 @@ FIRST_ITERATIONS, MOST_ITERATIONS = 4, 4096
 
 
 class NoChunks:
-    """In the place of a driver where nobody has to know of a loop's chunks."""
+    """Stand-in for a driver where no manager follows a loop's chunks."""
 
     def before(self) -> int:
         return UNBOUNDED
@@ -153,12 +153,13 @@ def _supply(stack: object) -> Supply | None:
 def chunks_of(
     node: Node, context: Context, roles: StackRoles, replay: BodyReplay | None, state: LoopState
 ) -> ChunkDriver[Ran] | NoChunks:
-    """What stands around the iterations of a loop that is about to run."""
+    """Driver of the chunks of a loop that is about to run; `NO_CHUNKS` where the manager does not follow them."""
     memory, given = context.memory, attributes.Loop.of(node)
     if memory is None:
         return NO_CHUNKS
     if given.chunk is not None:
-        # What the loop over one chunk collects for itself is used at once, by the products after it.
+        # The products after the loop over one chunk use its rows at once: it has no chunks of its own, and only states
+        # its capacity.
         for i, role in roles.pushed.items():
             supply = _supply(state.carry[i])
             if supply is not None and role.rows is not None:
@@ -172,6 +173,3 @@ def chunks_of(
     runs = managed(node, memory.manager, replay, phase, pushes=pushes, is_recorded=memory.is_recorded)
     is_of_chunks = given.chunks_of is not None
     return ChunkDriver(loop, runs, Lengths(1, 1) if is_of_chunks else Lengths(FIRST_ITERATIONS, MOST_ITERATIONS))
-
-
-__all__ = ["FIRST_ITERATIONS", "MOST_ITERATIONS", "NO_CHUNKS", "DeviceLoop", "NoChunks", "chunks_of"]

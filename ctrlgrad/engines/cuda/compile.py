@@ -1,7 +1,7 @@
 """From a region and the places of its inputs to a program: places, groups, kernels, slots, last uses.
 
-An op runs by the first of these that there is: a generated kernel with others, the reference engine's kernel where its
-results are on the host, a device kernel, the reference engine's kernel between two copies.
+An op runs by the first of these that exists: a generated kernel, fused with other ops; the reference engine's kernel,
+where its results are on the host; a device kernel; the reference engine's kernel between two copies.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _results(item: Node | ProductSum) -> tuple[Value, ...]:
 
 
 def _last_updates(items: Sequence[Item]) -> dict[Value, int]:
-    """Where each value is last given to an op that may overwrite it; see the reference engine."""
+    """Position of the last op that may overwrite each value; see the reference engine."""
     updated: dict[Value, int] = {}
     for position, item in enumerate(items):
         if isinstance(item, ProductSum):
@@ -88,7 +88,7 @@ def _last_updates(items: Sequence[Item]) -> dict[Value, int]:
 
 
 def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Control]) -> tuple[Kernel, Where]:
-    """What runs a node, and where that is: control is on the host, whatever the steps inside do."""
+    """Kernel of a node, and where it runs: control is on the host, wherever the steps inside run."""
     name = node.op.name
     if name in control:
         return control[name](node, tuple(places[v] for v in node.operands)), "host"
@@ -141,6 +141,3 @@ def _copied(kernel: Kernel) -> Kernel:
         return context.xp.array(kernel(context, operands))
 
     return copying
-
-
-__all__ = ["Control", "compile_region", "on_host", "through_host"]

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 
 INT64 = np.dtype(np.int64)
-# Graphs that are on the stream at once: one is launched while others run.
+# Most graphs on the stream at once: one is launched while earlier ones run.
 MOST_IN_FLIGHT = 3
 
 
 @dataclass
 class Counts:
-    """What a run did. Each of the first five is at least one launch; a function of the library may make several."""
+    """Counts of one run. Each of the first five is at least one launch; a function of the library may make several."""
 
     # Generated kernels, matrix products, other functions of the library, and copies to the device: one by one.
     kernels: int = 0
@@ -68,7 +68,7 @@ class Speculation:
 
 @dataclass
 class Context:
-    """What the steps of one run share."""
+    """State that the steps of one run share."""
 
     library: ArrayLibrary
     counts: Counts = field(default_factory=Counts)
@@ -80,9 +80,9 @@ class Context:
     sites: Sites = field(default_factory=Sites)
     # The loops that run, the outermost first.
     loops: list[Node] = field(default_factory=list)
-    # Whether an error was raised later than it happened: it says itself in which iterations that was.
+    # True if an error was raised later than it happened; the error itself names its iterations.
     is_late: bool = False
-    # By which its graphs are stopped; and marks behind the last of them.
+    # Run id, by which this run's graphs are stopped; and marks behind the last of them.
     run_number: int = field(default_factory=itertools.count(1).__next__)
     in_flight: deque[Any] = field(default_factory=deque)
     # While masked iterations run.
@@ -142,7 +142,7 @@ class Context:
         self.library.launch(launch, self.precision != "ieee")
 
     def launched_graph(self, is_endless: bool) -> None:
-        """A graph has been launched; `is_endless`: nobody knows how long it takes.
+        """Note that a graph has been launched; `is_endless`: its run time is not bounded.
 
         Few are in flight: when something asks for an end, what is left to do ends soon, or is stopped.
         """
@@ -154,7 +154,7 @@ class Context:
     # Indices that the host does not know.
 
     def index_flag(self) -> Any:
-        """Where kernels note an index that is out of range."""
+        """Flag on the device where kernels note an index that is out of range."""
         if self.flag is None:
             self.flag = self.library.take_flag()
         return self.flag
@@ -166,7 +166,7 @@ class Context:
         self.flag = None
 
     def site(self, node: Node) -> int:
-        """What a kernel that is launched by itself notes: the node whose index it is, and the iterations of now."""
+        """Number that a single kernel notes for its index error: it stands for the node and the current iterations."""
         return -self.moment(node)
 
     def moment(self, node: Node | None = None) -> int:
@@ -239,6 +239,3 @@ class Context:
             self.counts.results += 1
             found.extend(self.library.read([stack.rows(block)])[0])
         return found
-
-
-__all__ = ["Context", "Counts", "Speculation"]

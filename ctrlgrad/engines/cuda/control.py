@@ -1,4 +1,4 @@
-"""How nodes with regions, and callbacks, run: control is on the host. Loops are in `loops`."""
+"""Kernels of nodes with regions, and of callbacks: control is on the host. Loops are in `loops`."""
 
 from __future__ import annotations
 
@@ -71,5 +71,3 @@ CONTROL: dict[str, Control] = {
     "pure_callback": _pure_callback,
     PART.name: lambda node, given: HostPart(node, given, CONTROL),
 }
-
-__all__ = ["CONTROL", "Branches", "Call"]

@@ -7,7 +7,7 @@ copy into fresh memory of the device; an event, for which the compute stream wai
 Invariants:
 
 - what is copied out is held until the event behind the copy has passed: no kernel takes it for its own and writes to
-  it, and its memory is nobody else's;
+  it, and its memory is not handed out again;
 - a piece of a slab belongs to one copy, from before it is written to until the event behind the copy has passed and, on
   the way out, its bytes have been taken. Only then may another copy have it;
 - memory that a copy lands in is handed out by the cache of the device, so the copy waits until the computation is done
@@ -138,7 +138,7 @@ class Copies:
                 if part.slab is not None:
                     device.copy(device.piece_of(part.array), part.slab, part.slab.nbytes, device.out)
         finally:
-            # Those that were begun before one was refused are under way.
+            # The copies that began before one was refused are under way.
             self.leaving.append(OutCopy(self, parts, device.out.record()))
         return self.leaving[-1]
 
@@ -198,6 +198,3 @@ class Copies:
 
     def free_slab(self, slab: Piece) -> None:
         self._slabs.free(slab)
-
-
-__all__ = ["Copies", "InCopy", "OutCopy"]

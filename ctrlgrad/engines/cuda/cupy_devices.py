@@ -29,7 +29,7 @@ class SessionDevice(CudaDevice):
 
     def __init__(self, cupy: Any, pools: list[Any], streams: Sequence[Any], number: int, limits: Budget) -> None:
         self._pools, self._using_allocator = pools, cupy.cuda.using_allocator
-        # What counts for the products' workspace, once there was a product.
+        # Account of the products' workspace, once there was a product.
         self.workspace: Any = None
         self._limits = limits
         with cupy.cuda.Device(number):
@@ -78,7 +78,7 @@ class SessionDevice(CudaDevice):
 
 @dataclass(frozen=True)
 class _Address:
-    """Where memory is, which somebody else holds."""
+    """Address of memory that another object owns."""
 
     ptr: int
 
@@ -102,6 +102,3 @@ class CopyDevice(CudaDevice):
 
     def host_bytes(self, piece: Piece) -> np.ndarray:
         return np.frombuffer(piece.handle.bytes(piece.nbytes), np.uint8)
-
-
-__all__ = ["CopyDevice", "SessionDevice"]

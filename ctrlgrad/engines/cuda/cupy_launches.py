@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.arguments import NAME
 from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
 from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
-from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
+from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
@@ -149,7 +150,7 @@ class CupyLaunches:
         card = (str(device.compute_capability), *map(str, cuda.nvrtc.getVersion()))
 
         def make() -> objects.ObjectCode:
-            # Compiled is for a thread's current device, which is the first one where nobody has said which.
+            # NVRTC compiles for the thread's current device, which is the first device by default.
             with device:
                 code, _ = cuda.compiler.compile_using_nvrtc(text, options, cache_in_memory=True)
             return objects.ObjectCode((NAME,), code)
@@ -170,6 +171,3 @@ class CupyLaunches:
         ]
         functions = Functions(driver[0], multiply, *driver[1:])
         return CupyLauncher(self, functions, stream, handle)
-
-
-__all__ = ["CupyLauncher", "CupyLaunches", "address_of"]

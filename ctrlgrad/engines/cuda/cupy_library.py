@@ -129,7 +129,7 @@ class CupyLibrary:
             try:
                 pointer = memory.device.pool.malloc(size)
             except cuda.memory.OutOfMemoryError:
-                # The card is full, though the budget is not: others use it too. The manager has blocks leave.
+                # The card is full, though the budget is not: other programs use it too. The manager has blocks leave.
                 del counted
                 counted = memory.allocate(size)
                 pointer = counted.array.data
@@ -321,7 +321,7 @@ def _cupy() -> tuple[Any, int]:
 
 
 def device_count() -> int:
-    """How many CUDA devices there are.
+    """Number of CUDA devices.
 
     Raises:
         UserInputError: CuPy is not installed or cannot be loaded, or there is no device at all.
@@ -342,6 +342,3 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     library = CupyLibrary(cupy, number)
     register_device(library.name, library.device)
     return library
-
-
-__all__ = ["CupyLibrary", "cupy_library", "device_count"]

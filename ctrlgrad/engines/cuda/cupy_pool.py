@@ -1,10 +1,10 @@
-"""The pool of a session: what nobody uses can always go back to the card.
+"""The pool of a session: unused memory can always go back to the card.
 
-A pool of CuPy's cuts small arrays off large pieces of the card's memory, and a piece goes back when nothing of it is
-used: as long as a number lies in it, megabytes are of no use to what is larger. Within a limit that is an array that
-is refused though the budget has room for it. So in a session with a budget for the device there is a pool for each
-size. None of them ever cuts anything off; where one is to grow, those that were not asked for longest give back what is
-free. Without a budget one pool is enough.
+A pool of CuPy cuts small arrays off large pieces of the card's memory. A piece goes back only when nothing in it is
+used, so one number can keep megabytes from a larger array. Under a limit such an array is refused though the budget
+has room for it. So a session with a budget for the device has a pool for each size. These pools never split a
+piece; where one must grow, the least recently used ones give back their free memory. Without a budget one pool is
+enough.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class SessionPool:
 
     def __init__(self, cupy: Any) -> None:
         self._make, self._out_of_memory = cupy.cuda.MemoryPool, cupy.cuda.memory.OutOfMemoryError
-        # Of sessions without a limit; and by their sizes the others, what was asked for last at the end.
+        # One pool for sessions without a limit; else one pool for each size, the most recently used at the end.
         self._any = self._make()
         self._sized: OrderedDict[int, Any] = OrderedDict()
         self._limit: int | None = None
-        # Has who keeps memory for later let go of it.
+        # Release memory that is kept for later.
         self.give_back: Callable[[], object] = lambda: None
         # Where Python looks for garbage in the middle of it, a finalizer may ask for memory.
         self._lock = threading.RLock()
@@ -48,13 +48,13 @@ class SessionPool:
             try:
                 return pool.malloc(size)
             except self._out_of_memory:
-                # What was free in it was another stream's; or the card is full, and it is others' by now.
+                # The pool's free memory belonged to another stream; or the card is full by now.
                 self.free_all_blocks()
                 self._let_grow(pool, size, self._limit)
                 return pool.malloc(size)
 
     def total_bytes(self) -> int:
-        """What is taken from the card, used and free."""
+        """Bytes taken from the card, used and free."""
         return sum(pool.total_bytes() for pool in self._pools())
 
     def set_limit(self, size: int | None) -> None:
@@ -70,7 +70,7 @@ class SessionPool:
             pool.free_all_blocks()
 
     def _pools(self) -> list[Any]:
-        """What was asked for longest ago first."""
+        """All pools, the least recently used first."""
         return [self._any, *self._sized.values()]
 
     def _let_grow(self, pool: Any, size: int, limit: int) -> None:
@@ -88,6 +88,3 @@ class SessionPool:
                 pool.set_limit(size=pool.total_bytes() + size)
                 return
         raise self._out_of_memory(size, taken, limit)
-
-
-__all__ = ["SessionPool"]

@@ -63,6 +63,3 @@ def found() -> list[str]:
         return [f"cuda:{n}" for n in range(device_count())]
     except UserInputError:
         return []
-
-
-__all__ = ["LibraryFactory", "check", "found", "library_of", "registered"]

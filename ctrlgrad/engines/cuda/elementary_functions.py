@@ -56,6 +56,3 @@ def _definition(function: Elementary) -> str:
         lines.append(f"if ({beyond[0]}) return {outside}({', '.join(given)});")
     head = f"{dtype} {function_name(function.name, function.dtype)}({', '.join(f'{dtype} {x}' for x in given)})"
     return "\n".join([f"__device__ inline {head} {{", *lines, f"return {result};", "}\n"])
-
-
-__all__ = ["definitions"]

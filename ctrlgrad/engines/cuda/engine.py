@@ -25,7 +25,7 @@ from ctrlgrad.memory.session import current
 
 @dataclass(frozen=True)
 class Handover:
-    """Who has which arrays when a run is over.
+    """Ownership of arguments and results: which arguments the run may keep, and where the results stay.
 
     By `donated` positions the run gets `DeviceArray`s to keep: it may overwrite them. All other arguments are borrowed.
     """
@@ -106,7 +106,7 @@ def read_arguments(library: ArrayLibrary, arguments: Sequence[Any]) -> list[Any]
 
 
 def places_of(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> Places:
-    """Where a run has its arguments: scalars that come from the host stay there."""
+    """Place of each argument of a run: scalars that come from the host stay there."""
     return tuple(_place(library, v, x) for v, x in zip(graph.inputs, arguments, strict=True))
 
 
@@ -143,6 +143,3 @@ def _given(context: Context, value: Value, x: Any, its: Place, is_donated: bool)
     if isinstance(x, list):
         x = [library.lent(row) if row is not None and _is_on_device(library, row) else row for row in x]
     return to_device(context, x, value.type)
-
-
-__all__ = ["BORROWED", "Handover", "places_of", "program_of", "read_arguments", "run_on_device", "run_with"]

@@ -21,7 +21,7 @@ from ctrlgrad.plan.elementary.table import Elementary, elementary
 from ctrlgrad.plan.elementwise import has_expression, may_fail
 from ctrlgrad.plan.expression import Expression, Instruction
 
-# Whole numbers up to here are written into a kernel; others are passed to it.
+# Whole numbers up to here are written into a kernel; larger ones are passed to it.
 _LARGEST_LITERAL = 2**31 - 1
 
 _HALF, _FLOAT32, _FLOAT64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
@@ -137,7 +137,7 @@ def _computation(instruction: Instruction, names: list[str], dtypes: list[np.dty
 
 
 def function_name(name: str, dtype: np.dtype) -> str:
-    """How an elementary function is called in kernels."""
+    """Name of an elementary function in kernels."""
     return f"{name}_{dtype.name}"
 
 
@@ -172,12 +172,12 @@ def kernel_constant(value: np.ndarray) -> tuple[np.generic, ...] | None:
 
 
 def has_kernel_type(value: Value) -> bool:
-    """Whether kernels compute with a value's dtype."""
+    """Return true if kernels can compute with a value's dtype."""
     return isinstance(value.type, TensorType) and value.type.dtype.name in KERNEL_DTYPES
 
 
 def is_fusible(node: Node) -> bool:
-    """Whether a node can be a part of a kernel, which no element makes fail."""
+    """Return true if a node can be part of a kernel: elementwise, and no element makes it fail."""
     if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
         return False
     return _is_computed(node.op.name, tuple(v.tensor.dtype for v in node.operands), node.result.tensor.dtype)
@@ -186,16 +186,3 @@ def is_fusible(node: Node) -> bool:
 @functools.cache
 def _is_computed(name: str, operand_dtypes: tuple[np.dtype, ...], result_dtype: np.dtype) -> bool:
     return has_expression(name, operand_dtypes, result_dtype) and not may_fail(name, operand_dtypes)
-
-
-__all__ = [
-    "Leaf",
-    "Statements",
-    "function_name",
-    "has_kernel_type",
-    "is_fusible",
-    "kernel_constant",
-    "literal",
-    "rounded",
-    "statements",
-]

@@ -1,4 +1,4 @@
-"""What the statements of kernels call, besides C's own functions: definitions in CUDA C++.
+"""CUDA C++ definitions of the functions that kernel statements call, besides C's own.
 
 What the language lacks, or has otherwise than NumPy, is written here; the elementary functions are printed from their
 expressions (see `elementary_functions`).
@@ -127,7 +127,7 @@ template <class T> __device__ inline T np_imag(const complex<T>& z) { return z.i
 
 
 def preamble(text: str) -> str:
-    """What a kernel's text needs besides elementary functions."""
+    """Definitions that a kernel's text needs, without the elementary functions."""
     half = _HALF if re.search("(?<!b)float16", text) else ""
     bfloat16 = _BFLOAT16 if "bfloat16" in text else ""
     return PREAMBLE + half + bfloat16 + (_COMPLEX if "complex" in text else "")
@@ -142,5 +142,3 @@ PREAMBLE = (
 
 KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128"))
 """The dtypes that kernels compute with, by NumPy's names."""
-
-__all__ = ["C_TYPES", "KERNEL_DTYPES", "PREAMBLE", "preamble"]

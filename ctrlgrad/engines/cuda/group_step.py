@@ -1,5 +1,5 @@
-"""How a group runs: its kernel's outputs are slots of stacks, parts of concatenations, arrays of their own, or
-reductions of the elements.
+"""Execution of a fused group: its kernel's outputs are slots of stacks, parts of concatenations, arrays of their own,
+or reductions of the elements.
 
 Where all sizes are known, so is the kernel's shape. Else the operands' shapes say whether every node of the group has
 the shape of the whole (a size that is not known beforehand may turn out to be 1 in one operand alone); where not, the
@@ -18,13 +18,14 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
 from ctrlgrad.engines.cuda.kernels.stacks import commit, own_device_stack, put
 from ctrlgrad.engines.cuda.placement import Place
-from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
+from ctrlgrad.engines.cuda.program import Slots, Values, scalar
 from ctrlgrad.engines.cuda.reductions.combining import reduction_text
 from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.engines.cuda.reductions.ops import check_elements, reduced_axes, reduced_shape
 from ctrlgrad.engines.cuda.reductions.running import compute, reduce
 from ctrlgrad.engines.cuda.regions import RegionKernel, Target, alone
 from ctrlgrad.engines.cuda.stacks import Stack
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.sizes_of_a_run import refused_types
 from ctrlgrad.ir import Node, TensorType, Value, attributes
 
@@ -86,7 +87,7 @@ class GroupStep:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Those over which all of its reductions are."""
+        """Axes that all of its reductions share."""
         return reduced_axes(self.reductions[0]) if self.reductions else ()
 
     def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:
@@ -201,6 +202,3 @@ def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write
         wholes[concat] = context.library.empty(whole, write.dtype)
     start = size * write.target.part
     return wholes[concat][(*(slice(None),) * axis, slice(start, start + size))]
-
-
-__all__ = ["GroupStep"]

@@ -1,12 +1,12 @@
-"""Loops of numbers that the host has, as machine code of the processor.
+"""Native plans for the parts of a graph that only work on numbers of the host.
 
-A card has nothing to do for a loop whose carry and captures are all on the host, and an interpreter takes
-microseconds for each of its ops. Such a loop, and what else of its region is made of numbers of the host alone, is a
-plan of the native engine: a node `PART`, whose region is that part of the graph.
+A loop whose carry and captures are all on the host needs no card, and an interpreter takes microseconds for each of
+its ops. Such a loop, with the nodes of its region that only use numbers of the host, becomes a plan of the native
+engine: a node `PART`, whose region is that part of the graph.
 
-In: a region and the places of its inputs. Out: one with the same inputs and outputs. Nodes that need each other stay
-in order: a part has no node that waits, through others, for one of its own. What has effects is in no part, and parts
-do not reach across it. Loops inside loops that work on the card stay there: these are lists of launches (`prepared`).
+In: a region and the places of its inputs. Out: a region with the same inputs and outputs. The order of nodes that
+depend on each other stays: no node of a part depends on another one through nodes outside. A node with effects is
+in no part, and no part spans it. Loops inside loops that work on the card stay there, in launch lists (`prepared`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def with_host_parts(graph: Graph, inputs: Sequence[Place]) -> Graph:
 
 
 class _Parts:
-    """Which nodes of a region are in which part."""
+    """Assignment of a region's nodes to parts."""
 
     def __init__(self, region: Graph, inputs: Sequence[Place]) -> None:
         self.region = region
@@ -53,7 +53,7 @@ class _Parts:
         self.part_of = {node: level for level, nodes in self.members.items() for node in nodes}
 
     def _levels(self, places: dict[Value, Place]) -> dict[Node, Level]:
-        """Those of the nodes that work on the host alone."""
+        """Level of each node that works on the host alone."""
         found: dict[Node, Level] = {}
         depth: dict[Node, int] = {}
         effects = 0
@@ -115,12 +115,13 @@ def _first_loop(nodes: Sequence[Node]) -> Node:
 
 
 class HostPart:
-    """What runs a node `PART`: its plan, or step by step where no plan fits, or where it fails: that says how."""
+    """Kernel of a node `PART`: its native plan; its steps, where no plan fits or the plan fails, since they raise the
+    error."""
 
     def __init__(self, node: Node, given: Places, control: dict[str, Control]) -> None:
         (self.region,) = node.regions
         self._given, self._control = given, control
-        # Whether the last run went by the plan.
+        # True if the last run used the plan.
         self.is_planned = True
 
     @functools.cached_property
@@ -141,6 +142,3 @@ def _on_host(x: Any) -> Any:
     if not isinstance(x, BlockStack):
         return scalar(x)
     return list(x.tensor()) if x.written is None else [None if row is None else scalar(row) for row in x.rows()]
-
-
-__all__ = ["HostPart", "with_host_parts"]

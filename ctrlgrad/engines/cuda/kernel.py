@@ -43,7 +43,7 @@ class KernelText:
 
     @property
     def preamble(self) -> str:
-        """What its operation calls."""
+        """Definitions of the functions that its operation calls."""
         return preamble(str(self)) + definitions(self.functions)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class KernelText:
 
 
 def leaf_of(kernel: Kernel) -> Leaf:
-    """How a kernel's text calls what it reads: operands a0, a1, ..., numbers s0, ..."""
+    """Names of a kernel's inputs in its text: operands a0, a1, ..., numbers s0, ..."""
 
     def leaf(instruction: Instruction) -> str:
         if instruction.op == "scalar":
@@ -82,6 +82,3 @@ def kernel_text(kernel: Kernel) -> KernelText:
     text = statements(kernel.expression, leaf_of(kernel))
     inputs, outputs, lines = element_lines(kernel, text)
     return KernelText(inputs, outputs, "\n".join([*text.lines, *lines]), text.functions)
-
-
-__all__ = ["KernelText", "Parameter", "element_lines", "kernel_text", "leaf_of"]

@@ -37,7 +37,7 @@ class Saved:
 
     def __init__(self, memory: RunMemory, storage: Storage, is_owner: bool, needs: object) -> None:
         self.memory, self.storage, self.is_owner, self._needs = memory, storage, is_owner, needs
-        # Whether two stacks hold it, which may differ in how many rows they have.
+        # True if two stacks hold it; they may differ in their numbers of rows.
         self.is_shared = False
         self._writing: weakref.ref[Lease] | None = None
 
@@ -58,15 +58,12 @@ class Saved:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether somebody still has a row of those that were written."""
+        """Return true if a reader still holds one of the written rows."""
         return self._writing is not None and self._writing() is not None
 
     def stay(self) -> None:
-        """The chunk is over; where somebody still has a row, the block stays where it is until that is gone."""
+        """End the chunk; while a reader still holds a row, the block stays at its place."""
         lease = self._writing() if self._writing is not None else None
         if lease is not None and not lease.is_pinning:
             self.storage.open()
             lease.is_pinning = True
-
-
-__all__ = ["Lease", "Saved"]

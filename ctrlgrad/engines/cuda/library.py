@@ -1,4 +1,4 @@
-"""What the engine needs from an array library.
+"""Interface that the engine needs from an array library.
 
 The engine names no library: it is given one. `cupy_library` adapts CuPy; the tests have a stand-in on NumPy that
 refuses what CuPy refuses (mixing with NumPy's arrays, implicit copies to the host).
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Memory(Protocol):
-    """What counts a run's arrays, and says on which stream the run is."""
+    """Account of a run's arrays, and the stream of the run."""
 
     @property
     def stream(self) -> Any:
@@ -38,7 +38,8 @@ class Memory(Protocol):
         """Before memory for an array is allocated: what the memory is to hold on to as long as it lives."""
 
     def allocate(self, nbytes: int) -> Any:
-        """Where the library itself has no memory left: an allocation of the memory manager, to be held likewise."""
+        """Allocate by the memory manager, where the library itself has no memory left; the result is held as in
+        `count`."""
 
 
 class CopyDevice(Device, Protocol):
@@ -59,7 +60,7 @@ class CopyDevice(Device, Protocol):
 
 
 class Launcher(Protocol):
-    """What a prepared list of launches calls; see `ctrlgrad.engines.cuda.prepared.walker`."""
+    """Functions and handles that a prepared list of launches needs; see `ctrlgrad.engines.cuda.prepared.walker`."""
 
     @property
     def functions(self) -> Functions:
@@ -74,7 +75,7 @@ class Launcher(Protocol):
         """The handle of products, which are on that stream; 0 where there are none."""
 
     def error(self, kind: int, status: int) -> Exception:
-        """What a status says that a function of a kind has answered."""
+        """Error for a status that a function of this kind returned."""
 
     def graphs(self) -> Mapping[str, int] | str:
         """The addresses of the driver's functions for graphs (`ctrlgrad.engines.cuda.prepared.graphs`), by their names,
@@ -82,7 +83,7 @@ class Launcher(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """The bytes of the workspace that products in a graph are given: the largest piece of the others' one."""
+        """Bytes of the workspace of products in a graph: the largest piece of the workspace outside graphs."""
 
     def capturing(self, workspace: Any) -> AbstractContextManager[int]:
         """A stream that nothing else uses, for a capture; products are on it too meanwhile, with this workspace.
@@ -106,7 +107,7 @@ class ArrayLibrary(Protocol):
         """Put the work of a block of code on the library's stream; in a session on its device's, and count memory."""
 
     def is_array(self, x: Any) -> bool:
-        """Whether x is an array on a device."""
+        """Return true if x is an array on a device."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         """An array whose elements are not set."""
@@ -133,7 +134,7 @@ class ArrayLibrary(Protocol):
         """Launch a kernel on arrays and scalars; `contracts`: a product and a sum may be rounded once."""
 
     def address(self, array: Any) -> int:
-        """Where an array's first element is."""
+        """Address of an array's first element."""
 
     def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
         """`function` will be asked for these: they may be compiled meanwhile, several at once."""
@@ -142,7 +143,7 @@ class ArrayLibrary(Protocol):
         """The compiled form of a kernel that is launched by its parameters; it lives as long as the library."""
 
     def launcher(self, multiplies: bool) -> Launcher:
-        """What a list of launches on the stream calls; `multiplies`: products too."""
+        """Launcher of lists on the stream; `multiplies`: their products need a handle."""
 
     def take_flag(self) -> Any:
         """`FLAG_WORDS` zeros, int64 (`ctrlgrad.engines.cuda.sites`), for one run: they are kept from run to run."""
@@ -160,13 +161,10 @@ class ArrayLibrary(Protocol):
         """A word on the card, int64: the number of a run whose graphs are to end."""
 
     def stop(self, run: int) -> None:
-        """Have the graphs of a run end, and wait for that: what they have computed is nobody's."""
+        """Stop the graphs of a run, and wait until they have ended: their results are dropped."""
 
     def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
         """`numpy.matmul`."""
 
     def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
-
-
-__all__ = ["ArrayLibrary", "CopyDevice", "Launcher", "Memory"]

@@ -1,4 +1,4 @@
-"""How loops run: control is on the host.
+"""Execution of loops: control is on the host.
 
 A loop whose predicate is on the host (a counter against a bound) reads nothing. One whose predicate is on the device
 runs chunks of masked iterations where that is allowed (see `masking`). A chunk that is a graph leaves out the
@@ -58,7 +58,8 @@ class Loop:
         self.mode: Literal["counted", "read", "masked"]
         self.reason = ""
         self.masked: Masked | None = None
-        # What is carried besides: whether another iteration counts, and masked how many did.
+        # Values carried besides: the predicate of the next iteration, and in a masked loop the number of iterations
+        # that counted.
         besides: tuple[Place, ...] = ()
         self.ending: Ending | None = None
         if outputs_of(cond, inputs)[0] is HOST:
@@ -99,7 +100,7 @@ class Loop:
         """The state before the first iteration. Takes the operands off their list."""
         shared, carry = self.parts.split(operands)
         state = LoopState(list(shared), list(carry))
-        # Nobody but the state holds what is carried: it is overwritten, and its blocks are freed.
+        # Only the state holds the carry: it is overwritten in place, and its blocks are freed.
         operands.clear()
         del shared, carry
         for i, its in enumerate(self.places):
@@ -116,7 +117,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class _Before:
-    """What a chunk of masked iterations may have to be cut back to.
+    """State to which a chunk of masked iterations may have to be cut back.
 
     `lengths` are those of the stacks before the chunk. `numbers` are those on the host between runs of iterations, by
     how many of the chunk's iterations there were before.
@@ -197,8 +198,8 @@ class LoopExecution:
             del state.carry[-1:]
 
     def _left(self) -> int:
-        """How many iterations may be put on the stream: those that are known to come, or as many as there are where the
-        end is asked for behind each. None where the loop does not go on."""
+        """Number of iterations that may be put on the stream: those that are known to come, or no bound where each
+        iteration computes the predicate. 0 where the loop has ended."""
         loop = self.loop
         if loop.counting:
             return max(0, min(map(self._distance, loop.counting)))
@@ -211,7 +212,7 @@ class LoopExecution:
         return self.loop.cond(self.state.shared + self.state.carry, self.context)[0]
 
     def _distance(self, counting: Counting) -> int:
-        """How far a counter is from its bound."""
+        """Number of iterations until a counter reaches its bound."""
         bound, parts = counting.bound, self.loop.parts
         if isinstance(bound, Value):
             bound = self.state.shared[next(n for n, c in enumerate(parts.captures) if c.outer is bound)]
@@ -285,6 +286,3 @@ class LoopExecution:
                 stack.drop(len(stack) - length)
             elif len(stack) > length:
                 carry[i] = type(stack)(stack[:length])
-
-
-__all__ = ["FIRST_CHUNK", "MOST_CHUNK", "Loop", "LoopExecution"]

@@ -142,6 +142,3 @@ def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
     one = builder.emit("cast", [alive], {"dtype": np.dtype(np.int64)})
     after = builder.emit("logical_and", [alive, test])
     return builder.finish([*following, after, builder.emit("add", [trips, one])])
-
-
-__all__ = ["Masked", "asked_graph", "masked_body"]

@@ -16,7 +16,8 @@ from ctrlgrad.ir import Branch, Call, Graph, Loop, TensorType, Trait, Use, Value
 
 
 def computed_carries(loop: Loop, positions: Iterable[int]) -> list[int]:
-    """Those of numbers at some positions that change otherwise than by whole steps, and that the host does not need."""
+    """Positions, among the given ones, of carries that do not change by a constant integer step and that the host does
+    not need."""
     entering = [*loop.shared, *loop.carried]
     integers = {v: Affine(0, ((slot, 1),)) for slot, v in enumerate(entering) if is_integer(v)}
     found = stepping(loop.body, integers)
@@ -37,7 +38,7 @@ def computed_carries(loop: Loop, positions: Iterable[int]) -> list[int]:
 
 
 def _needed_inside(loop: Loop, results: Collection[int], asked: Sequence[Value]) -> set[Value]:
-    """What the host needs in a loop's regions, where it needs these results, and these values of the cond."""
+    """Values in a loop's regions that the host needs in order to have these results, and these values of the cond."""
     carried = set(results)
     while True:
         values = _needed(loop.cond, asked) | _needed(loop.body, [loop.carries[n].next for n in carried])
@@ -48,7 +49,7 @@ def _needed_inside(loop: Loop, results: Collection[int], asked: Sequence[Value])
 
 
 def _needed(graph: Graph, wanted: Sequence[Value]) -> set[Value]:
-    """What the host needs in a region, where it needs these values of it."""
+    """Values in a region that the host needs in order to have the wanted ones."""
     needed = set(wanted)
     for node in reversed(graph.nodes):
         results = [n for n, v in enumerate(node.results) if v in needed]
@@ -70,6 +71,3 @@ def _needed(graph: Graph, wanted: Sequence[Value]) -> set[Value]:
                 if results or Trait.EFFECT in node.op.traits:
                     needed.update(node.operands)
     return needed
-
-
-__all__ = ["computed_carries"]

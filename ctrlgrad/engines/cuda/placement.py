@@ -1,4 +1,4 @@
-"""Where each value of a region lives: scalars of control on the host, arrays on the device.
+"""Place of each value of a region: scalars of control on the host, arrays on the device.
 
 A launch costs about ten microseconds of host time, a scalar operation of NumPy's a tenth of one. So scalars that do not
 depend on anything on the device (counters, indices, bounds, sizes, and whole loops of them) are computed on the host.
@@ -30,7 +30,7 @@ Places = tuple[Place, ...]
 
 
 def is_scalar(value: Value) -> bool:
-    """Whether a value is a scalar or a stack of scalars."""
+    """Return true if a value is a scalar or a stack of scalars."""
     t = value.type.element if isinstance(value.type, StackType) else value.type
     return t.rank == 0
 
@@ -41,7 +41,7 @@ def join(places: Sequence[Place]) -> Place:
 
 
 def place(graph: Graph, inputs: Sequence[Place]) -> dict[Value, Place]:
-    """Where each value of a graph lives, its inputs living where they are said to."""
+    """Place of each value of a graph, given the places of its inputs."""
     places = dict(zip(graph.inputs, inputs, strict=True))
     for node in graph.nodes:
         given = [places[v] for v in node.operands]
@@ -50,13 +50,13 @@ def place(graph: Graph, inputs: Sequence[Place]) -> dict[Value, Place]:
 
 
 def outputs_of(graph: Graph, inputs: Sequence[Place]) -> Places:
-    """Where a graph's outputs live."""
+    """Places of a graph's outputs."""
     places = place(graph, inputs)
     return tuple(places[v] for v in graph.outputs)
 
 
 def results_of(node: Node, given: Sequence[Place]) -> Places:
-    """Where a node's results live."""
+    """Places of a node's results."""
     match view(node):
         case Loop() as loop:
             return carried(loop, given)
@@ -67,7 +67,7 @@ def results_of(node: Node, given: Sequence[Place]) -> Places:
             return outputs_of(call.function, given)
     if _is_known_on_host(node):
         return (HOST,)
-    # What is read, and what is put somewhere, says where the result is: not where it is told to read or to put it.
+    # The values that are read or written decide about the result's place; indices and sizes do not.
     values = [p for i, p in enumerate(given) if node.op.use(i) not in (Use.INDEX, Use.SIZE)] or given
     return tuple(HOST if is_scalar(v) and join(values) is HOST else DEVICE for v in node.results)
 
@@ -83,12 +83,12 @@ def fetched(node: Node, places: Mapping[Value, Place]) -> tuple[int, ...]:
 
 
 def _is_known_on_host(node: Node) -> bool:
-    """Whether it is answered from what the host knows of a device value."""
+    """Return true if the host knows the result without a read, as a property of a device value (a length, say)."""
     return node.op.has_use(Use.MEASURE) and is_scalar(node.result)
 
 
 def carried(loop: Loop, given: Sequence[Place]) -> Places:
-    """Where a loop's carry lives, from where its operands do."""
+    """Places of a loop's carries, from the places of its operands."""
     shared, carry = map(tuple, loop.split(given))
     while True:
         after = outputs_of(loop.body, (*shared, *carry))
@@ -99,18 +99,3 @@ def carried(loop: Loop, given: Sequence[Place]) -> Places:
         if tuple(joined) == carry:
             return carry
         carry = tuple(joined)
-
-
-__all__ = [
-    "DEVICE",
-    "HOST",
-    "Place",
-    "Places",
-    "carried",
-    "fetched",
-    "is_scalar",
-    "join",
-    "outputs_of",
-    "place",
-    "results_of",
-]

@@ -33,9 +33,9 @@ _ROUNDING: dict[Precision, int] = {"ieee": 69, "tf32": 77, "bf16": 75}
 _DEFAULT_ALGORITHM = -1
 # cuBLAS counts rows, columns, matrices, and elements from one row to the next, in integers of 32 bits.
 MOST_COUNTED = (1 << 31) - 1
-# What cuBLAS takes beside the pool for each stream of a handle: sizes in KiB and how many of each. By itself it would
-# take four times as much on a Hopper. CuPy tells the handle its stream at every product, which takes back any other
-# workspace that it was given, so it is said in cuBLAS's own variable of the environment.
+# Workspace that cuBLAS allocates beside the pool for each stream of a handle: sizes in KiB and counts. The default on a
+# Hopper is four times as much. CuPy sets the handle's stream at every product, which resets any workspace that was set
+# by a call, so the size goes into cuBLAS's own environment variable.
 WORKSPACE_VARIABLE, WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8"
 
 
@@ -105,7 +105,7 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
 
 
 def layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
-    """How cuBLAS reads a matrix: whether transposed, and its leading dimension; None where it cannot.
+    """Storage of a matrix as cuBLAS reads it: (is transposed, leading dimension); None where cuBLAS cannot read it.
 
     >>> layout((2, 3), (24, 8), 8), layout((3, 2), (8, 24), 8), layout((2, 3), (48, 16), 8)
     ((0, 3), (1, 3), None)
@@ -121,7 +121,8 @@ def layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
 
 
 def is_one_product(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether matrices times one matrix are a product of all their rows; more rows than are counted stay apart."""
+    """Return true if matrices times one matrix are one product of all their rows. False where cuBLAS cannot count the
+    rows."""
     return len(a) > 2 and len(b) == 2 and math.prod(a[:-1]) <= MOST_COUNTED
 
 
@@ -170,7 +171,8 @@ def parameters(
     adds: bool,
     precision: Precision,
 ) -> tuple[int | Address, ...]:
-    """Those of `cublasGemmStridedBatchedEx` behind the handle, for `count` products by rows at the address `result`.
+    """Arguments of `cublasGemmStridedBatchedEx` after the handle, for `count` row-major products written to the
+    address `result`.
 
     Args:
         sizes: m, n and k of `[m, k] @ [k, n]`.
@@ -196,17 +198,3 @@ def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precis
         result.dtype, (m, n, k), factors[0], factors[1], result.data.ptr, count, adds=adds, precision=precision
     )
     cupy.cuda.cublas.gemmStridedBatchedEx(cupy.cuda.get_cublas_handle(), *given)
-
-
-__all__ = [
-    "PRODUCT_DTYPES",
-    "WORKSPACE",
-    "WORKSPACE_VARIABLE",
-    "Factor",
-    "is_one_product",
-    "layout",
-    "parameters",
-    "product",
-    "too_large",
-    "workspace_bytes",
-]

@@ -138,7 +138,7 @@ class Program:
 
 
 class Regions:
-    """What runs a node with regions that are no loop: these programs, of branches one of them."""
+    """Base of the kernels of nodes with regions other than loops: one program for each region; of branches one runs."""
 
     programs: list[Program]
 
@@ -151,6 +151,3 @@ def scalar(x: Any) -> Any:
 def to_device(context: Context, value: Any, its: Type) -> Any:
     """A value or a stack of either side on the device."""
     return context.stack_on_device(value, its.element.dtype) if isinstance(its, StackType) else context.on_device(value)
-
-
-__all__ = ["NodeStep", "Program", "Regions", "Slots", "Step", "Values", "Where", "explained", "scalar", "to_device"]

@@ -31,7 +31,7 @@ from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.elementwise import elementwise_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.fusion import Limits, fuse
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast, expression_of, parts_of
+from ctrlgrad.plan.lowering.state import Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import Array, Block, Kernel, Outside, Plan, Product, Register, Step, View, Write
 from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 
@@ -42,9 +42,11 @@ LIMITS = Limits(reads=24, writes=24, nodes=96, reductions=SHARED // (2 * 8 * BLO
 
 @dataclass(frozen=True)
 class Target:
-    """Where a kernel writes a value: an array of its own, a slot of a stack, or a part of a concatenation.
+    """Destination of a value that a kernel writes: an array of its own, a slot of a stack, or a part of a
+    concatenation.
 
-    `value` is the array itself, where it is read later too: there. `reduction` is what the value is of the elements.
+    `value` is the array itself, where it is also read later from a slot or part. `reduction` is the node that
+    reduces the elements to the value.
     """
 
     result: Value
@@ -133,7 +135,7 @@ class _Lowering:
     # Values.
 
     def is_array(self, value: Value) -> bool:
-        """Whether it is no number on the host. A complex one, too, is passed as it is."""
+        """Return true unless the value is a number on the host. A complex number is passed as an array."""
         is_scalar = isinstance(value.type, TensorType) and value.type.rank == 0 and value.type.dtype.kind != "c"
         return self.places[value] is not HOST or not is_scalar
 
@@ -265,13 +267,13 @@ class _Lowering:
         return Kernel(space, operands, numbers, expression, tuple(writes), nodes=(node,))
 
     def updated(self, step: Step) -> list[Array]:
-        """What a step that is no kernel may overwrite."""
+        """Arrays that a step other than a kernel may overwrite."""
         if isinstance(step, Product):
             return [] if step.base is None else [step.base]
         assert isinstance(step, Outside)
         return [self.array(v) for v in updated_by(step.node) if self.is_array(v)]
 
-    # What is run.
+    # Executed items.
 
     def item(self, step: Step) -> Item:
         if isinstance(step, Kernel):
@@ -282,7 +284,7 @@ class _Lowering:
         return step.node
 
     def kernel_item(self, kernel: Kernel) -> RegionKernel:
-        # What is pushed, or is a part of something, is written there alone.
+        # A value that is pushed or concatenated is written there alone.
         shared = {w.outputs for w in kernel.writes if w.view.array in self.makers and w.how == "store"}
         elsewhere: dict[tuple[int, ...], Value] = {}
         writes = []
@@ -315,7 +317,7 @@ class _Lowering:
 
 
 def _is_reduction(node: Node) -> bool:
-    """Whether a kernel reduces by it: an array that may have elements, over axes that are known."""
+    """Return true if a kernel can compute this reduction: of a non-empty array, over known axes."""
     if node.op.name not in HOW:
         return False
     operand = node.operands[0].tensor
@@ -325,7 +327,7 @@ def _is_reduction(node: Node) -> bool:
 
 
 def _is_product(node: Node) -> bool:
-    """Whether BLAS can add to it: of matrices of known sizes, in a dtype that it adds up in."""
+    """Return true if BLAS can accumulate this product: matrices of known sizes, in the dtype that it accumulates in."""
     values = (*node.operands, node.result)
     if node.op.name != "matmul" or not all(v.tensor.rank == 2 and v.tensor.is_static for v in values):
         return False
@@ -335,6 +337,3 @@ def _is_product(node: Node) -> bool:
 
 def _sizes(shape: Shape) -> Sizes:
     return tuple(Size(1, (f"n{axis}",)) if d is None else Size(d) for axis, d in enumerate(shape))
-
-
-__all__ = ["LIMITS", "Item", "ProductSum", "RegionKernel", "Target", "alone", "constants_of", "schedule", "updated_by"]

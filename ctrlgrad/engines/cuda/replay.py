@@ -2,7 +2,7 @@
 copying them.
 
 A chunk is run again from a copy of the arrays and numbers that it began with, for exactly as many iterations. Values on
-the device are not overwritten as long as somebody holds them, so a state may be used again. The copies count as entry
+the device are not overwritten while they are referenced, so a state may be used again. The copies count as entry
 states, which is the manager's work, and not as values of the computation.
 """
 
@@ -40,7 +40,7 @@ def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tu
 
 @dataclass(frozen=True)
 class Ran:
-    """How a chunk ran: the rows that its stacks were expected to push, by position, and its iterations."""
+    """Record of a chunk's run: the rows that its stacks were expected to push, by position, and its iterations."""
 
     expected: dict[int, int]
     ways: tuple[Way, ...]
@@ -83,7 +83,7 @@ class BodyReplay(Replay[Ran]):
 
 
 class Needed:
-    """Held by whoever may ask for a replay: a loop while it runs, and its blocks.
+    """Token of a possible replay, held by a loop while it runs, and by its blocks.
 
     The manager's records of a loop refer to each other. Without this they would keep what the loop captured, until
     Python looks for such circles.
@@ -96,6 +96,3 @@ class Needed:
 
     def __del__(self) -> None:
         self._replay.shared.clear()
-
-
-__all__ = ["BodyReplay", "Needed", "Ran", "entry_state"]

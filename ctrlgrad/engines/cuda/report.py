@@ -1,4 +1,4 @@
-"""What the engine does with a graph, loop by loop, as a `Report`: kernels, where other ops run, and waits."""
+"""Report of the engine's work on a graph, loop by loop, as a `Report`: kernels, places of other ops, and waits."""
 
 from __future__ import annotations
 
@@ -90,6 +90,3 @@ def _native_loops(region: Graph) -> list[LoopReport]:
         inner = [loop for inside in node.regions for loop in _native_loops(inside)]
         found += [LoopReport(loop_name(node), "native", inner=inner)] if isinstance(view(node), LoopView) else inner
     return found
-
-
-__all__ = ["explain_on"]

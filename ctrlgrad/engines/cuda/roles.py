@@ -1,4 +1,4 @@
-"""What a loop does with the stacks that it carries, and whether its chunks can be run again."""
+"""Uses of the stacks that a loop carries, and whether its chunks can be run again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class PushedStack:
 
 @record
 class StackRoles:
-    """What a loop does with the stacks that it carries, by their positions in the carry."""
+    """Uses of the stacks that a loop carries, by their positions in the carry."""
 
     pushed: dict[int, PushedStack]
-    # Whether it does nothing to its stacks but push and read, and has no effects: then a chunk that is run again from
-    # the arrays and numbers that it began with gives the same, and changes nothing else.
+    # True if it only pushes to its stacks and reads them, and has no effects: then a chunk that is run again from its
+    # initial arrays and numbers gives the same, and changes nothing else.
     can_replay: bool
     pops: bool
 
@@ -61,6 +61,3 @@ def tables_of(loop: Loop) -> dict[int, TensorType]:
 def _is_table(loop: Loop, carry: Carry) -> bool:
     kinds = {op.kind for event in in_an_iteration(loop, carry) for op, _ in event.ops()}
     return bool(kinds - {"measure"}) and not kinds & {"push", "pop"}
-
-
-__all__ = ["PushedStack", "StackRoles", "roles_of", "tables_of"]

@@ -17,12 +17,12 @@ from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.leases import Saved
 from ctrlgrad.engines.cuda.stacks import DeviceBlock, DeviceStack
 
-# Rows of a stack's first block in a chunk where nobody knows how many there will be.
+# Rows of a stack's first block in a chunk where the number of rows is unknown.
 FIRST_ROWS = 4
 
 
 class RowSupply:
-    """Where one stack gets its blocks in one chunk."""
+    """Source of one stack's blocks in one chunk."""
 
     def __init__(self, chunk: PushedChunk, label: str, expected: int, number: int) -> None:
         self._chunk, self._number = chunk, number
@@ -71,7 +71,7 @@ class PushedChunk:
         self._supplies: list[RowSupply] = []
 
     def supply(self, label: str, expected: int) -> RowSupply:
-        """Where a stack is to get its blocks."""
+        """New source of a stack's blocks."""
         self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
         return self._supplies[-1]
 
@@ -109,7 +109,8 @@ class PushedChunk:
             block.open, block.array = False, None
 
     def leave(self) -> None:
-        """After `end`: the manager has the blocks. One that somebody still reads stays where it is until that is over.
+        """Leave the blocks to the manager, after `end`. A block with a row that is still read stays at its place until
+        then.
 
         In a chunk that runs again the manager takes them by itself.
         """
@@ -139,6 +140,3 @@ def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
                 yield from ((x, number) for number in range(len(x)))
         elif not isinstance(x, DeviceStack):
             yield carry, place
-
-
-__all__ = ["FIRST_ROWS", "PushedChunk", "RowSupply"]

@@ -1,4 +1,4 @@
-"""Where a run was when the card found an index out of range: at which op, and in which iterations of the loops around.
+"""Position of a run when the card found an index out of range: the op, and the iterations of the loops around it.
 
 A kernel that goes by indices is given a number, its *site*, and notes that with the index (see
 `ctrlgrad.engines.cuda.indexing`). Of a kernel that is launched by itself the number stands for a `Moment`: the host
@@ -24,7 +24,7 @@ INT64 = np.dtype(np.int64)
 FLAG_WORDS = 16
 """The words in which the first index is noted that is out of range: the site, the index, the size of its axis, and
 words of a list; zeros where there is none."""
-# Those before the words of a list.
+# Words before the words of a list.
 _OWN = 3
 MOST_NOTED = FLAG_WORDS - _OWN
 # Moments that are remembered: when there are more, the host looks whether anything was noted, and forgets them.
@@ -50,7 +50,7 @@ class Site:
 
 
 class Sites:
-    """What numbers stand for, of one run."""
+    """Meaning of one run's numbers: moments and sites."""
 
     def __init__(self) -> None:
         # Numbers of moments begin with 1; as sites they are below 0.
@@ -73,7 +73,7 @@ class Sites:
         return self._sites.setdefault(its, len(self._sites) + 1)
 
     def error(self, flag: Sequence[int]) -> CtrlgradError | None:
-        """What is noted, as the error of that iteration."""
+        """The noted index error, as the error of its iteration; None where there is none."""
         number, index, size, *words = flag
         if not number:
             return None
@@ -113,7 +113,7 @@ def _add_notes(error: CtrlgradError, loops: Sequence[Node], iterations: Sequence
     """As the loops themselves add them to an error, the innermost first.
 
     Args:
-        known: of so many the iterations are numbered as forwards; of the others, inside a list, from their beginning.
+        known: the number of outer loops whose iterations have forward numbers; loops inside a list count from 0.
     """
     for depth in reversed(range(len(loops))):
         loop, of_loop = loops[depth], attributes.Loop.of(loops[depth])
@@ -121,6 +121,3 @@ def _add_notes(error: CtrlgradError, loops: Sequence[Node], iterations: Sequence
             note(error, loop, iterations[depth], Run(iterations=list(iterations[: depth + 1])))
         elif of_loop.chunks_of is None:
             error.add_note(in_iteration(loop, iterations[depth], from_the_end=True))
-
-
-__all__ = ["FLAG_WORDS", "MOST_NOTED", "Moment", "Site", "Sites"]

@@ -48,7 +48,7 @@ class DeviceBlock:
 
 
 class Supply(Protocol):
-    """Where a stack gets its blocks while a chunk runs."""
+    """Source of a stack's blocks while a chunk runs."""
 
     @property
     def is_over(self) -> bool: ...
@@ -89,7 +89,7 @@ class DeviceStack:
 
     @property
     def is_managed(self) -> bool:
-        """Whether a memory manager has some of the rows."""
+        """Return true if a memory manager has some of the rows."""
         return any(block.saved is not None for block in self.blocks)
 
     def copy(self) -> DeviceStack:
@@ -104,24 +104,25 @@ class DeviceStack:
         return other
 
     def slot(self, shape: Sequence[int]) -> Any:
-        """Where the next row goes. It counts once `commit` is called."""
+        """Place of the next row. The row counts once `commit` is called."""
         last = self._block_for(tuple(shape))
         return last.array[last.count]
 
     def free_rows(self, shape: tuple[int, ...]) -> int:
-        """How many rows may be pushed next to each other from now on, one at least."""
+        """Number of rows that can be pushed contiguously from now on; at least 1, after a new block where it is
+        needed."""
         last = self._block_for(shape)
         return last.capacity - last.count
 
     def open_rows(self, shape: tuple[int, ...]) -> int:
-        """How many rows may be pushed next to each other without another block."""
+        """Number of rows that can be pushed contiguously without a new block."""
         last = self.blocks[-1] if self.blocks else None
         if last is None or not last.open or last.shape != shape:
             return 0
         return last.capacity - last.count
 
     def top_rows(self, shape: tuple[int, ...]) -> int:
-        """How many rows of this shape lie next to each other on top: rows of a tensor that lie otherwise are copied."""
+        """Number of contiguous rows of this shape on top. A block whose tensor is not contiguous is copied."""
         if not self.blocks or self.blocks[-1].shape != shape:
             return 0
         block = self.blocks[-1]
@@ -192,7 +193,7 @@ class DeviceStack:
             count -= taken
 
     def alike(self, shape: tuple[int, ...]) -> int:
-        """How many rows of this shape there are on top."""
+        """Number of rows of this shape on top, over all blocks."""
         return sum(block.count for block in itertools.takewhile(lambda its: its.shape == shape, reversed(self.blocks)))
 
     def copy_top(self, target: Any) -> int:
@@ -290,16 +291,3 @@ def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
     except MemoryError:
         operands.insert(0, value)
         raise
-
-
-__all__ = [
-    "BLOCK_BYTES",
-    "LEAST_ROWS",
-    "DeviceBlock",
-    "DeviceRows",
-    "DeviceStack",
-    "Stack",
-    "Supply",
-    "own_array",
-    "own_stack",
-]

@@ -10,7 +10,7 @@ from ctrlgrad.engines.cuda.expressions import statements
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.plan.elementwise import Operand, elementwise_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Instruction
-from ctrlgrad.plan.lowering.tensors import parts_of
+from ctrlgrad.plan.lowering.state import parts_of
 
 ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "o0 = a0 + int64(1);")
 """An iteration is over."""
@@ -67,6 +67,3 @@ def cast_text(source: np.dtype, target: np.dtype) -> KernelText:
     """An array in another dtype."""
     builder = TextBuilder()
     return builder.text(builder.elementwise("cast", [builder.input(source)], [source], target), target)
-
-
-__all__ = ["ADVANCE", "TextBuilder", "binary_text", "cast_text", "copy_text"]

@@ -1,12 +1,12 @@
-"""Objects that are compiled before somebody waits for them, by other threads: LLVM needs no Python.
+"""Compile objects ahead of their use, in other threads: LLVM runs without the GIL.
 
-`prepare` says that an object will be asked for, and `made` gives it: the one that another thread has made; where that
-is still at it, this thread makes others that wait meanwhile; and where nobody has begun, it does so itself. So nothing
-is made twice, and nobody waits while there is something to do. What is prepared must need no lock that a caller of
-`made` may hold.
+`prepare` announces that an object will be asked for, and `made` returns it. If another thread has compiled the object,
+`made` returns that one. If another thread is still compiling it, the caller's thread compiles other pending objects
+meanwhile. If no thread has begun, the caller's thread compiles it. So no object is compiled twice, and no thread idles
+while work is pending. Compiling must need no lock that a caller of `made` may hold.
 
-What nobody waits for, as keeping on disk what was made, is `put_off`: a thread does it some time later, when the first
-result is there, or the interpreter at its end.
+Work that no caller waits for, such as writing the disk cache, is passed to `put_off`: a thread does it some time later,
+when the first result is there, or the interpreter at its end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 Make = Callable[[], Any]
 
 MOST_THREADS = 3
-"""How many threads compile besides those that ask: what a first call needs is a few dozen objects at most."""
+"""Number of compiling threads besides the callers: a first call needs a few dozen objects at most."""
 
 LATER = 0.2
-"""So many seconds later what was put off is begun: a short program's first call is over then."""
+"""Delay in seconds before work that was put off begins: a short program's first call is over then."""
 
 
 class _Job:
@@ -42,7 +42,7 @@ class _Job:
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Make it; an interrupt leaves it as one that nobody has prepared."""
+        """Make the object; after an interrupt it counts as not prepared."""
         try:
             self.result = self.make()
         except Exception as error:
@@ -57,7 +57,7 @@ _threads = 0
 _put_off: deque[Callable[[], None]] = deque()
 # Held by who does what was put off.
 _catching_up = threading.Lock()
-# Whether a thread waits for its time to come.
+# True while a thread waits for its time to come.
 _is_waiting = False
 
 
@@ -74,7 +74,7 @@ def prepare(key: str, make: Make) -> None:
     try:
         # Not a daemon: at its end the interpreter waits for what has been begun, since LLVM cannot be stopped.
         threading.Thread(target=_work, name="ctrlgrad compiling").start()
-    except RuntimeError:  # no more threads: whoever asks makes it
+    except RuntimeError:  # no more threads: the caller of `made` compiles it
         with _lock:
             _threads -= 1
 
@@ -150,7 +150,7 @@ def _work() -> None:
     global _threads
     while True:
         with _lock:
-            # At the interpreter's end nobody waits for what has not been begun.
+            # At the interpreter's end no caller waits for a job that has not begun.
             job = _begun() if threading.main_thread().is_alive() else None
             if job is None:
                 _threads -= 1

@@ -58,7 +58,7 @@ def is_small(kernel: Kernel) -> bool:
 
 
 def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
-    """Whether indices that gather, and these outputs, are the same all along an axis."""
+    """Return true if the indices of gathers, and the `uniform` outputs, are constant along an axis."""
     varies: list[bool] = []
     for instruction in kernel.expression.instructions:
         found = any(varies[a] for a in instruction.args)
@@ -73,16 +73,16 @@ def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) 
 
 
 def is_by_lane(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
-    """Whether some lanes of a vector along an axis are read or written one by one, or checked."""
+    """Return true if some lanes of a vector along an axis are read, written or checked one by one."""
     return any(s not in (ZERO, ONE) for s in axis.strides) or not addresses_stand_still(kernel, axis, uniform)
 
 
 def lanes_along(kernel: Kernel, axis: Axis, uniform: Collection[int], still: Collection[int], lanes: int) -> int:
-    """How many elements a vector along an axis has, of at most so many; 1 where it goes element by element.
+    """Number of elements of a vector along an axis, at most `lanes`; 1 where the loop goes element by element.
 
     `still` are the writes that stay in registers all along the axis.
     """
-    # What is read or written lane by lane is worth it where functions of vectors are between.
+    # Lane-by-lane reads and writes pay only where vectorised elementary functions lie between them.
     if is_by_lane(kernel, axis, uniform) and not has_calls(kernel):
         return 1
     for k, write in enumerate(kernel.writes):
@@ -95,21 +95,21 @@ def lanes_along(kernel: Kernel, axis: Axis, uniform: Collection[int], still: Col
 
 
 def has_calls(kernel: Kernel) -> bool:
-    """Whether a kernel calls elementary functions."""
+    """Return true if a kernel calls elementary functions."""
     return any(i.op == "call" for i in kernel.expression.instructions)
 
 
 def has_parts(kernel: Kernel) -> bool:
-    """Whether a kernel reads or writes complex numbers: the vectors of their parts do not lie as elements do."""
+    """Return true if a kernel reads or writes complex numbers, whose parts are interleaved in memory."""
     views = [*(operand.view for operand in kernel.operands), *(write.view for write in kernel.writes)]
     return any(dtype_kind(view.dtype) == "c" for view in views)
 
 
 def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
-    """How many elements a whole vector of a kernel has; 1 where there are none.
+    """Number of elements of a whole vector of a kernel; 1 where there are no vectors.
 
-    Where elementary functions wait for each other's results, these are two registers: what one waits for, the other
-    one's instructions fill.
+    Where elementary functions depend on each other's results, a vector is two registers: the instructions of one fill
+    the time that the other one waits.
     """
     # Of complex numbers each part is a vector.
     dtypes = [element_parts(view.dtype)[0] for view in views]
@@ -121,21 +121,8 @@ def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
 
 
 def _calls_in_a_row(kernel: Kernel) -> int:
-    """How many elementary functions one after the other make an output, each of what another one gives."""
+    """Length of the longest dependent chain of elementary functions."""
     found: list[int] = []
     for instruction in kernel.expression.instructions:
         found.append(max((found[a] for a in instruction.args), default=0) + (instruction.op == "call"))
     return max(found, default=0)
-
-
-__all__ = [
-    "Axis",
-    "addresses_stand_still",
-    "axes_of",
-    "has_calls",
-    "has_parts",
-    "is_by_lane",
-    "is_small",
-    "lanes_along",
-    "lanes_of",
-]

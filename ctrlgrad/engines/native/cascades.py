@@ -52,7 +52,7 @@ def write_cascade(first: KernelWriter, second: KernelWriter, alone: Callable[[Ke
 
 
 def _has_vectors(second: KernelWriter, form: RowsAcross) -> bool:
-    """Whether the second kernel goes through rows by vectors as wide as the first one's."""
+    """Return true if the second kernel vectorises over rows at a width that suits the first one's."""
     (axis,) = second.axes()
     second.still = dict.fromkeys(range(len(second.kernel.writes)), 0)
     width = second.width_side_by_side(axis)
@@ -65,7 +65,7 @@ class _Second:
     def __init__(self, nest: KernelWriter, first: Kernel, form: RowsAcross) -> None:
         self.nest, self.form = nest, form
         (self.axis,) = nest.axes()
-        # The arrays that nobody writes, by their numbers among what the first kernel makes.
+        # The first kernel's outputs, which are not written to memory, by array: their numbers among its writes.
         self.made: dict[Array, int] = {write.view.array: k for k, write in enumerate(first.writes)}
         self.offsets = [nest.offset(view.offset) for view in nest.views]
         for k in range(len(nest.kernel.writes)):
@@ -82,7 +82,7 @@ class _Second:
                 nest.sums[k].add([outputs[o] for o in write.outputs], width, number, counted)
 
     def known(self, found: Sequence[str]) -> Known:
-        """What the second kernel reads of the first one."""
+        """Values that the second kernel reads from the first one's registers."""
 
         def of(place: int) -> tuple[str, bool] | None:
             number = self.made.get(self.nest.kernel.operands[place].view.array)
@@ -105,6 +105,3 @@ class _Second:
     def finish(self) -> None:
         for k in range(len(self.nest.kernel.writes)):
             self.nest.finish(k, self.offsets)
-
-
-__all__ = ["write_cascade"]

@@ -30,7 +30,7 @@ class Elements:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """What is written inside is one turn of a loop: an address that it has computed is there till its end."""
+        """Context of one turn of a loop: addresses computed inside are reused until its end."""
         self._known = {}
         yield
         self._known = None
@@ -38,10 +38,11 @@ class Elements:
     def load(
         self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0, first: First | None = None
     ) -> str:
-        """An element, or a vector, or its first lanes: then the others are 0. Of a complex one a part."""
+        """Load an element, a vector, or a vector's first lanes (the remaining lanes are 0). Of a complex element, load
+        one part."""
         real, parts = element_parts(dtype)
         if width > 1 and parts == 2:
-            # Who reads both parts reads the same twice, which LLVM does once.
+            # A kernel that reads both parts emits the same load twice; LLVM merges the two.
             both = self._vector(base, at, real, parts, 0, 2 * width, 2 * further, _of_pairs(self.w, first, width))
             kind, own = memory_type_of(real, 2 * width), _lanes(range(part, 2 * width, 2))
             return self.w.op(f"shufflevector {kind} {both}, {kind} poison, {own}")
@@ -135,7 +136,7 @@ class Elements:
             self.w.line(f"store {memory_type_of(dtype, lanes)} {piece}, ptr {address}, align {dtype.itemsize}")
 
     def first(self, width: int, count: int | str) -> First:
-        """So many of a vector's first lanes."""
+        """Selection of a vector's first `count` lanes: the number if it is known, else a mask."""
         if isinstance(count, int):
             return count
         count = self.w.in_all_lanes(self.w.op(f"trunc i64 {count} to i32"), "i32", width)
@@ -143,7 +144,7 @@ class Elements:
         return self.w.op(f"icmp ugt <{width} x i32> {count}, <{numbers}>")
 
     def _loaded(self, kind: str, address: str, dtype: np.dtype, width: int, mask: str | None) -> str:
-        """What lies at an address, all of it or what a mask has."""
+        """Load the vector at an address, or the lanes that a mask selects."""
         if mask is None:
             return self.w.op(f"load {kind}, ptr {address}, align {dtype.itemsize}")
         name = f"@llvm.masked.load.{_suffix(dtype, width)}.p0"
@@ -195,7 +196,7 @@ def _of_pairs(writer: Writer, first: First | None, width: int) -> First | None:
 
 
 def _suffix(dtype: np.dtype, width: int) -> str:
-    """How the names of intrinsics for what lies in memory end: `v4f64`, `v8i32`."""
+    """Suffix of memory intrinsics' names: `v4f64`, `v8i32`."""
     letter = "f" if memory_type_of(dtype) in ("half", "float", "double") else "i"
     return f"v{width}{letter}{8 * dtype.itemsize}"
 
@@ -214,6 +215,3 @@ def _lanes(numbers: Iterable[int]) -> str:
     """Numbers of lanes."""
     found = [f"i32 {number}" for number in numbers]
     return f"<{len(found)} x i32> <{', '.join(found)}>"
-
-
-__all__ = ["Elements", "First"]

@@ -16,11 +16,11 @@ from ctrlgrad.engines.native.loops import counted
 from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outlining import PIECE, Piece, touched, weight_of
+from ctrlgrad.engines.native.outside_text import TurnsText
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
-from ctrlgrad.engines.native.turns_text import TurnsText
 from ctrlgrad.plan import model
 from ctrlgrad.plan.effects import blocks_of, walk
 from ctrlgrad.plan.expression import Instruction
@@ -262,7 +262,7 @@ class PlanWriter(TurnsText):
 
         return kind(self.w, kernel, self.place_of, self.number, self.size, fail, self.vector_bytes)
 
-    # What a plan without products, factors or columns does without is no part of its first call.
+    # Imports inside the methods: a plan without products, factors or columns does not load their writers.
 
     def product(self, step: model.Product) -> None:
         from ctrlgrad.engines.native.product_calls import ProductWriter
@@ -296,7 +296,7 @@ class PlanWriter(TurnsText):
         self.moves(step.entry)
         carried = [c.inside for c in step.carries if isinstance(c.inside, Register)]
         variables = {register: self.w.alloca(type_of(register.dtype)) for register in (step.counter, *carried)}
-        # What threads share stays whole.
+        # A loop with a kernel that threads share is not tiled.
         is_shared = any(isinstance(inner, Kernel) and parts_of(inner) > 1 for inner in step.body.steps)
         tiles = None if is_shared else loop_tiles(step, self.plan)
         if tiles is None:
@@ -378,7 +378,7 @@ class PlanWriter(TurnsText):
             w.line(f"switch {kind} {clamped}, label %{labels[0]} [ {cases} ]")
         for label, block, outputs in zip(labels, step.blocks, step.outputs, strict=True):
             w.label(label)
-            # What one branch computes the others do not see.
+            # Numbers that one branch computes are not visible in the other branches.
             self.block(block)
             found = [self.number(v) for v in outputs if isinstance(v, Register)]
             self.moves(block)

@@ -20,19 +20,20 @@ from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, library, making, objects, target
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
-from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
+from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
+from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
 PATTERNS, FUNCTIONS = 16, 1024
 
-# What the names of routines of `products/` begin with.
+# Prefixes of the names of routines of `products/`.
 _ROUTINES = (
     "cg_by_vectors",
     "cg_cholesky",
@@ -82,7 +83,7 @@ def _routines(symbols: Sequence[str]) -> list[tuple[Any, list[str]]]:
 
 @functools.cache
 def _products() -> Any:
-    """What has the routines of products for this machine."""
+    """Library of product routines for this machine."""
     with forks.undivided(), kept_objects():
         from ctrlgrad.engines.native.products import library
 
@@ -90,7 +91,8 @@ def _products() -> Any:
 
 
 def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
-    """What a plan may know of the arguments: known sizes, which of the others are equal, and which are 0 or 1."""
+    """Facts about the arguments that a plan may rely on: known sizes, which unknown sizes are equal, and which are 0 or
+    1."""
     names: dict[int, str] = {}
 
     def named(size: int) -> int | str:
@@ -144,7 +146,7 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
     def load() -> objects.Loaded:
         key = objects.key_of([code.name], [])
         make = lambda: objects.ObjectCode(("plan",), target.compiled(text(), level=_level()))
-        # What takes longest is begun first.
+        # The plan's module takes longest to compile and is begun first.
         objects.prepare(key, make)
         routines = _routines(code.calls)
         for provider, names in routines:
@@ -154,7 +156,7 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
             uses |= provider.addresses(names)
         return objects.library(key, make, uses)
 
-    again = lambda loop: compiled(_judged(making.place(loop)))
+    again = lambda loop: compiled(_judged(place(loop)))
     function = _FUNCTIONS.get(code.name, load)
     return Program(plan, function, again)
 
@@ -183,7 +185,7 @@ class Patterns:
     def __init__(self, graph: Graph, without: frozenset[str] = frozenset()) -> None:
         self.graph, self.without = graph, without
         self.programs: Recent[tuple[tuple[ArgumentShape, ...], frozenset[Assumption]], Program] = Recent(PATTERNS)
-        # What a run has shown not to be so: no plan takes it for granted any more.
+        # Assumptions that a run has refuted; no later plan makes them.
         self.dropped: frozenset[Assumption] = frozenset()
         # Of a graph that says all sizes itself: its program, and what was dropped when it was made.
         self.is_static = all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.inputs)
@@ -226,7 +228,7 @@ _PLANS: Cache[frozenset[str], Patterns] = Cache(4)
 
 
 def patterns_of(graph: Graph, without: frozenset[str] = frozenset()) -> Patterns:
-    """What is compiled of a graph, `without` some passes; names of passes over graphs say nothing here."""
+    """Compiled programs of a graph, `without` some passes over plans; names of passes over graphs are ignored."""
     left_out = without & frozenset(PASSES)
     return _PLANS.get(graph, left_out, lambda: Patterns(graph, left_out))
 
@@ -239,6 +241,3 @@ def run(
 ) -> list[Any]:
     """The outputs of a graph; `failure` is what a run has raised already. Raises `SizesDoNotFit`."""
     return patterns_of(graph, without).run(arguments, failure)
-
-
-__all__ = ["Patterns", "SizesDoNotFit", "compiled", "patterns_of", "plan_of", "run", "shapes_of"]

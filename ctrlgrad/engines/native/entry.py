@@ -234,7 +234,7 @@ class Entry:
 
     @property
     def frames(self) -> int:
-        """How many calls may run at a time without Python."""
+        """Number of calls that may run at a time without the GIL."""
         return len(self._frames)
 
     def release(self) -> None:
@@ -279,7 +279,7 @@ class LentFrame(Frame):
 
     def __init__(self, program: Program, arguments: Sequence[np.ndarray], results: Sequence[TensorType]) -> None:
         super().__init__(program)
-        # The words of who makes the run ask for something are those of nobody's session.
+        # An empty context: requests of a run without Python belong to no session.
         self.context = contextvars.Context()
         self.arguments.put(arguments)
         self._sizes = self.sizes()
@@ -371,6 +371,3 @@ def write(message: int, error: BaseException) -> None:
     """Write an error's text to `MESSAGE_BYTES` of memory; of a long one the beginning."""
     text = f"{type(error).__name__}: {error}".encode()[: MESSAGE_BYTES - 1].decode(errors="ignore").encode()
     ctypes.memmove(message, text + b"\0", len(text) + 1)
-
-
-__all__ = ["MESSAGE_BYTES", "MOST", "Entry", "routines"]

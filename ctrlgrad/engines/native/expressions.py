@@ -205,7 +205,7 @@ class _Printer:
 
 
 def _suffix(dtype: np.dtype, width: int) -> str:
-    """How intrinsics' names end: `f32`, `v8f64`, `i16`."""
+    """Suffix of intrinsics' names: `f32`, `v8f64`, `i16`."""
     letter = "f" if dtype_kind(dtype) == "f" else "i"
     return f"{f'v{width}' if width > 1 else ''}{letter}{8 * dtype.itemsize}"
 
@@ -305,7 +305,7 @@ def _saturated(writer: Writer, name: str, source: np.dtype, target: np.dtype, wi
 
 
 def _through(source: np.dtype, target: np.dtype) -> np.dtype:
-    """The integers that processors make of floats, on the way to others."""
+    """Intermediate integer dtype of a conversion from float, as processors provide it."""
     if target.itemsize < 4:
         return _INT32
     return _INT64 if target == np.uint32 else target

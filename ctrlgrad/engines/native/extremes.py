@@ -1,8 +1,9 @@
-"""Where the extreme of a row is, found together with it: each lane keeps its own extreme and where that was.
+"""Extreme of a row and its position in one pass: each lane keeps its own extreme and position.
 
-A lane takes a number that is beyond its own, so that of equal ones the first stays; a NaN is beyond all numbers. At the
-end the extreme of all lanes is found, and of the positions of those that have it the least. A lane that has taken none
-has position 0: all of its numbers are the neutral one, and where that is the extreme of all, so is the first number.
+A lane takes only a number that is strictly beyond its own, so the first of equal numbers stays; a NaN is beyond all
+numbers. At the end the lanes are reduced to the extreme of all lanes, and to the least position among the lanes that
+hold it. A lane that has taken no number has position 0: all of its numbers are the neutral one. If that is the extreme
+of the row, the row's first number equals it too.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class Extremes:
         return self.w.op(f"select {type_of(BOOL, width)} {condition}, {kind} {yes}, {kind} {no}")
 
     def is_beyond(self, number: str, before: str, width: int) -> str:
-        """Whether a number is further out than what came before."""
+        """Emit the test that a number is beyond the previous extreme."""
         w, kind, bools = self.w, type_of(self.dtype, width), type_of(BOOL, width)
         above = self.how == "max"
         if dtype_kind(self.dtype) != "f":
             sign = "s" if dtype_kind(self.dtype) == "i" else "u"
             return w.op(f"icmp {sign}{'gt' if above else 'lt'} {kind} {number}, {before}")
-        # What is beyond a number, or is none.
+        # An unordered comparison: true if the number is beyond, or if either side is a NaN.
         beyond = w.op(f"fcmp {'ugt' if above else 'ult'} {kind} {number}, {before}")
         return w.op(f"and {bools} {w.op(f'fcmp ord {kind} {before}, {before}')}, {beyond}")
 
@@ -97,9 +98,9 @@ class Extremes:
         return w.op(f"extractelement {type_of(INDEX, width)} {vector}, i64 0")
 
     def put_nans_first(self, variables: Mapping[str, int]) -> None:
-        """Where there is a NaN, it becomes the furthest number that there is, and all others the nearest one.
+        """In variables that hold a NaN, replace NaNs by the furthest number and all other lanes by the nearest one.
 
-        That is seldom so: of the numbers themselves no more is asked than whether it is. `variables` have their widths.
+        NaNs are rare, so the common path only tests for one. `variables` have their widths.
         """
         w = self.w
         beyond = constant(np.inf if self.how == "max" else -np.inf, self.dtype)
@@ -128,7 +129,7 @@ class Extremes:
         return self.chosen(beyond, b, a, self.dtype, width)
 
     def in_all_lanes(self, dtype: np.dtype, join: Join, values: Sequence[tuple[int, str]]) -> dict[int, str]:
-        """What joins all of some vectors and single numbers, in every lane, by their widths.
+        """Join of some vectors and scalars, in every lane, by width.
 
         Neighbours are joined until there is one vector, whose lanes are then joined with those half as far away, and so
         on: to spread one number over all lanes again would take as long as to join some.
@@ -152,6 +153,3 @@ class Extremes:
             found[width] = join(found[width], single, width)
             found[1] = w.op(f"extractelement {kind} {found[width]}, i64 0")
         return found
-
-
-__all__ = ["Extremes"]

@@ -15,7 +15,7 @@ from ctrlgrad.plan.model import Factorise, View
 from ctrlgrad.plan.sizes import ONE
 
 _ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
-# Those that are made of products, but for so few rows.
+# Routines built on products: up to this number of rows, they run unblocked.
 _FEW_ROWS = {"lu_solve": MOST_ROWS, "triangular_solve": BLOCK, "cholesky": BLOCK}
 
 
@@ -64,7 +64,7 @@ class FactorsWriter:
         plan.registers[step.done.name] = w.op(f"load i1, ptr {done}")
 
     def declare_kernels(self, columns: int | None) -> None:
-        """Those that the products of a blocked routine call; the module is linked with them."""
+        """Declare the product kernels that a blocked routine calls, so that the module is linked with them."""
         one = real.reals(target.host())[self.step.result.dtype.char in "dD"]
         of_products = columns if self.step.how == "triangular_solve" else None
         for name in blocks.needed(one, None, of_products, False):

@@ -29,7 +29,7 @@ Load = Callable[[int, Sequence[str], int, int, int], str]
 
 @record
 class FlatRows:
-    """How many rows are taken together, how many elements each has, and how many a vector."""
+    """Number of rows taken together, elements of each row, and lanes of a vector."""
 
     rows: int
     columns: int
@@ -41,7 +41,7 @@ class FlatRows:
 
 
 def flat_rows(kernel: Kernel, outer: Axis, inner: Axis, width: int) -> FlatRows | None:
-    """How rows are taken end to end; None where they cannot be, or where that is no better than one after the other.
+    """Form in which rows are taken end to end; None where that is impossible or no better than row by row.
 
     All that is written must lie end to end. So must what is read, unless it is the same along one of the axes.
     """
@@ -67,7 +67,8 @@ def flat_rows(kernel: Kernel, outer: Axis, inner: Axis, width: int) -> FlatRows 
 
 
 class Lanes:
-    """What a kernel reads for vectors of some rows: of what does not lie end to end a number, or one for each lane."""
+    """Operands of a kernel for vectors that span rows: an operand that does not lie end to end is broadcast, or has a
+    value per lane."""
 
     def __init__(self, writer: Writer, kernel: Kernel, form: FlatRows, outer: Axis, inner: Axis, load: Load):
         self.w, self.kernel, self.form, self.load = writer, kernel, form, load
@@ -111,7 +112,7 @@ class Lanes:
         return self.blended(place, rows), True
 
     def elements(self, vector: int) -> range:
-        """Which elements of the rows, end to end, a vector has."""
+        """Range of elements of a vector, counted over the rows end to end."""
         return range(vector * self.form.width, (vector + 1) * self.form.width)
 
     def dtype(self, place: int) -> np.dtype:
@@ -158,6 +159,3 @@ def take_end_to_end(nest: Nest, form: FlatRows, axes: Sequence[Axis], offsets: l
             for k in range(form.vectors):
                 nest.point(at, form.width, further=k * form.width, known=partial(lanes.value, k, at))
     return stop
-
-
-__all__ = ["FlatRows", "flat_rows", "take_end_to_end"]

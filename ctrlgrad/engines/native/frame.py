@@ -22,7 +22,7 @@ FIRST = 13
 
 
 class Request(IntEnum):
-    """What compiled code asks the driver for, of `a` and `b`; a number other than 0 as the answer ends the run."""
+    """Request of compiled code to the driver, with operands `a` and `b`; an answer other than 0 ends the run."""
 
     # Memory: the workspace has to have so many bytes; buffer `a` so many.
     GROW_WORKSPACE = 1
@@ -56,7 +56,7 @@ class Request(IntEnum):
 
 
 class Status(IntEnum):
-    """How a run ended."""
+    """Outcome of a run."""
 
     FINISHED = 0
     INDEX = 1
@@ -73,7 +73,7 @@ class Status(IntEnum):
     ROWS = 9
 
 
-# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more.
+# The words of one stack, and of one buffer. `IDLE` is not 0 where the plan needs the contents no more.
 BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE = range(7)
 STACK_WORDS = 7
 # Stands for the size of an empty stack of `NEW_STACK`, the shape of whose rows is told with the first of them.
@@ -84,7 +84,7 @@ BUFFER_WORDS = 3
 
 @record(frozen=False)
 class Layout:
-    """Where everything of a plan stands in its frame."""
+    """Positions of a plan's words in its frame."""
 
     plan: Plan
     arguments: list[int] = field(default_factory=list)
@@ -109,6 +109,8 @@ class Layout:
     # captures.
     chunked: dict[int, ChunkedLoop] = field(default_factory=dict)
     chunks: dict[int, int] = field(default_factory=dict)
+    # Of such a loop that is steady: how many chunks run in the blocks of the next one, each overwriting the last.
+    passing: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
     # Numbers that the functions of a long plan leave for each other.
     numbers: int = 0
@@ -133,6 +135,8 @@ class Layout:
             loop = found.loop
             self.chunked[loop.number] = found
             self.chunks[loop.number] = self.take(1 + sum(value_words(c.inside) for c in loop.carries))
+            if found.can_repeat and found.is_steady:
+                self.passing[loop.number] = self.take(1)
             self.captures[loop.number] = self.take(sum(map(value_words, found.captured)))
         for step in walk(plan.body):
             if isinstance(step, Loop):

@@ -1,5 +1,5 @@
-"""What a frame computes in: a workspace for arrays whose sizes follow from the arguments', scratch memory of products,
-and buffers that are sized when they are needed."""
+"""Memory of a frame: a workspace for arrays whose sizes follow from the arguments', scratch memory of products, and
+buffers that are sized when they are needed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ctrlgrad.memory.session import current
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import Array
 
-# What is kept from one call to the next: asking for it again would cost a short call more than it does to have kept so
-# little. Of a frame that holds more all goes back to the pool, which has a limit, and which a budget empties.
+# Bytes that a frame keeps from one call to the next: allocating so little again would cost a short call more than
+# keeping it. All memory of a frame that holds more goes back to the pool, which has a limit, and which a budget
+# empties.
 IDLE_BYTES = 1 << 18
 
 _BYTE = np.dtype(np.uint8)
@@ -31,7 +32,7 @@ class FrameMemory:
         # By address: compiled code exchanges the memory of two buffers by their words.
         self.held: dict[int, np.ndarray] = {}
         self.buffer_of = {b.result: b.number for b in self.plan.buffers if b.result is not None}
-        # Results whose shapes the arguments' sizes do not tell. The others are allocated before each run.
+        # Results whose shapes the arguments' sizes do not tell. Results of known shapes are allocated before each run.
         known = {register.name for register, _, _ in self.plan.sizes}
         results = ((k, r.shape) for k, r in enumerate(self.plan.results) if isinstance(r, Array))
         self.grown_results = {k for k, shape in results if not names_of(shape) <= known}
@@ -65,7 +66,7 @@ class FrameMemory:
         before = int(self.words[index + frame.BYTES])
         self.release(number)
         if number in self.result_buffers:
-            # Of the result's own dtype, and nobody's view: the caller takes it as it is.
+            # An array of the result's own dtype that is no view: the caller gets it as it is.
             dtype = self.plan.buffers[number].dtype
             memory = np.empty(nbytes // dtype.itemsize, dtype)
         else:
@@ -89,13 +90,13 @@ class FrameMemory:
     # Giving back.
 
     def release(self, number: int) -> None:
-        """A buffer's memory is somebody else's now, or nobody's."""
+        """Drop the frame's reference to a buffer's memory."""
         index = self.layout.buffer(number)
         self.held.pop(int(self.words[index + frame.ADDRESS]), None)
         self.words[index + frame.ADDRESS] = self.words[index + frame.BYTES] = 0
 
     def release_results(self) -> None:
-        """Those that were grown are the caller's."""
+        """Hand grown results to the caller: drop the frame's references to them."""
         for number in self.result_buffers:
             self.release(number)
 
@@ -116,6 +117,3 @@ class FrameMemory:
         self.held.clear()
         for number in (*self.movable, *self.result_buffers):
             self.release(number)
-
-
-__all__ = ["IDLE_BYTES", "FrameMemory"]

@@ -47,7 +47,8 @@ def packed(graph: Graph, given: Graph) -> bytes | None:
 
 
 def unpacked(data: bytes, given: Graph) -> Graph:
-    """The graph that `packed` made bytes of, where the given graph is as it was. Raises `CannotRead` for others."""
+    """Return the optimised graph that `packed` made bytes of. Raises `CannotRead` if the given graph is not the packed
+    one."""
     match kept_records.read(data, _of_graphs(given)):
         case Graph() as found, str(digest):
             is_known(found, digest)
@@ -80,6 +81,3 @@ def _of_graphs(given: Graph) -> Vocabulary:
         "source of a node": lambda place: nodes[place].source,
     }
     return Vocabulary(tell, make) | constants_of(given)
-
-
-__all__ = ["optimised", "packed", "unpacked"]

@@ -95,7 +95,7 @@ def version() -> bytes | None:
 
 
 def found(key: str) -> bytes | None:
-    """What is kept under a key, and was made by the modules as they are."""
+    """Return the bytes kept under a key, if the modules that made them are unchanged; else None."""
     disk = objects.open_cache()
     entry = None if disk is None else disk.read(key)
     if entry is None:
@@ -179,5 +179,3 @@ def constants_of(graph: Graph) -> Vocabulary:
 
 
 _KEPT = of_record(Code) | of_record(KeptPlan)
-
-__all__ = ["Code", "KeptPlan", "constants_of", "found", "keep", "key_of", "read", "refuse", "version", "write"]

@@ -1,4 +1,4 @@
-"""What plans and optimised graphs are made of, as bytes: numbered rows, each of a declared kind.
+"""Serialise plans and optimised graphs: numbered rows, each of a declared kind.
 
 The bytes are a line of JSON and, after it, blocks of raw bytes. The line holds the format's name, the kinds by name,
 and the rows. A row is the number of its kind and then its parts, which are the numbers of earlier rows; the last row is
@@ -45,7 +45,7 @@ class CannotWrite(Exception):
 
 
 class CannotRead(Exception):
-    """Bytes that nobody has written here."""
+    """Bytes that are not in this format."""
 
 
 @record
@@ -109,8 +109,8 @@ class _Writer:
         # Of each object its row, by its id; it is held, so that no other one gets that id.
         self._places: dict[int, int] = {}
         self._held: list[Any] = []
-        # Those of objects that are equal by what they say, which may be one. What may change, or equals itself only,
-        # stays as many as it is.
+        # Rows of immutable objects that are equal by value and may be merged into one. Mutable objects, and objects
+        # that equal only themselves, are not merged.
         self._merged: dict[tuple[Any, ...], int] = {}
 
     def place(self, item: Any) -> int:
@@ -230,16 +230,3 @@ _PLAIN = Vocabulary(
         "array": _array,
     },
 )
-
-__all__ = [
-    "HOMES",
-    "CannotRead",
-    "CannotWrite",
-    "Told",
-    "Vocabulary",
-    "kinds_of",
-    "of_record",
-    "read",
-    "tell_array",
-    "written",
-]

@@ -108,7 +108,7 @@ def check_lanes(
 def _addresses(
     nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[Part], strides: Sequence[Size]
 ) -> Iterator[str]:
-    """Where each lane that is meant lies, written as it is asked for; of a complex number its first part."""
+    """Yield the address of each selected lane, emitted on demand; of a complex number that of its first part."""
     w, width = nest.w, lanes.width
     dtype, parts = element_parts(nest.views[place].dtype)
     one = memory_type_of(dtype) if parts == 1 else f"[{parts} x {memory_type_of(dtype)}]"
@@ -139,6 +139,3 @@ def _times(nest: Nest, vector: str, stride: Size, width: int) -> str:
     number = nest.size(stride)
     number = f"splat (i64 {number})" if is_number(number) else nest.w.in_all_lanes(number, "i64", width)
     return nest.w.op(f"mul {type_of(_INDEX, width)} {vector}, {number}")
-
-
-__all__ = ["Lanes", "Part", "check_lanes", "read_lanes", "write_lanes"]

@@ -185,7 +185,7 @@ def _outside(writer: Writer, function: Elementary, arguments: list[str]) -> str:
 
 
 def calls_in_place(loop: Loop) -> bool:
-    """Whether a loop has the code of elementary functions of numbers in it: an innermost one that calls only a few.
+    """Return true if a loop inlines elementary functions of scalars: an innermost loop with few such calls.
 
     Around calls all that it computes with lies in memory, and functions of one angle would each reduce it.
     """

@@ -22,7 +22,7 @@ from ctrlgrad.engines.native import ahead
 
 
 class LinkElement(ctypes.Structure):
-    """What is linked: an object (kind 2, with its bytes), or what the process has (kind 3, without a name)."""
+    """Link input: an object (kind 2, with its bytes), or the process's own symbols (kind 3, without a name)."""
 
     _fields_ = [("element_kind", c_uint8), ("value", c_char_p), ("value_len", c_size_t)]
 
@@ -77,7 +77,7 @@ SHORT: dict[str, tuple[Any, ...]] = {
     "module_AddSROAPass": (None, c_void_p),
     "module_AddSimplifyCFGPass": (None, c_void_p),
 }
-"""Calls that are over at once. A thread that let others go on in each of them would wait as often for its next turn."""
+"""Short calls that keep the GIL: releasing it in each would cost a wait for the next turn every time."""
 
 _KEY = "LLVM"
 _is_begun = False
@@ -139,7 +139,7 @@ def _opened(path: str) -> int:
         load = ctypes.CDLL(None).dlopen
         load.restype, load.argtypes = c_void_p, [c_char_p, c_int]
         load(os.fsencode(path), os.RTLD_NOW)
-    # What is loaded is found at once; of what cannot be, this says why.
+    # A library that is loaded is found at once; for one that cannot be loaded, `CDLL` raises an error with the reason.
     return int(ctypes.CDLL(path)._handle)
 
 

@@ -42,6 +42,3 @@ def hidden(writer: Writer, address: str) -> str:
     """The same address, of which LLVM does not know how it was found: what uses it in a loop does not find it again."""
     writer.declare("ptr @llvm.launder.invariant.group.p0(ptr)")
     return writer.op(f"call ptr @llvm.launder.invariant.group.p0(ptr {address})")
-
-
-__all__ = ["counted", "counted_loop", "hidden"]

@@ -14,7 +14,6 @@ from ctrlgrad.plan import planning
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels
-from ctrlgrad.plan.placement import place
 
 
 def plan_of(
@@ -32,7 +31,7 @@ def text_of(plan: Plan) -> tuple[str, list[str]]:
 
 @functools.cache
 def _panels() -> dict[np.dtype, Panels]:
-    """How this machine's products lay out right sides; no part of the first call of a plan without any."""
+    """Layout of right sides for this machine's products. Plans without products never load it."""
     from ctrlgrad.engines.native.products import pack, real
 
     found = {}
@@ -40,6 +39,3 @@ def _panels() -> dict[np.dtype, Panels]:
         dtype = np.dtype(f"f{kind.bytes}")
         found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
     return found
-
-
-__all__ = ["place", "plan_of", "text_of"]

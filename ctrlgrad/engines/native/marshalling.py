@@ -40,7 +40,7 @@ class _Number:
 
 
 class Arguments:
-    """How the arguments of a call are put into a frame."""
+    """Copier of a call's arguments into a frame."""
 
     def __init__(self, words: np.ndarray, views: Views, layout: Layout, stacks: Sequence[RunningStack]) -> None:
         plan = layout.plan
@@ -104,7 +104,7 @@ class _Sized:
 
 
 class Results:
-    """The results of a call: memory for those whose shapes are known at its start, and how the others are read."""
+    """Results of a call: memory for results whose shapes are known at its start, and readers for the rest."""
 
     def __init__(
         self, words: np.ndarray, views: Views, layout: Layout, memory: FrameMemory, stacks: Sequence[RunningStack]
@@ -159,7 +159,7 @@ class Results:
 
 
 def _number(words: np.ndarray, index: int, dtypes: Sequence[np.dtype], views: Views) -> Callable[[], Any]:
-    """What reads a number."""
+    """Reader of a number in the frame."""
     cells = [views[dtype][(index + k) * (8 // dtype.itemsize) :][:1].reshape(()) for k, dtype in enumerate(dtypes)]
     if len(cells) == 1:
         (cell,) = cells
@@ -172,6 +172,3 @@ def _row_size(stack: Any, axis: int) -> int:
     if isinstance(stack, BlockStack):
         return stack.shape[axis]
     return next((np.shape(row)[axis] for row in stack if row is not None), 0)
-
-
-__all__ = ["Arguments", "Results"]

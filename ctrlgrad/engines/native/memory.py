@@ -13,7 +13,7 @@ _word_at = ctypes.c_size_t.from_address
 
 
 def address_of(array: np.ndarray) -> int:
-    """Where the elements of an array lie."""
+    """Address of an array's elements."""
     return _word_at(id(array) + _ADDRESS).value
 
 

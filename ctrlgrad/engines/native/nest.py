@@ -1,4 +1,4 @@
-"""What is asked of the writer of a kernel's nest by those who write several of its rows at a time."""
+"""The part of `KernelWriter` that row vectorisers use."""
 
 from __future__ import annotations
 
@@ -59,6 +59,3 @@ class Nest(Protocol):
     def begin(self, k: int, axes: Sequence[Axis], rows: int = 1) -> None: ...
     def finish(self, k: int, offsets: list[str], row: int | None = None) -> None: ...
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]: ...
-
-
-__all__ = ["Known", "Nest"]

@@ -17,7 +17,7 @@ def _form(columns: View | None) -> Hashable:
 
 
 def form_of(kernel: Kernel) -> Hashable:
-    """What two kernels have in common that do the same with other arrays and numbers."""
+    """Hashable form of a kernel: equal for kernels that differ only in arrays and numbers."""
     operands = [(o.view.dtype, o.view.offset, o.view.strides, o.gathered, _form(o.columns)) for o in kernel.operands]
     writes = [
         (w.view.dtype, w.view.offset, w.view.strides, w.how, w.outputs, w.indices, w.scattered, w.base is None)
@@ -28,7 +28,7 @@ def form_of(kernel: Kernel) -> Hashable:
 
 
 class _Given:
-    """What a function is given from around: its parameters, in the order in which the text asks for them."""
+    """Captures of a function: its parameters, in the order in which its text uses them."""
 
     def __init__(self) -> None:
         self.parameters: list[str] = []
@@ -58,10 +58,10 @@ class NestFunctions:
         self.names: dict[str, str] = {}
 
     def has(self, kernel: Kernel) -> bool:
-        """Whether a kernel is one of several.
+        """Return true if a kernel shares its form with another one and becomes a function.
 
-        Kernels that may fail say in which iteration, and of small ones LLVM keeps the arrays in registers: those stay
-        where they are.
+        Kernels that may fail report their iteration, and LLVM keeps the arrays of small ones in registers: both stay
+        inline.
         """
         return not kernel.checks and not is_small(kernel) and self.counts[form_of(kernel)] > 1
 

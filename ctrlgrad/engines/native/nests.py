@@ -1,7 +1,8 @@
 """Kernels as loop nests: explicit vectors along the innermost axis, and part of one for what is left over; one element
 at a time where only the run knows how many that are.
 
-Reductions along the innermost axes stay in registers until these loops are over; others add to memory.
+Reductions along the innermost axes stay in registers until these loops are over. The remaining reductions add to
+memory.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ class KernelWriter:
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not has_calls(kernel)
-        # Whether part of a vector whose size the run knows may be a vector, and whether it is: processors have masks
-        # for four bytes and eight, and take longer to write by them than a few elements one by one.
+        # `can_mask`: the processor has masks for elements of this size (four bytes or eight). `has_masks`: a remainder
+        # whose size only the run knows becomes a masked vector; writing a few elements one by one is faster in short
+        # kernels.
         self.can_mask = vector_bytes > 16 and all(v.dtype.itemsize >= 4 for v in self.views)
         self.has_masks = self.can_mask and not self.is_short
 
@@ -118,7 +120,7 @@ class KernelWriter:
         axes = self.axes()
         kernel = self.kernel
         count = len(kernel.operands)
-        # From which axis on each write stands still: there its value is gathered in registers.
+        # The axis from which on each write's address is constant: its value is accumulated in registers there.
         still = self.still
         for k, write in enumerate(kernel.writes):
             if self.is_reduction(write):
@@ -194,21 +196,21 @@ class KernelWriter:
         return [found[pair] for pair in pairs]
 
     def width(self, axis: Axis) -> int:
-        """How many elements a vector of this nest has; 1 where it goes element by element."""
+        """Number of elements of a vector of this nest; 1 where it goes element by element."""
         if self.is_single:
             return 1
         return lanes_along(self.kernel, axis, self.uniform, self.still, self.whole_width)
 
     def width_side_by_side(self, axis: Axis) -> int:
-        """How many elements a vector has whose lanes lie side by side in all that is read and written; 1 without."""
+        """Number of lanes of a vector whose reads and writes are all contiguous or uniform; 1 if there is none."""
         return 1 if is_by_lane(self.kernel, axis, self.uniform) else self.width(axis)
 
     def have_addresses(self, axis: Axis | None) -> bool:
-        """Whether the lanes of a vector along an axis have indices, or checks, of their own."""
+        """Return true if the lanes of a vector along an axis gather, scatter or are checked by indices of their own."""
         return axis is not None and not addresses_stand_still(self.kernel, axis, self.uniform)
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
-        """Where the loop over an axis begins and ends."""
+        """Bounds of the loop over an axis."""
         return "0", self.size(axis.size)
 
     def innermost(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str) -> None:
@@ -231,12 +233,12 @@ class KernelWriter:
                         self.point(self.moved(axis, offsets, i), 1, row, axis)
 
     def has_rest(self, axis: Axis, width: int) -> bool:
-        """Whether whole vectors may leave elements of an axis over."""
+        """Return true if whole vectors may leave a remainder along an axis."""
         return not (axis.size.is_known and axis.size.factor % width == 0)
 
     def unroll(self, axis: Axis, width: int) -> int:
-        """How many vectors a turn takes: several where sums would wait for each other, or where a turn is soon over and
-        there are many."""
+        """Unroll factor in vectors: above 1 for reductions, whose sums would wait for each other, and for short kernels
+        over many elements."""
         if self.still:
             is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
         else:
@@ -257,13 +259,13 @@ class KernelWriter:
         return end
 
     def takes_part(self, start: str, total: str, axis: Axis) -> bool:
-        """Whether what whole vectors leave over is taken as part of one."""
+        """Return true if the remainder after whole vectors is computed as part of one vector."""
         return (is_number(start) and is_number(total)) or (
             self.has_masks and not is_by_lane(self.kernel, axis, self.uniform)
         )
 
     def part_of_vector(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int) -> None:
-        """What whole vectors leave over: computed as a vector, whose first lanes are read and written."""
+        """Emit the remainder after whole vectors as one vector, whose first lanes are read and written."""
         w, is_known = self.w, is_number(start) and is_number(total)
         with nullcontext() if is_known else w.when(w.op(f"icmp slt i64 {start}, {total}")), self.elements.turn():
             left = int(total) - int(start) if is_known else w.op(f"sub i64 {total}, {start}")
@@ -272,7 +274,7 @@ class KernelWriter:
                 self.point(self.moved(axis, offsets, start), width, row, axis, first=first)
 
     def whole(self, start: str, total: str, step: int) -> str:
-        """Where whole steps from start on end."""
+        """End of the last whole step from start on."""
         w = self.w
         if is_number(start) and is_number(total):
             length = str(int(total) - int(start))
@@ -336,7 +338,7 @@ class KernelWriter:
     ) -> list[str]:
         """The outputs of the expression at a point, or of a vector of them.
 
-        `known` gives what some operands are; others of a vector lie side by side, or are the same along the axis.
+        `known` gives values of some operands. All other operands of a vector are contiguous or constant along the axis.
         """
         kernel, w = self.kernel, self.w
 
@@ -383,7 +385,7 @@ class KernelWriter:
         self.sums[k] = self.gathered(k, forms)
 
     def gathered(self, k: int, forms: Iterable[tuple[int, int]]) -> Sums | Extremes:
-        """What a reduction has come to before the first element, in variables of these forms."""
+        """Accumulator of a reduction, with variables of these forms."""
         write, expression = self.kernel.writes[k], self.kernel.expression
         if write.how in EXTREMES:
             dtype = expression.instructions[expression.outputs[write.outputs[0]]].dtype
@@ -404,6 +406,6 @@ class KernelWriter:
         self.elements.store_parts(base, at, dtype, totals, 1)
 
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
-        """Where a reduction goes: an address, and the position there."""
+        """Target of a reduction: base address and offset."""
         place = len(self.kernel.operands) + k
         return self.bases[place], offsets[place]

@@ -1,19 +1,19 @@
 """Objects on disk and in memory, so that a new process need not compile again.
 
-An object is one relocatable file as the system's compilers write it, with the names of the functions that it gives. Of
-others it may use those of the C library that the process has loaded and those whose addresses it is linked with.
+An object is one relocatable file as the system's compilers write it, with the names of the functions that it gives. It
+may call functions of the C library that the process has loaded, and functions whose addresses it is linked with.
 
 An entry on disk is a file `<key>.obj`: a line of JSON (format, key, symbols, size, checksum of it all), and the object.
 The key is the SHA-256 of all that the object depends on: what its maker names, the text of the modules that make it,
 llvmlite's version and the processor. An entry is written under another name and then renamed, so several processes may
-read and write at once. What is truncated, damaged or somebody else's is removed and made anew.
+read and write at once. An entry that is truncated, damaged or another user's is removed and made anew.
 
 The directory is `$CTRLGRAD_CACHE_DIR`, or `$XDG_CACHE_HOME/ctrlgrad`, or `~/.cache/ctrlgrad`. Since an entry is code
-that will run, the directory must be the user's own: it is made with mode 0700, and one that belongs to another user, or
-that others may write to, is not used. That is logged once as a warning (logger "ctrlgrad", which Python shows on the
-terminal unless told otherwise); a warning of `warnings` could end a program that has everything it needs to go on.
-Where there is no home directory, or one that cannot be written, the log says so at level INFO. All goes on without
-entries then.
+that will run, the directory must be the user's own: it is made with mode 0700. A directory that belongs to another
+user, or that other users may write to, is not used. That is logged once as a warning (logger "ctrlgrad", which Python
+shows on the terminal unless told otherwise); a warning of `warnings` could end a program that has everything it needs
+to go on. Where there is no home directory, or one that cannot be written, the log says so at level INFO. All goes on
+without entries then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ABANDONED = 3600.0
 _OURS = re.compile(r"[0-9a-f]{64}\.obj|[0-9a-f]{64}\.[0-9a-f]{16}\.tmp")
 _LOG = logging.getLogger("ctrlgrad")
 _SAID: set[str] = set()
-# What this process wrote to a directory since it looked for room there.
+# Bytes that this process has written to a directory since it last made room there.
 _WRITTEN: dict[Path, int] = {}
 
 
@@ -71,14 +71,14 @@ class ObjectCode:
 
 
 class Loaded(Mapping[str, int]):
-    """The addresses of an object's functions by name; they are code as long as somebody holds this."""
+    """Addresses of an object's functions by name; the code stays loaded as long as this object is referenced."""
 
     __hash__ = object.__hash__
 
     def __init__(self, addresses: dict[str, int], tracker: int) -> None:
         self._addresses = addresses
-        # What takes the code out of memory, where nobody holds this any more; not while the interpreter ends: a thread
-        # may still be in the code then.
+        # Finaliser: queues the code for unloading once this object is collected; not while the interpreter ends, since
+        # a thread may still be in the code then.
         self._dropped = weakref.finalize(self, _UNUSED.append, tracker)
         self._dropped.atexit = False
 
@@ -152,7 +152,7 @@ def _digest(path: str) -> str | None:
 
 _LINK = forks.lock()
 MOST_UNUSED = 4096
-"""How many objects that nobody holds stay in memory: each takes a few of the mappings that a process may have."""
+"""Number of unreferenced objects that stay in memory: each takes a few of the process's limited memory mappings."""
 # LLVM's handles of them.
 _UNUSED: deque[int] = deque()
 _NUMBERS = itertools.count()
@@ -181,7 +181,7 @@ def _table(addresses: Mapping[str, int]) -> Any:
 
 
 def _unload(most: int) -> None:
-    """Take code that nobody holds out of memory, what was dropped first before the rest, until so many are left."""
+    """Unload unreferenced code, oldest first, until at most `most` objects of it are left."""
     with _LINK, forks.undivided():
         while len(_UNUSED) > most:
             problem = ctypes.c_char_p()
@@ -203,7 +203,7 @@ def _linker() -> int:
 
 
 def directory() -> Path | None:
-    """Where entries belong; None where there is no home directory."""
+    """Directory of entries; None where there is no home directory."""
     if given := os.environ.get("CTRLGRAD_CACHE_DIR"):
         return Path(given).absolute()
     # The XDG base directory specification has relative paths ignored.
@@ -234,7 +234,7 @@ def open_cache() -> DiskCache | None:
 
 
 def unsafe(path: Path) -> UserInputError | None:
-    """Why code from this directory must not be run; None where it may. On Windows only that it is a directory."""
+    """Error if code from this directory must not be run, else None. Windows checks only that it is a directory."""
     found = path.stat()
     got = None
     if not stat.S_ISDIR(found.st_mode):
@@ -319,7 +319,7 @@ class DiskCache:
                 total -= size
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """When each file of ours was last used, its bytes, its path."""
+        """Time of last use, bytes and path of each entry."""
         found = []
         with os.scandir(self.path) as entries:
             for entry in entries:

@@ -53,7 +53,7 @@ class Piece:
         self.name, self.w = f"piece{number}", Writer(outer.declarations)
         self.parameters, self.arguments = ["ptr %frame"], ["ptr %frame"]
         self.registers: dict[str, str] = {}
-        # Those of its numbers that are read elsewhere.
+        # The piece's numbers that other pieces read.
         self.given: set[str] = set()
         self.result = ""
 

@@ -44,7 +44,7 @@ class Call:
 
 
 def _kernel(node: Node) -> Callable[[list[Any], Run], Any]:
-    """What computes a node: of whole stacks by blocks, where it can, or the reference kernel."""
+    """Function that computes a node: an op of whole stacks by blocks where possible, else the reference kernel."""
     name = node.op.name
     by_blocks, kernel = WHOLE_STACKS.get(name), None
     if name in IN_BLOCKS.pure:
@@ -79,7 +79,7 @@ class Outside:
         self.callbacks = 0
 
     def call(self, number: int) -> Call:
-        """What there is to know of an outside call of the plan before it is made, found once."""
+        """Static data of an outside call, computed once."""
         if number not in self.calls:
             step = self.frame.layout.calls[number]
             self.calls[number] = Call.of(step, self.frame.layout.outside[step])
@@ -119,7 +119,7 @@ class Outside:
                     frame.put(index + k, register.dtype, part)
 
     def computed(self, call: Call, operands: list[Any]) -> Any:
-        """What the kernel of a call gives."""
+        """Result of a call's kernel."""
         return call.kernel(operands, self.run)
 
     def operand(self, item: Any, index: int, is_consumed: bool) -> Any:
@@ -154,6 +154,3 @@ class Outside:
                 target = array_at(words[0], tuple(words[1 : 1 + rank]), strides, item.dtype)
                 target[...] = value
         self.pending = []
-
-
-__all__ = ["Outside"]

@@ -1,12 +1,12 @@
-"""Which ops of a straight-line graph run as plans: its nodes as reference ops and parts, each one compiled function.
+"""Split a straight-line graph into reference ops and parts, each part one compiled function.
 
 In: a straight-line graph. Out: one with the same inputs and outputs whose nodes are the reference engine's own and
 nodes of the op `PART`, whose region becomes a plan; None where no part would pay.
 
 - A part takes all nodes that a plan has a form for and that are ready once the nodes before it have run.
 - Views and constants cost nothing: each side that reads one has its own.
-- Updates stay with the reference kernels, which overwrite an array that nobody else holds; so do stacks. A plan never
-  writes its arguments, so there an update would cost the array instead of the row.
+- Updates stay with the reference kernels, which overwrite an array that has no other reference; so do stacks. A plan
+  never writes its arguments, so there an update would cost the array instead of the row.
 - Nodes that may fail keep their order, so that the first to fail is the one that the reference engine names.
 """
 
@@ -51,7 +51,7 @@ def parted(region: Graph) -> Graph | None:
 
 
 def has_native_form(node: Node) -> bool:
-    """Whether a plan has a form for a node that is no slower than NumPy."""
+    """Return true if a plan has a form for a node that is no slower than NumPy."""
     name = node.op.name
     types = [v.type for v in (*node.operands, *node.results)]
     if not all(isinstance(t, TensorType) and t.dtype in DTYPES for t in types):
@@ -62,7 +62,7 @@ def has_native_form(node: Node) -> bool:
 
 
 def is_free(node: Node) -> bool:
-    """Whether a node computes nothing: a view whose place is known, a constant, a size."""
+    """Return true if a node computes nothing: a view whose place is known, a constant, a size."""
     if node.op.name == "getitem":
         return is_total(node) and len(node.operands) == 1 and node.result.tensor.rank > 0
     is_size = node.op.has_use(Use.MEASURE) and isinstance(node.operands[0].type, TensorType)
@@ -70,7 +70,7 @@ def is_free(node: Node) -> bool:
 
 
 def _may_fail(node: Node) -> bool:
-    """Whether a run can make it fail; a push or a pop fails only where the graph is wrong."""
+    """Return true if a run can make a node fail; a push or a pop fails only where the graph is wrong."""
     return not (is_total(node) or node.op.has_use(Use.PUSH, Use.POP) or node.op.name == "stack_new")
 
 
@@ -90,7 +90,7 @@ def gain(part: Graph) -> float:
 
 
 def _is_added(product: Node, part: Graph) -> bool:
-    """Whether a node is a matrix product that is only added to something."""
+    """Return true if a node is a matrix product whose only use is one addition."""
     consumers = [n.op.name for n in part.nodes if product.result in n.operands]
     return product.op.name == "matmul" and consumers == ["add"]
 
@@ -111,7 +111,7 @@ class Batch:
 
 
 class _Split:
-    """Which nodes of a region are native, and in which batches they run."""
+    """Native nodes of a region, and the batches in which they run."""
 
     def __init__(self, region: Graph) -> None:
         self.region = region
@@ -250,6 +250,3 @@ def _in_order(nodes: Sequence[Node]) -> list[Node]:
         if node not in ordered:
             put(node)
     return list(ordered)
-
-
-__all__ = ["PART", "gain", "has_native_form", "is_free", "parted"]

@@ -99,7 +99,6 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
         region: any graph; loops and branches in it run by `kernels`.
         kernels: what runs the nodes that stay outside of machine code.
 
-    >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad.engines.native.pieces import compile_piece
     >>> from ctrlgrad.engines.reference import Run
     >>> x = np.linspace(0.0, 1.0, 50000)
@@ -117,6 +116,3 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
         return (compile_graph(region, kernels) if run.is_watched else program)(values, run)
 
     return piece
-
-
-__all__ = ["PLANNED_LOOPS", "Part", "Piece", "PlannedLoop", "compile_piece", "planned", "with_parts"]

@@ -1,4 +1,4 @@
-"""What all steps of a plan share in LLVM text: words of the frame, registers, memory, and asking the driver."""
+"""Parts of the LLVM text that all steps share: words of the frame, registers, memory, and requests to the driver."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class PlanText:
         self.registers: dict[str, str] = {}
         # Values of numbers by what computes them, in the block that is being written.
         self.known: dict[str, str] = {}
-        # Whether the loop that is being written has the code of elementary functions of numbers in it.
+        # True while the loop that is being written inlines elementary functions of scalars.
         self.calls_in_place = False
-        # Of a plan that is several functions: the one that is written, if it is not the plan's own, and the numbers
-        # that others have computed.
+        # Of a plan that is cut into pieces: the piece that is being written, None for the plan's own function, and the
+        # numbers that other pieces have computed.
         self.piece: Piece | None = None
         self.given: dict[str, Piece] = {}
         # In which words of the frame those lie that are read elsewhere.
@@ -79,7 +79,7 @@ class PlanText:
 
     @once
     def needed(self) -> Counter[Array]:
-        """At how many places the plan needs each array."""
+        """Number of places of the plan that need each array."""
         return times_read(self.plan)
 
     def word(self, index: int) -> str:
@@ -401,7 +401,7 @@ class PlanText:
             counter = self.number(loop.counter)
             self.store_word(self.layout.counters + loop.number, counter)
             if attributes.Loop.of(loop.node).counts_down:
-                # What it carries first is how many iterations are left.
+                # The first carry is the number of iterations left.
                 (left, *_) = loop.carries
                 assert isinstance(left.inside, Register)
                 counter = self.w.op(f"sub {type_of(left.inside.dtype)} {self.number(left.inside)}, 1")

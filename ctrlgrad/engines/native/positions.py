@@ -1,4 +1,4 @@
-"""Where a running plan is: which iterations of which loops, for callbacks and errors."""
+"""Position of a running plan: the iterations of its loops, for callbacks and errors."""
 
 from __future__ import annotations
 
@@ -48,6 +48,3 @@ def noted(error: BaseException, frame: Frame, loops: Loops) -> None:
         if not isinstance(error, MaximumIterationsError) or error.source is not loop.node.source:
             note(error, loop.node, run.iterations[-1], run)
         run.iterations.pop()
-
-
-__all__ = ["Positions", "iterations", "noted"]

@@ -47,7 +47,7 @@ class ProductWriter:
 
     @property
     def is_vector(self) -> bool:
-        """Whether there is one row or one column, for which there is a routine of its own."""
+        """Return true if the result has one row or one column, for which there is a special routine."""
         is_one = ONE in self.step.result.view.shape[-2:]
         return is_one and self.step.packed is None and self.kind in ("f32", "f64")
 
@@ -83,7 +83,7 @@ class ProductWriter:
         return next(kind for kind in real.reals(target.host()) if kind.name == self.kind)
 
     def declare_kernels(self) -> None:
-        """Those that a product of these sizes calls; the module is linked with them."""
+        """Declare the kernels that a product of these sizes calls, so that the module is linked with them."""
         m, n = map(known, self.step.result.view.shape[-2:])
         rows_of_b = self.step.b.strides[-1] == ONE
         for name in blocks.needed(self.real, m, n, self.step.packed is not None, rows_of_b):

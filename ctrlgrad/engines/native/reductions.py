@@ -94,10 +94,11 @@ def in_halves(w: Writer, dtype: np.dtype, vectors: Sequence[str], width: int, jo
 
 
 class Sums:
-    """What a reduction has gathered in registers: variables for vectors and for single elements, several of each where
-    they would wait for each other or belong to different rows. A form is a width and which of several.
+    """Accumulator of a reduction in registers: variables for vectors and for single elements. There are several of each
+    where they would wait for each other or belong to different rows. A form is a width and a number among the variables
+    of that width.
 
-    Where `is_led`, the first step that is written for each variable runs before all others, and begins it.
+    Where `is_led`, the first step written for each variable runs before all other steps, and initialises it.
     """
 
     def __init__(self, writer: Writer, write: Write, forms: Iterable[tuple[int, int]], is_led: bool = False) -> None:
@@ -142,7 +143,7 @@ class Sums:
         return combine(self.w, self.how, self.dtype, a, b, width)
 
     def lanes(self, width: int, which: int) -> str:
-        """What each lane of a vector has come to."""
+        """Value of each lane of a vector accumulator."""
         kind = type_of(self.dtype, width)
         return self.w.op(f"load {kind}, ptr {self.variables[width, which][0]}")
 
@@ -169,8 +170,8 @@ class Sums:
         return combine(w, self.how, self.dtype, single, vector, 1) if single else vector
 
     def totals(self, part: int, rows: int) -> list[str]:
-        """What each of several rows has come to, each as it is by itself: vectors with the totals of as many rows as
-        they have lanes, or of all rows where those are fewer."""
+        """Totals of several rows: vectors whose lanes are one row's total each, as many as a vector has, or all rows
+        where those are fewer."""
         width = next(width for width, _ in self.variables)
         kind = type_of(self.dtype, width)
         loaded = [self.w.op(f"load {kind}, ptr {self.variables[width, row][part]}") for row in range(rows)]
@@ -194,9 +195,6 @@ def mask_of(first: int | str, width: int) -> str:
 
 
 def _lanes(starts: Sequence[int], first: int, count: int) -> str:
-    """So many lanes from each of several on."""
+    """Shuffle mask of `count` lanes from each start + `first` on."""
     lanes = [f"i32 {start + first + k}" for start in starts for k in range(count)]
     return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"
-
-
-__all__ = ["Join", "Sums", "advance", "combine", "element_parts", "in_halves", "mask_of"]

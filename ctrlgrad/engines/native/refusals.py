@@ -1,4 +1,4 @@
-"""What a run of a plan may end with besides the user's errors: the graph is to be run in another way."""
+"""Exceptions of a run of a plan that are not the user's errors: the graph has to be run in another way."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class SizesDoNotFit(Exception):
 
     def __init__(self, text: str, callbacks: int) -> None:
         super().__init__(text)
-        # So many calls of the user's callbacks have been made by then.
+        # Number of calls of the user's callbacks made so far.
         self.callbacks = callbacks
 
 
 class NeedsAnotherPlan(Exception):
-    """What a plan takes for granted turned out not to be so."""
+    """An assumption of the plan turned out to be false."""
 
     def __init__(self, assumption: Assumption, callbacks: int) -> None:
         super().__init__(assumption)

@@ -1,4 +1,4 @@
-"""What a plan does, loop by loop, as a `Report`: fused kernels, products, what is pushed, and what is still outside."""
+"""Report on a plan, loop by loop: fused kernels, products, pushed values, and ops that still run outside."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _Account:
         report.pushes.append(Push(found.name, self.row_bytes(step), found.reason, found.source))
 
     def pushed(self, step: model.Push, around: Loop | None) -> Pushed:
-        """What stands behind the stack of a push: the loop around it carries it."""
+        """Description of a pushed value: the carry of the enclosing loop that holds its stack."""
         handles = self.program.plan.handles
         if around is not None:
             for number, stack in carried_stacks(around):
@@ -147,6 +147,3 @@ class _Account:
         known: Mapping[str, int] = self.sizes
         texts = [str(self.number(s)) if set(s.names) <= known.keys() else str(s) for s in sizes]
         return f"[{','.join(texts)}]"
-
-
-__all__ = ["explain"]

@@ -32,7 +32,7 @@ comes again, and for each vector what its rows have come to, write by write."""
 
 @record
 class RowsAcross:
-    """How many rows a vector has, how many vectors are taken together, and whether operands are read by columns."""
+    """Rows of a vector, number of vectors taken together, and a flag: operands are read by columns."""
 
     width: int
     together: int
@@ -42,8 +42,8 @@ class RowsAcross:
 def rows_across(
     kernel: Kernel, axes: Sequence[Axis], row_width: int, width: int, uniform: Collection[int]
 ) -> RowsAcross | None:
-    """How the rows of the last two axes are taken side by side; None where they cannot be, or where vectors along a row
-    (of `row_width` elements) are as good."""
+    """Form in which the rows of the last two axes are taken side by side. None where that is impossible, or where
+    vectors along a row (of `row_width` elements) are as good."""
     outer, inner = axes[-2:]
     reads, rows = kernel.operands, outer.size.factor if outer.size.is_known else None
     if (
@@ -66,7 +66,7 @@ def rows_across(
 
 
 def are_across(nest: Nest, form: RowsAcross, start: str, end: str) -> str:
-    """Whether a run takes the rows from start to end side by side."""
+    """Emit the test that the rows from start to end are taken side by side."""
     w, holds = nest.w, []
     if form.by_columns:
         holds += [_has(nest, operand.columns) for operand in nest.kernel.operands if operand.columns is not None]
@@ -117,7 +117,7 @@ def _has(nest: Nest, columns: View) -> str:
 
 @contextmanager
 def _by_columns(nest: Nest) -> Iterator[None]:
-    """What is written inside reads columns where they are laid out."""
+    """Context in which operands are read by columns where these are laid out."""
     operands = nest.kernel.operands
     before, nest.through = nest.through, [*nest.through]
     last = len(operands) + len(nest.kernel.writes)
@@ -132,7 +132,7 @@ def _by_columns(nest: Nest) -> Iterator[None]:
 def _reduced(
     nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], at: str, vectors: int
 ) -> list[list[str]]:
-    """So many vectors of rows, from one row on: what each has come to, for each write."""
+    """Reduce `vectors` vectors of rows from row `at` on. Return for each vector its result of each write."""
     width, (outer, inner), count = form.width, axes[-2:], len(nest.kernel.writes)
     for k in range(count):
         nest.sums[k] = nest.gathered(k, [(width, number) for number in range(vectors)])
@@ -146,7 +146,7 @@ def _reduced(
 
 @contextmanager
 def _read_from(nest: Nest, offsets: list[str]) -> Iterator[list[str]]:
-    """What is written inside reads each operand from the address at its offset on; the offsets from there."""
+    """Context in which each operand's base is moved to its offset; yields the offsets from there."""
     w, before, offsets = nest.w, nest.bases, [*offsets]
     nest.bases = [*before]
     for place in dict.fromkeys(nest.through):
@@ -191,7 +191,7 @@ def stores(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str
 
 
 def fits(w: Writer, size: Callable[[Size], str], rows: Size, terms: Size, capacity: int) -> str:
-    """Whether a run lays a matrix out, as `is_laid_out`; what is known was asked when the plan was made."""
+    """Emit the run-time part of `is_laid_out`; sizes known at planning were checked then."""
     unknown = [(n, most) for n, most in ((terms, LONGEST), (rows * terms, capacity)) if not n.is_known]
     return _all(w, [w.op(f"icmp sle i64 {size(n)}, {most}") for n, most in unknown])
 
@@ -212,11 +212,8 @@ def write_columns(plan: StackText, step: Columns) -> None:
 
 
 def _all(w: Writer, conditions: Iterable[str]) -> str:
-    """Whether all of some conditions hold."""
+    """Emit the conjunction of some conditions."""
     found = "true"
     for condition in conditions:
         found = condition if found == "true" else found if condition == "true" else w.op(f"and i1 {found}, {condition}")
     return found
-
-
-__all__ = ["RowsAcross", "Take", "are_across", "reduce_across", "rows_across", "stores", "write_columns"]

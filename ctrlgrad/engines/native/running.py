@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.stacks import RunningStack
+from ctrlgrad.memory import Chunk
 from ctrlgrad.plan.chunks import LoopPlan
 from ctrlgrad.plan.model import Loop, Plan, Step, Value
 
@@ -33,15 +33,15 @@ class Program(Protocol):
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]: ...
 
-    def loop_program(self, number: int) -> tuple[Program, LoopPlan]: ...
+    def loop_program(self, number: int, *, pushes: bool) -> tuple[Program, LoopPlan]: ...
 
     def run_again(
-        self, arguments: Sequence[Any], chunk: Chunk, capacity: int, scratch: np.ndarray | None
+        self, arguments: Sequence[Any], chunks: Iterator[Chunk], ran: Sequence[Any], scratch: np.ndarray | None
     ) -> list[Any]: ...
 
 
 class OutsideCalls(Protocol):
-    """What compiled code had Python do."""
+    """Record of the calls that compiled code made into Python."""
 
     @property
     def callbacks(self) -> int: ...
@@ -66,6 +66,8 @@ class Frame(Protocol):
 
     def run(self, arguments: Sequence[Any]) -> list[Any]: ...
 
+    def rest(self) -> None: ...
+
     def dispose(self) -> None: ...
 
     def give_back(self) -> None: ...
@@ -81,6 +83,3 @@ class Frame(Protocol):
     def told(self, values: Sequence[Value], index: int) -> list[Any]: ...
 
     def kept(self, value: Value, given: Any) -> Any: ...
-
-
-__all__ = ["Frame", "Program"]

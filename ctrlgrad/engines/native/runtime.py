@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
 from ctrlgrad.engines.account import empty
-from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -18,9 +17,9 @@ from ctrlgrad.engines.native.marshalling import Arguments, Results
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
+from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import RunningStack, copied
-from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
@@ -30,12 +29,13 @@ from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.native.sessions import Session
+    from ctrlgrad.engines.native.sessions import Again, Session
+    from ctrlgrad.memory import Chunk
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# As many iterations as a chunk may have where nobody keeps chunks.
+# Iterations that a chunk may run where no chunks are kept.
 ENDLESS = 1 << 62
 
 
@@ -46,11 +46,12 @@ class Program:
         self.plan, self.compile = plan, compile
         # The machine code stays in memory as long as a program holds it.
         self.code = code
-        self._loops: dict[int, tuple[Program, LoopPlan]] = {}
+        # By the loop's number, and whether it pushes.
+        self._loops: dict[tuple[int, bool], tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
-        # What stacks hold, for people, by handle.
+        # Readable labels of stacks' contents, by handle.
         self.labels: dict[int, str] = {}
         # Frames that no call uses, with little memory; a budget has them go.
         self.idle: list[Frame] = []
@@ -83,22 +84,35 @@ class Program:
         while self.idle:
             self.idle.pop().dispose()
 
-    def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
-        """A loop of the plan as a program of its own, to run its chunks again."""
-        if number not in self._loops:
-            found = loop_plan(self.plan, self.layout.loops[number])
-            self._loops[number] = (self.compile(found.plan), found)
-        return self._loops[number]
+    def loop_program(self, number: int, *, pushes: bool) -> tuple[Program, LoopPlan]:
+        """A loop of the plan as a program of its own, to run its chunks again, or to come to the state after some."""
+        if (number, pushes) not in self._loops:
+            found = loop_plan(self.plan, self.layout.loops[number], pushes=pushes)
+            self._loops[number, pushes] = (self.compile(found.plan), found)
+        return self._loops[number, pushes]
 
-    def run_again(self, arguments: Sequence[Any], chunk: Chunk, capacity: int, scratch: np.ndarray | None) -> list[Any]:
-        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk.
+    def run_again(
+        self,
+        arguments: Sequence[Any],
+        chunks: Iterator[Chunk],
+        ran: Sequence[Any],
+        scratch: np.ndarray | None,
+    ) -> list[Any]:
+        """Run its one loop for as many iterations as some chunks had, into their blocks; or into none, without chunks.
 
         The scratch memory is that of the call that waits for it.
         """
-        found = Frame(self)
+        from ctrlgrad.engines.native.sessions import Again
+
+        try:
+            found = self.idle.pop()
+        except IndexError:
+            found = Frame(self)
         if scratch is not None:
             found.memory.take_scratch(scratch)
-        return _in_session(found, (chunk, capacity)).run(arguments)
+        results = Again(found, chunks, ran).run(arguments)
+        self.idle.append(found)
+        return results
 
 
 class Frame:
@@ -133,7 +147,7 @@ class Frame:
         ]
         self.outside = Outside(self)
         self.silent_callbacks = 0
-        self.session: Session | None = None
+        self.session: Session | Again | None = None
         for index in self.layout.chunks.values():
             self.words[index] = ENDLESS
         self.error: BaseException | None = None
@@ -181,6 +195,11 @@ class Frame:
         start = self.layout.sizes
         return self.integers[start : start + len(self.plan.sizes)].tolist()
 
+    def rest(self) -> None:
+        """Give all memory back; the frame may run again."""
+        self.memory.clear()
+        self.session = None
+
     def dispose(self) -> None:
         """Give all memory back now: the callback and the frame hold each other."""
         self.memory.clear()
@@ -195,7 +214,7 @@ class Frame:
     def number(self, index: int, dtype: np.dtype) -> Any:
         return self.views[dtype][index * (8 // dtype.itemsize)]
 
-    # What compiled code asks for.
+    # Requests of compiled code.
 
     def answers(self) -> Generator[int, int, None]:
         """Does what compiled code asks for, one request after the other.
@@ -228,7 +247,7 @@ class Frame:
         return 0
 
     def say_where(self, error: KeyboardInterrupt) -> None:
-        """Which loop was interrupted, if one was."""
+        """Add the interrupted loop, if any, to the error."""
         if self.words[frame.REQUEST] == Request.POLL:
             loop = self.layout.loops[int(self.words[frame.A])]
             explained(error, loop.node)
@@ -314,7 +333,7 @@ class Frame:
         return given
 
     def label(self, handle: int) -> str:
-        """What a stack holds, for people."""
+        """Readable label of a stack's contents."""
         labels = self.program.labels
         if handle not in labels:
             labels[handle] = self._label(handle)
@@ -343,8 +362,8 @@ class Frame:
             self.moved.clear()
 
 
-def _in_session(frame: Frame, again: tuple[Chunk, int] | None = None) -> Session:
+def _in_session(frame: Frame) -> Session:
     """A run that a memory manager looks after; those without one do not need to know how that goes."""
     from ctrlgrad.engines.native.sessions import Session
 
-    return Session(frame, again)
+    return Session(frame)

@@ -7,14 +7,15 @@ have a chunk's blocks again, the loop is run as a plan of its own, from a copy o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad import memory
 from ctrlgrad.engines.account import CPU, forget_values, giving_back
 from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, Rerun, chunk_bytes, managed
+from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import loop_name
@@ -36,7 +37,7 @@ FIRST_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS = 256, 16, 1 << 16
 
 @record
 class _Length:
-    """How many iterations a chunk ran, and for how many its first blocks had room."""
+    """Number of iterations that a chunk ran, and capacity of its first blocks in iterations."""
 
     iterations: int
     capacity: int
@@ -50,17 +51,15 @@ def manager() -> Manager:
 
 
 class Session:
-    """One call of a program in a session; of a loop's own program one that fills the blocks of a chunk again.
-
-    `again` is that chunk, and how many iterations its first blocks have room for.
+    """One call of a program in a session.
 
     Where the manager chose by measured times to compute chunks again, and there turns out to be no room for that, the
     call begins anew with copies: whether a budget suffices is no matter of times. A call that has effects cannot begin
     anew, and keeps to copies from the start.
     """
 
-    def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None) -> None:
-        self.frame, self.again = frame, again
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
         self.loops: dict[int, tuple[FrameLoop, ChunkDriver[_Length]]] = {}
         # The names of the loops that have begun.
         self.begun: set[str] = set()
@@ -71,7 +70,7 @@ class Session:
         try:
             return self._run(arguments)
         except MemoryBudgetError as error:
-            if self.again is not None or self.has_effects or not self.keep_to_copies(self.begun):
+            if self.has_effects or not self.keep_to_copies(self.begun):
                 raise
             forget_values(error)
         return program(arguments)
@@ -107,9 +106,6 @@ class Session:
         loop.allow(0 if isinstance(driver.lengths, Lengths) else driver.before())
 
     def _driver(self, loop: FrameLoop, roles: ChunkedLoop) -> ChunkDriver[_Length]:
-        if self.again is not None:
-            chunk, capacity = self.again
-            return ChunkDriver(loop, Rerun(chunk), capacity)
         replay = LoopReplay(self.frame, roles) if roles.can_repeat else None
         phase: Phase = "backward" if roles.pops else "forward"
         runs = managed(roles.loop.node, manager(), replay, phase, pushes=roles.pushes)
@@ -128,11 +124,61 @@ class Session:
             driver.after(iterations)
         capacity = driver.before()
         # How much loops inside push is seen after each iteration.
-        loop.allow(1 if loop.roles.pushed_inside else capacity)
+        loop.allow(
+            1 if loop.roles.pushed_inside else capacity, driver.runs.passing() if capacity == loop.capacity else 0
+        )
 
     def end(self, number: int) -> None:
         loop, driver = self.loops.pop(number)
         driver.finish(loop.iterations())
+
+
+class Again:
+    """One call of a loop's own program, which fills the blocks of chunks again, or none where it has no pushes.
+
+    `chunks` gives each chunk when the one before it is filled; `ran` says how they ran. The frame is kept for the next
+    such call.
+    """
+
+    def __init__(self, frame: Frame, chunks: Iterator[memory.Chunk], ran: Sequence[_Length]) -> None:
+        self.frame, self.chunks, self.ran = frame, chunks, iter(ran)
+        self.left = len(ran)
+        self.loop: FrameLoop | None = None
+
+    def run(self, arguments: Any) -> list[Any]:
+        frame = self.frame
+        frame.session = self
+        frame.words[words.IS_MANAGED] = self.left > 0
+        try:
+            with giving_back(frame.give_back):
+                results = frame.run(arguments)
+        except BaseException:
+            if self.loop is not None:
+                self.loop.abandon()
+            frame.dispose()
+            raise
+        frame.rest()
+        return results
+
+    def begin(self, number: int) -> None:
+        self.loop = FrameLoop(self.frame, self.frame.layout.chunked[number])
+        self.next(number)
+
+    def next(self, number: int) -> None:
+        loop = self.loop
+        assert loop is not None
+        if loop.chunk is not None:
+            loop.close(loop.iterations())
+        ran = next(self.ran)
+        loop.lend(Replaying(next(self.chunks)), ran.capacity)
+        # The loop ends by itself with the last chunk, before it asks for another one.
+        self.left -= 1
+        loop.allow(ran.iterations if self.left else UNBOUNDED)
+
+    def end(self, number: int) -> None:
+        assert self.loop is not None
+        self.loop.close(self.loop.iterations())
+        self.loop.finish()
 
 
 class FrameLoop:
@@ -143,25 +189,41 @@ class FrameLoop:
         self.index = frame.layout.chunks[roles.loop.number]
         self.handles = (*roles.pushed, *roles.pushed_inside)
         self.chunk: Chunk | None = None
-        self.capacity = self.counted = self.bytes_before = 0
+        self.capacity = self.counted = self.bytes_before = self.passing = 0
+        self.passing_word = frame.layout.passing.get(roles.loop.number)
 
-    def allow(self, iterations: int) -> None:
-        """How many iterations compiled code runs before it asks again."""
+    def allow(self, iterations: int, passing: int = 0) -> None:
+        """Set the number of iterations until the next request, and how many chunks may reuse the same blocks first."""
         self.frame.words[self.index] = iterations
+        if self.passing_word is not None:
+            self.passing = self.frame.words[self.passing_word] = passing
 
     def iterations(self) -> int:
-        """How many have run since this was asked last."""
+        """Return the number of iterations of this chunk since the last call. Rows of earlier chunks that ran in the
+        same blocks are put below this chunk's."""
         before = self.counted
         self.counted = int(self.frame.words[self.frame.layout.counters + self.roles.loop.number])
-        return self.counted - before
+        overwritten = 0 if self.passing_word is None else self.passing - int(self.frame.words[self.passing_word])
+        if overwritten:
+            assert self.chunk is not None
+            chunks = self.chunk.overwritten(overwritten, _Length(self.capacity, self.capacity))
+            for number, handle in enumerate(self.roles.pushed):
+                self.frame.stacks[handle].put_below([blocks[number] for blocks in chunks], self.capacity)
+            self.bytes_before += overwritten * self.capacity * self.bytes_each()
+            self.passing -= overwritten
+        return self.counted - before - overwritten * self.capacity
 
     def iteration_bytes(self) -> float:
         """Of what loops inside push nothing is known: they are given as much again."""
-        each = sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
-        return 2 * each if self.roles.pushed_inside else each
+        return 2 * self.bytes_each() if self.roles.pushed_inside else self.bytes_each()
+
+    def bytes_each(self) -> int:
+        """Bytes of a row of each stack that every iteration pushes on."""
+        return sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
-        """Blocks for the stacks that each iteration pushes on; the others ask when a row comes."""
+        """Lend blocks to the stacks that each iteration pushes on; the remaining stacks request blocks when a row
+        comes."""
         self.chunk, self.capacity = chunk, iterations
         for handle in self.roles.pushed:
             self.frame.stacks[handle].lend(self.block, self.frame.row_shape(handle), iterations)
@@ -195,7 +257,7 @@ class FrameLoop:
         for handle in self.handles:
             self.frame.stacks[handle].clear()
 
-    # What a chunk starts from.
+    # State at the start of a chunk.
 
     def carried(self) -> list[Any]:
         """The numbers and arrays that the loop carries now; arrays are views of its memory."""
@@ -215,18 +277,30 @@ class LoopReplay(Replay[_Length]):
     def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
         super().__init__()
         self.frame = frame
-        self.program, found = frame.program.loop_program(roles.loop.number)
+        self.roles = roles
+        self.program, found = frame.program.loop_program(roles.loop.number, pushes=True)
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
-        # What lies in the plan's own memory is overwritten once the plan needs it no more.
-        self.captured = [frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)]
+        # Captures in the plan's own memory may be overwritten later and are copied.
+        self.captured = {value: frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)}
         self.carried = [c.inside for c in roles.loop.carries]
+        self.is_stack = [isinstance(inside, Stack) for inside in self.carried]
 
-    def run(self, state: EntryState, chunk: Replaying, ran: _Length) -> EntryState:
+    def advance(self, state: EntryState, chunks: Iterator[memory.Chunk], first: int, last: int) -> EntryState:
+        """One run of the loop's own program fills the blocks of all."""
         carry = [
             BlockStack(inside.dtype, ()) if isinstance(inside, Stack) else value
             for value, inside in zip(state.carry, self.carried, strict=True)
         ]
-        arguments = [np.int64(ran.iterations), *self.captured, *carry]
-        results = self.program.run_again(arguments, chunk, ran.capacity, self.frame.memory.scratch)
-        is_stack = [isinstance(inside, Stack) for inside in self.carried]
-        return EntryState(tuple(None if s else x for s, x in zip(is_stack, results, strict=True)))
+        ran = [self.ran[index] for index in range(first, last)]
+        arguments = [np.int64(sum(each.iterations for each in ran)), *self.captured.values(), *carry]
+        results = self.program.run_again(arguments, chunks, ran, self.frame.memory.scratch)
+        return EntryState(tuple(None if s else x for s, x in zip(self.is_stack, results, strict=True)))
+
+    def skip(self, state: EntryState, first: int, last: int) -> EntryState:
+        """One run of so many iterations, which pushes nothing."""
+        iterations = sum(self.ran[index].iterations for index in range(first, last))
+        program, found = self.frame.program.loop_program(self.roles.loop.number, pushes=False)
+        carry = (x for x, s in zip(state.carry, self.is_stack, strict=True) if not s)
+        arguments = [np.int64(iterations), *(self.captured[value] for value in found.captured), *carry]
+        results = iter(program.run_again(arguments, iter(()), (), self.frame.memory.scratch))
+        return EntryState(tuple(None if s else next(results) for s in self.is_stack))

@@ -18,7 +18,7 @@ def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: st
     flat = flat_rows.flat_rows(kernel, outer, inner, nest.whole_width)
     if flat is not None:
         return flat_rows.take_end_to_end(nest, flat, axes, offsets, start, end)
-    # Whether all that it does is to reduce the rows, of which each has a result.
+    # Go on only if the kernel does nothing but reduce rows, each to a result.
     if nest.in_memory or any(nest.still.get(k) != len(axes) - 1 for k in range(len(kernel.writes))):
         return start
     width = nest.width_side_by_side(inner)
@@ -33,6 +33,3 @@ def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: st
     if short is not None:
         start = short_rows.reduce_rows(nest, short, axes, offsets, start, end)
     return start
-
-
-__all__ = ["take_several"]

@@ -1,4 +1,5 @@
-"""What a plan's code does at many places: functions beside the plan's own, since LLVM's time goes with the text."""
+"""Code that a plan uses at many places, as functions beside the plan's own: compile time grows with the emitted
+text."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def _ask() -> SharedFunction:
 
 
 def _tell_failure() -> SharedFunction:
-    """Why a run ends."""
+    """Return the function that records the reason why a run ends."""
     w = Writer()
     told = ((frame.STATUS, "%status"), (frame.SITE, "%site"), (frame.FOUND, "%found"), (frame.BOUND, "%bound"))
     for index, value in told:
@@ -56,7 +57,7 @@ def _tell_failure() -> SharedFunction:
 
 
 def _is_own(w: Writer, stack: str, has_marks: bool) -> str:
-    """Whether all rows of the stack, if it has any, lie in a block that is its own, with marks or without."""
+    """Emit the test that the stack alone owns the block that holds all its rows, with marks or without."""
     found = "true"
     for part, is_set in ((frame.WRITABLE, True), (frame.BELOW, False), (frame.MARKS, has_marks)):
         word = w.op(f"load i64, ptr {w.op(f'getelementptr i64, ptr {stack}, i64 {part}')}")
@@ -67,7 +68,7 @@ def _is_own(w: Writer, stack: str, has_marks: bool) -> str:
 
 
 def _may_begin_again() -> SharedFunction:
-    """Whether pushes may overwrite the rows of the stack."""
+    """Return the function that tests whether pushes may overwrite the rows of the stack."""
     w = Writer()
     w.line(f"ret i1 {_is_own(w, _word(w, '%stack'), has_marks=False)}")
     text = w.function("internal i1 @may_begin_again(ptr %frame, i64 %stack) noinline")
@@ -126,7 +127,7 @@ class _StackFunction:
         self.w.line(f"store i64 {value}, ptr {self.place(part)}")
 
     def sizes(self) -> list[tuple[str, str]]:
-        """Where each size of a row's shape is told, and the size."""
+        """Address of each word that tells a size of a row's shape, with the size."""
         shape = _word(self.w, "%shape") if self.rank else ""
         return [
             (self.w.op(f"getelementptr i64, ptr {shape}, i64 {k}") if k else shape, f"%size{k}")

@@ -18,9 +18,9 @@ from ctrlgrad.plan.model import Array, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sizes import ZERO, Size, product
 
-# In instructions for one element, an elementary function being some tens of them: what a nest must have to be shared
-# with threads that are awake (about twenty microseconds), and to wake others too; and what a part has at least.
-# The most parts of a nest.
+# In instructions for one element, an elementary function being some tens of them: the least work of a nest to be shared
+# with threads that are awake (about twenty microseconds), the least to wake sleeping threads too, and the least of a
+# part. The most parts of a nest.
 WORK_TO_SHARE, WORK_TO_WAKE, WORK_OF_A_PART, MOST_PARTS = 1 << 19, 1 << 20, 1 << 17, 64
 CALL = 20
 # Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail.

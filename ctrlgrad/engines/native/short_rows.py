@@ -29,20 +29,20 @@ ROWS, MOST_INSTRUCTIONS, MOST_TOGETHER, MOST_VECTORS = 4, 16, 96, 8
 
 @record
 class ShortRows:
-    """How many rows are taken together, and how many elements a vector has: 1 where they are taken one by one."""
+    """Form of a reduction of short rows: rows taken together, and lanes of a vector (1 for scalar code)."""
 
     rows: int
     width: int
     # Of how many vectors a row has less.
     vectors: int
-    # Whether what whole vectors leave over comes first, as part of one, and the sums of several rows become vectors.
+    # True if a part of a vector leads each row, before its whole vectors, and the sums of several rows become vectors.
     is_led: bool
 
 
 def short_rows(
     kernel: Kernel, outer: Axis, inner: Axis, width: int, vector_bytes: int, has_masks: bool
 ) -> ShortRows | None:
-    """How rows are reduced together; None where they are not: where they are long, or have many instructions."""
+    """Form in which short rows are reduced together; None where rows are long or have many instructions."""
     instructions = kernel.expression.instructions
     if kernel.checks or outer.index is not None or len(instructions) > MOST_INSTRUCTIONS or inner.size == ZERO:
         return None
@@ -105,7 +105,7 @@ class _Group:
                 self.first = nest.elements.first(width, int(self.lead) if is_number(self.lead) else self.lead)
 
     def write(self, at: str, count: int) -> None:
-        """So many rows from one on."""
+        """Write the reductions of `count` rows from row `at` on."""
         nest, (outer, inner), width = self.nest, self.axes[-2:], self.form.width
         rows = [nest.moved(outer, self.offsets, at)]
         while len(rows) < count:
@@ -158,6 +158,3 @@ def _lead(writer: Writer, total: str, width: int) -> str:
         return str((int(total) - 1) % width + 1)
     before = writer.op(f"add i64 {total}, -1")
     return writer.add(writer.op(f"and i64 {before}, {width - 1}"), "1")
-
-
-__all__ = ["ShortRows", "reduce_rows", "short_rows"]

@@ -34,13 +34,14 @@ from ctrlgrad.records import record
 
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
-# What goes to a stack's last block by itself.
+# Steps whose code accesses rows of a stack's last block directly.
 _ROWS = (Push, Pop, ReadRow, WriteRow)
 
 
 @record
 class Ahead:
-    """Which row is fetched: so many above one, or below it; and the bytes of rows for which that pays."""
+    """Prefetch distance in rows (positive above a row, negative below it), and the least and most bytes of a row for
+    which prefetching pays."""
 
     rows: int
     least: int
@@ -83,7 +84,7 @@ class StackText(PlanText):
         return [self.layout.stack(handle) + part for handle in sorted(handles) for part in parts]
 
     def is_shape_known(self, stack: Stack) -> bool:
-        """Whether the shape of a stack's rows follows from what has been computed so far."""
+        """Return true if the shape of a stack's rows follows from what has been computed so far."""
         shape = self.plan.rows[stack]
         return shape is not None and self.has_numbers(names_of(shape))
 
@@ -143,12 +144,12 @@ class StackText(PlanText):
             self.store_word(words + frame.COUNT, "0")
 
     def may_begin_again(self, stack: Stack) -> str:
-        """Whether a stack's words are those of one block, which nobody else has and whose rows have its shape."""
+        """Emit the test that a stack is one block, owned by it alone, whose rows have the stack's shape."""
         found = self.call_shared("may_begin_again", str(self.layout.stack(self.plan.handles[stack])))
         return self.w.op(f"and i1 {found}, {self.has_told_shape(stack)}")
 
     def has_told_shape(self, stack: Stack) -> str:
-        """Whether the shape of a stack's rows is the one that was told last."""
+        """Emit the test that the shape of a stack's rows is the one that was told last."""
         handle, found = self.plan.handles[stack], "true"
         for k, size in enumerate(self.plan.rows[stack] or ()):
             told = self.load_word(self.layout.shapes[handle] + k)
@@ -161,7 +162,7 @@ class StackText(PlanText):
         return product(shape) * Size(stack.dtype.itemsize)
 
     def rows_of(self, stack: Stack, row: View | Array | Sequence[Register]) -> Size:
-        """How many rows of its stack a row is: one, or of elements the run that it is."""
+        """Number of entries that a row takes on its stack: 1, or the element count where the stack holds elements."""
         return product(row.shape) if stack.holds == "elements" and isinstance(row, View | Array) else ONE
 
     def reserve(self, number: int) -> None:

@@ -1,8 +1,8 @@
 """The stacks of a running plan: compiled code sees one block of each, in a few words of the frame.
 
 The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then
-the words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie
-below.
+the words say how many rows of it are in use. A stack that has not been touched yet shows no block, only how many rows
+lie below.
 
 A stack that begins anew does so in memory that it had (`RunningStack.begin`): within a run compiled code finds its
 block, or the largest that was emptied; between two runs there is room for what the last one pushed.
@@ -45,7 +45,7 @@ class RunningStack:
         self.stack: Any = None
         # The block that compiled code sees.
         self.open: Block | None = None
-        # Where new blocks come from, if not from memory that nobody counts; and how many rows the last of them had.
+        # Allocator of new blocks, None for memory outside any budget; and the number of rows of its last block.
         self.source: Source | None = None
         self.last_rows = 0
         # The most rows that there has been room for since the stack was cleared.
@@ -57,7 +57,7 @@ class RunningStack:
         self.spare: np.ndarray | None = None
 
     def clear(self) -> None:
-        """Forget everything; what was pushed is somebody else's, or nobody's."""
+        """Forget everything: drop the references to what was pushed."""
         self.spare = None
         if self.open is not None:
             self.open.storage.close()
@@ -86,7 +86,7 @@ class RunningStack:
         self.words[frame.WRITABLE] = 1
 
     def rest(self) -> None:
-        """Forget what was pushed, as `clear`; have an empty block for the next run, if nobody else holds the stack."""
+        """Forget what was pushed, as `clear`. Keep an empty block for the next run if the stack alone owns one."""
         if self.may_begin_unwritten():
             # Compiled code wipes it.
             self.words[frame.IDLE] = 0
@@ -103,7 +103,7 @@ class RunningStack:
         self.begin(self.stack.shape, rows if rows >= max(LEAST_ROWS, self.joined_rows) else 0)
 
     def may_begin_unwritten(self) -> bool:
-        """Whether the next run may have as many unwritten rows in the memory of these, which are few."""
+        """Return true if the next run may have as many unwritten rows in this block, which is small."""
         if self.open is None or self.source is not None or self.stack.written is None:
             return False
         is_alone = len(self.stack.blocks) == 1 and self.is_own(self.open) and bool(self.words[frame.WRITABLE])
@@ -155,7 +155,7 @@ class RunningStack:
             storage.release(block.count)
 
     def keep(self, block: Block | None) -> None:
-        """Keep the memory of a block that compiled code could write to, where nobody counts memory."""
+        """Keep the memory of a block that compiled code could write to, where no session counts memory."""
         if block is None or not self.is_own(block):
             return
         assert isinstance(block.storage, Resident)
@@ -164,8 +164,8 @@ class RunningStack:
             self.spare = array
 
     def is_own(self, open_block: Block) -> bool:
-        """Whether all of the open block's memory is this stack's alone."""
-        # A closed block has no capacity, and of what `ClaimedRows` lie in, other rows are somebody else's.
+        """Return true if this stack alone owns all of the open block's memory."""
+        # A closed block has no capacity, and `ClaimedRows` share their memory with rows of another stack.
         return bool(self.words[frame.CAPACITY]) and type(open_block.storage) is Resident
 
     def memory(self, handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
@@ -204,7 +204,7 @@ class RunningStack:
         count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
         return count * self.row_bytes(self.stack.shape)
 
-    # What compiled code asks for.
+    # Requests of compiled code.
 
     def new(self, size: int, shape: Sequence[int]) -> None:
         """An empty stack, or one of rows that were never written."""
@@ -283,6 +283,14 @@ class RunningStack:
         self.show(block, True)
         self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + capacity)
 
+    def put_below(self, storages: Sequence[Storage], rows: int) -> None:
+        """Closed blocks of so many rows each come under the open one."""
+        top = self.stack.blocks.pop()
+        for storage in storages:
+            self.stack.add(Block(storage, rows))
+        self.stack.add(top)
+        self.words[frame.BELOW] = top.below
+
     def last_capacity(self) -> int:
         """For how many rows the last block had room, or how many it had in use where it is closed."""
         if self.open is None:
@@ -291,7 +299,7 @@ class RunningStack:
         return len(storage.memory.array if isinstance(storage, ClaimedRows) else storage.open())
 
     def extend(self, shape: tuple[int, ...], rows: int) -> bool:
-        """Rows of the last block that nobody wrote, if there are as many; else each run would leave a block, however
+        """Claim unwritten rows behind the last block, if there are as many; else each run would leave a block, however
         few its rows."""
         last = self.stack.blocks[-1] if self.stack.blocks else None
         if last is None or not isinstance(last.storage, Resident) or self.stack.shape != shape:

@@ -179,6 +179,3 @@ def _held_in_memory(nest: Nest, place: int, kept: Sequence[Axis], offset: str, d
             yield from along(axes[1:], inside, w.add(at, nest.times(i, axes[0].strides[place])))
 
     return InMemory(w, dtype, lambda: nest.size(count), lambda: along(kept, "0", offset))
-
-
-__all__ = ["BLOCK", "Held", "InMemory", "InRegister", "held", "held_in_registers", "in_blocks", "is_rounded"]

@@ -1,6 +1,6 @@
-"""This machine's processor as LLVM knows it, and LLVM's text made into an object for it.
+"""Compile LLVM text to an object for this machine's processor.
 
-LLVM parses it, optimises and emits; the text is written by others.
+Other modules write the text; LLVM parses it, optimises it and emits the object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Target:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers there are."""
+        """Number of vector registers."""
         return 32 if self.has("avx512f") or self.triple.startswith(("aarch64", "arm64")) else 16
 
 
@@ -72,7 +72,7 @@ def narrowed(machine: Target, bits: str) -> Target:
 
 
 def facts() -> dict[str, str]:
-    """What objects depend on besides their text: the processor and the compiler."""
+    """Facts that objects depend on besides their text: the processor and the compiler."""
     found = host()
     return {
         "llvmlite": llvm.functions().version,
@@ -109,7 +109,7 @@ def compiled(text: str, passes: tuple[str, ...] = USUAL, level: int = GOOD) -> b
 
 
 class _Compiler:
-    """What makes objects of texts, for one thread at a time."""
+    """Compiler of LLVM text to objects, for one thread at a time."""
 
     def __init__(self, passes: Sequence[str], level: int) -> None:
         calls, found = llvm.functions(), host()

@@ -68,7 +68,7 @@ def splat(text: str, dtype: np.dtype, width: int) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether an operand of integers is a number, not the name of one."""
+    """Return true if an integer operand is a literal, not a name."""
     return text.lstrip("-").isdecimal()
 
 
@@ -182,7 +182,7 @@ class Writer:
 
     @contextmanager
     def when(self, condition: str) -> Iterator[None]:
-        """What is written inside runs where the condition holds."""
+        """Context of code that runs where the condition holds."""
         inside, after = self.new_label("when"), self.new_label("after")
         self.branch_if(condition, inside, after)
         self.label(inside)

@@ -98,7 +98,7 @@ class _Shown:
             offset, lag = total(shift.offset), total(shift.lag)
             before = self.of("smax", before, w.op(f"sub i64 {lag}, {offset}"))
             after = self.of("smax", after, w.op(f"sub i64 {offset}, {lag}"))
-        # What is written goes on at the beginning of a line of the cache.
+        # Writes of a tile begin at a cache line.
         unit = max(ALIGNMENT // window.item_bytes, 1)
         self.before = w.op(f"and i64 {w.add(before, str(unit - 1))}, {-unit}")
         self.moved = w.add(self.before, after)
@@ -142,6 +142,3 @@ def loop_over_tiles(writer: Writer, length: str, points: int) -> Iterator[tuple[
     with counted_loop(w, "0", end, points) as start:
         after = w.op(f"add i64 {start}, {points}")
         yield start, w.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
-
-
-__all__ = ["Stretch", "loop_over_tiles", "write_tiles"]

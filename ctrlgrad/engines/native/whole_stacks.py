@@ -17,7 +17,7 @@ def resized(stack: Any, length: Any) -> Any:
         return None
     count, length = len(stack), int(length)
     if length <= count:
-        # Where they lie: a loop that takes a row off in each iteration must not copy the others each time.
+        # In place: a loop that drops a row in each iteration must not copy the remaining rows each time.
         stack.drop(count - length)
         stack.written = None if stack.written is None else stack.written[:length]
         return stack
@@ -72,10 +72,8 @@ def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> B
     return whole
 
 
-# What gives None is left to the reference kernels.
+# A function that returns None leaves the op to the reference kernel.
 WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {
     "stack_resize": resized,
     "stack_sum": summed,
 }
-
-__all__ = ["WHOLE_STACKS"]

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, converted, dtype_kind, running_dtype
-from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
+from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.engines.reference.table import IN_PLACE, PURE, InPlace, Pure, own, same, template_shape
 from ctrlgrad.errors import ExecutionError, ShapeError
 from ctrlgrad.ir import Node, TensorType, attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Key
+from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
 
 PURE |= {name: same(facts.numpy) for name, facts in FACTS.items()}
@@ -165,7 +168,7 @@ def require_sizes(node: Node, found: tuple[int, ...], sizes: Sequence[int]) -> N
         wanted[axis] = size
     if found != tuple(wanted):
         shown = [str(TensorType(dtype, shape)) for shape in (tuple(wanted), found)]
-        raise ShapeError(given.problem, expected=shown[0], got=shown[1], hint=given.hint)
+        raise ShapeError(given.problem, expected=shown[0], got=shown[1], hint=given.hint, source=None)
 
 
 def _ensure_sizes(node: Node) -> Callable[..., Any]:
@@ -189,3 +192,108 @@ PURE["expand_dims"] = lambda node: lambda x: np.expand_dims(x, attributes.Axes.o
 PURE["squeeze"] = lambda node: lambda x: np.squeeze(x, attributes.Axes.of(node).axes)
 PURE["flip"] = lambda node: lambda x: np.flip(x, attributes.Axes.of(node).axes)
 PURE["concat"] = lambda node: lambda *xs: np.concatenate(xs, axis=attributes.Axis.of(node).axis)
+
+
+# Kernels of ops that find an order or positions.
+
+
+def _argsort(node: Node) -> Callable[..., Any]:
+    axis = attributes.Axis.of(node).axis
+    if not attributes.Order.of(node).descending:
+        return lambda x: np.argsort(x, axis=axis, kind="stable")
+    return lambda x: _descending(x, axis)
+
+
+def _descending(x: Any, axis: int) -> Any:
+    """The ascending order of the flipped elements, flipped: equal elements keep their order."""
+    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+
+
+def _top_k(node: Node) -> Callable[..., Any]:
+    axis, count = attributes.Axis.of(node).axis, attributes.Selection.of(node).count
+    first = (*[slice(None)] * axis, slice(0, count))
+
+    def top_k(x: Any) -> Any:
+        if x.shape[axis] < count:
+            raise ValueError("fewer elements than are selected")
+        return _descending(x, axis)[first]
+
+    return top_k
+
+
+PURE["argsort"] = _argsort
+PURE["top_k"] = _top_k
+PURE["searchsorted"] = lambda node: (
+    lambda row, values: np.searchsorted(row, values, side=attributes.Search.of(node).side)
+)
+PURE["nonzero"] = lambda node: lambda x: np.stack(np.nonzero(x))
+
+
+# Kernels of indexed reads and updates; updates happen in place where nothing else sees the array.
+
+
+def _filler(key: Key) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """`fill` of one key, with all done that does not need the operands."""
+    whole = [place for place, item in enumerate(key) if item is DYNAMIC]
+    if any(isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step) for item in key):
+        return lambda operands: fill(key, operands)
+    if not whole:
+        return lambda operands: key
+    if whole == [0]:
+        rest = key[1:]
+        return lambda operands: (operands[0], *rest)
+
+    def filled(operands: Sequence[Any]) -> tuple[Any, ...]:
+        items: list[Any] = list(key)
+        for place, operand in zip(whole, operands, strict=True):
+            items[place] = operand
+        return tuple(items)
+
+    return filled
+
+
+def _getitem(node: Node) -> Callable[..., Any]:
+    filled = _filler(attributes.Index.of(node).key)
+    return lambda x, *indices: x[filled(indices)]
+
+
+PURE["getitem"] = _getitem
+
+
+def _updating(write: Callable[[Any, Any, Any], None]) -> InPlace:
+    """An op that writes to a part of its first operand: `write(x, where, value)`."""
+
+    def entry(node: Node) -> Callable[[list[Any], Run], Any]:
+        filled = _filler(attributes.Index.of(node).key)
+
+        def kernel(operands: list[Any], run: Run) -> Any:
+            x = own(operands, run)
+            value, *indices = operands
+            try:
+                write(x, filled(indices), value)
+            except ValueError:
+                # The error is about all operands.
+                operands.insert(0, x)
+                raise
+            return x
+
+        return kernel
+
+    return entry
+
+
+def _set(x: Any, where: Any, value: Any) -> None:
+    x[where] = value
+
+
+def _add(x: Any, where: Any, value: Any) -> None:
+    x[where] += value
+
+
+def _additem(node: Node) -> Callable[[list[Any], Run], Any]:
+    repeats = any(isinstance(v.type, TensorType) and v.type.rank > 0 for v in node.operands[2:])
+    return _updating(np.add.at if repeats else _add)(node)
+
+
+IN_PLACE["setitem"] = _updating(_set)
+IN_PLACE["additem"] = _additem

@@ -1,4 +1,4 @@
-"""How loops, branches and calls run, and the ops that look in: all of them need the run or the interpreter."""
+"""Kernels of loops, branches, calls and callbacks: all of them need the run or the interpreter."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def note(error: BaseException, node: Node, iteration: int, run: Run, *, is_insid
 
 
 def in_iteration(node: Node, iteration: int, *, from_the_end: bool = False) -> str:
-    """Which iteration of a loop, for a note; a reversed loop has the numbers of the forward one unless it says so."""
+    """Text that names an iteration of a loop, for a note; a reversed loop has the numbers of the forward one unless it
+    says so."""
     text = f"in iteration {iteration} of the {loop_name(node)}"
     if not attributes.Loop.of(node).counts_down:
         return text
@@ -87,7 +88,7 @@ def in_iteration(node: Node, iteration: int, *, from_the_end: bool = False) -> s
 
 
 def loop_name(node: Node) -> str:
-    """How a loop is called in an error."""
+    """Name of a loop in an error."""
     name = attributes.Loop.of(node).name or "while_loop"
     return f"{name} at {node.source}" if node.source else str(name)
 
@@ -152,7 +153,7 @@ def _pure_callback(node: Node) -> Callable[..., Any]:
 
 
 def _fitting(found: Any, stated: TensorType, label: str) -> np.ndarray:
-    """A result of a pure callback as an array, which nobody else holds where it may be written to."""
+    """Result of a pure callback as an array, checked against the stated type."""
     x = np.asarray(found)
     fits = x.ndim == stated.rank and all(d in (None, n) for d, n in zip(stated.shape, x.shape, strict=True))
     if not fits or x.dtype != stated.dtype:
@@ -161,6 +162,7 @@ def _fitting(found: Any, stated: TensorType, label: str) -> np.ndarray:
             expected=str(stated),
             got=str(TensorType(x.dtype, x.shape)),
             hint="state the shapes and dtypes that it returns, or convert its results with numpy.asarray",
+            source=None,
         )
     return x
 

@@ -1,4 +1,4 @@
-"""Which op computed the first NaN or Inf: the check behind `check_nans`."""
+"""Search for the op that computed the first NaN or Inf: the check behind `check_nans`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import NonFiniteError
 from ctrlgrad.ir import Node, attributes
-from ctrlgrad.ops.call import COTANGENT
+from ctrlgrad.ops.control import COTANGENT
 from ctrlgrad.records import record
 
 
 @record
 class Found:
-    """What a set of arrays holds."""
+    """Kinds of non-finite elements in a set of arrays."""
 
     nan: bool
     inf: bool
@@ -24,7 +24,7 @@ class Found:
 
 @record
 class Culprit:
-    """Where a value that is not finite was computed: the node, the iterations of the loops around, the element."""
+    """Origin of a value that is not finite: the node, the iterations of the loops around, the element."""
 
     node: Node
     iterations: tuple[int, ...]
@@ -64,7 +64,7 @@ class FiniteCheck:
 
 
 def look(values: Sequence[Any]) -> Found:
-    """Whether any float array among values, or in a stack's last slot, holds a NaN or an Inf."""
+    """Look for NaNs and Infs in all float arrays among values, and in the last slots of stacks."""
     nan = inf = False
     for value in _floats(values):
         if not np.isfinite(value).all():

@@ -96,7 +96,7 @@ class Program:
 
 
 class _Watch:
-    """What looks in before and after each node."""
+    """Checks and observers that run before and after each node."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -128,7 +128,7 @@ def _reader(slots: tuple[int, ...]) -> Callable[[Values], tuple[Any, ...]]:
 
 @record
 class Kernels:
-    """What an interpreting engine runs nodes by: tables of kernels under its name.
+    """Kernels by which an interpreting engine runs nodes: tables under its name.
 
     `control` has the ops with regions: `factory(node, kernels)` gives a kernel that runs the regions by the same
     kernels.
@@ -180,7 +180,7 @@ def _compile(graph: Graph, kernels: Kernels) -> Program:
 
 
 def _last_updates(graph: Graph) -> dict[Value, int]:
-    """Where each value is last given to an op that may overwrite it.
+    """Position of the last op that may overwrite each value.
 
     A row of an array is a view; while it lives the array cannot be updated in place. A row read before such an
     update is therefore copied: that costs the row, not the array.
@@ -202,7 +202,7 @@ def interpret(graph: Graph, arguments: Sequence[Any], run: Run, kernels: Kernels
         return compile_graph(graph, kernels)(list(arguments), run)
 
 
-# What a kernel raises for sizes and values that it cannot compute with.
+# Exceptions that a kernel raises for sizes and values that it cannot compute with.
 _OF_VALUES = (ValueError, ArithmeticError, IndexError)
 
 
@@ -211,7 +211,7 @@ def explained(error: BaseException, node: Node, operands: Sequence[Any] = ()) ->
 
     `operands` are those of the node, where they are at hand: what is wrong with their sizes is said as when tracing.
 
-    All others keep their type and text: what a user's callback raises, an interruption, a defect of the library.
+    Other errors keep their type and text: what a user's callback raises, an interruption, a defect of the library.
     """
     if isinstance(error, CtrlgradError) or not isinstance(error, _OF_VALUES) or attributes.Hook.find(node):
         locate(error, node.op.name, node.source)

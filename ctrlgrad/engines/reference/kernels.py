@@ -1,20 +1,6 @@
-"""What each op computes, in NumPy, a file per family; importing this module fills the tables."""
+"""NumPy kernels of the ops, a file per family; importing this module fills the tables."""
 
-from ctrlgrad.engines.reference import (
-    array_kernels,
-    indexing_kernels,
-    linalg_kernels,
-    sorting_kernels,
-    stack_kernels,
-)
+from ctrlgrad.engines.reference import array_kernels, linalg_kernels, stack_kernels
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 
-__all__ = [
-    "IN_PLACE",
-    "PURE",
-    "array_kernels",
-    "indexing_kernels",
-    "linalg_kernels",
-    "sorting_kernels",
-    "stack_kernels",
-]
+__all__ = ["IN_PLACE", "PURE", "array_kernels", "linalg_kernels", "stack_kernels"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.reference.table import PURE, same
+from ctrlgrad.engines.threads import default_threads
 from ctrlgrad.ir import Node, attributes
 
 
@@ -67,7 +69,8 @@ def _answered(node: Node, fn: Callable[..., Any], otherwise: Callable[..., Any])
 
 
 def _adjugate(a: Any) -> Any:
-    """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H, where adj(s) is the diagonal of the products of all others."""
+    """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H; adj(s) is diagonal, each entry the product of all other singular
+    values."""
     u, s, vh = _svd(a)
     others = np.where(np.eye(s.shape[-1], dtype=bool), s.dtype.type(1), s[..., None, :]).prod(-1)
     sign = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
@@ -109,11 +112,37 @@ def _general(which: int) -> Callable[[Any], Any]:
     return kernel
 
 
+# Fourier transforms are SciPy's, which keep float32 and take the rows of an array several at a time.
+
+LEAST_ELEMENTS = 1 << 15
+"""Elements for each thread of a transform: about a third of a millisecond."""
+
+
 def _fft(node: Node) -> Callable[..., Any]:
-    axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
-    if attributes.Transform.of(node).inverse:
-        return lambda x: np.fft.ifft(x, axis=axis, norm="forward").astype(dtype, copy=False)
-    return lambda x: np.fft.fft(x, axis=axis).astype(dtype, copy=False)
+    axis = attributes.Axis.of(node).axis
+    name, norm = ("ifft", "forward") if attributes.Transform.of(node).inverse else ("fft", "backward")
+    return lambda x: _transform(name)(x, axis=axis, norm=norm, workers=_workers(x))
+
+
+def _rfft(node: Node) -> Callable[..., Any]:
+    axis = attributes.Axis.of(node).axis
+    return lambda x: _transform("rfft")(x, axis=axis, workers=_workers(x))
+
+
+def _irfft(node: Node) -> Callable[..., Any]:
+    given = attributes.RealTransform.of(node)
+    return lambda z: _transform("irfft")(z, given.size, given.axis, norm="forward", workers=_workers(z))
+
+
+@functools.cache
+def _transform(name: str) -> Callable[..., Any]:
+    import scipy.fft  # no part of the first call of a program without transforms
+
+    return getattr(scipy.fft, name)  # type: ignore[no-any-return]
+
+
+def _workers(x: np.ndarray) -> int:
+    return max(min(default_threads(), x.size // LEAST_ELEMENTS), 1)
 
 
 def _triangular_solve(node: Node) -> Callable[..., Any]:
@@ -153,4 +182,4 @@ PURE["general_eigenvectors"] = same(_general(1))
 PURE["singular_values"] = same(lambda a: _if_finite(lambda x: (np.linalg.svdvals(x),))(a)[0])
 PURE["singular_vectors"] = same(_singular_vectors)
 PURE["pinv"] = same(lambda a, rtol: _if_finite(lambda x: (np.linalg.pinv(x, rtol=rtol),))(a)[0])
-PURE["fft"] = _fft
+PURE |= {"fft": _fft, "rfft": _rfft, "irfft": _irfft}

@@ -1,4 +1,4 @@
-"""What one run of a graph keeps beside its values: counters, and an observer for who wants to look in."""
+"""State of one run of a graph beside its values: counters, checks, and an optional observer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctrlgrad.records import record
 
 @record(frozen=False)
 class Counters:
-    """What a run did. Bytes are of array data; `peak_stack_bytes` is the most that all stacks held at once."""
+    """Counts of one run. Bytes are of array data; `peak_stack_bytes` is the most that all stacks held at once."""
 
     ops: int = 0
     pushes: int = 0
@@ -61,5 +61,5 @@ class Run:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anything looks in at every node."""
+        """Return true if each node of the run is checked or observed."""
         return self.observer is not None or self.finite is not None or self.check_types

@@ -14,7 +14,7 @@ from ctrlgrad.ir import Node, StackType, TensorType, attributes
 
 
 def never_written(element: TensorType) -> ExecutionError:
-    """The error of reading a slot that was never written, where nobody knows its shape."""
+    """Error of reading a slot that was never written, where its shape is unknown."""
     return ExecutionError(
         "TensorArray: a slot that was never written is read, and its shape is not known",
         expected="a slot that was written, or an element_shape without None",

@@ -25,7 +25,6 @@ from ctrlgrad.options import default_float
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)), without overflow; integers give floats as in `exp`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.sigmoid(0.0))
     0.5
     """
@@ -36,7 +35,6 @@ def sigmoid(x: Any) -> Any:
 def relu(x: Any) -> Any:
     """x where it is positive, else zero; its derivative at zero is zero.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.relu(-1.0))
     0.0
     """
@@ -68,9 +66,8 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """exp(x) / sum(exp(x)) along an axis or several (None: all), without overflow. Entries of -inf get zero.
 
     Args:
-        where: which elements count, booleans that broadcast with x; the others get zero.
+        where: booleans that broadcast with x, true for elements that count; the other elements get zero.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.softmax([0.0, 0.0])
     array([0.5, 0.5])
     """
@@ -78,7 +75,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     axes = axes_of("softmax", axis, rank_of(x))
     weights = exp(subtract(x, _shift(x, axes)))
     sums = total(weights, axes, keepdims=True)
-    # Where nothing counts the sum is zero.
+    # If no element counts the sum is zero.
     return divide(weights, sums if where is None else choose(equal(sums, 0), 1, sums))
 
 
@@ -87,9 +84,8 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     """x - logsumexp(x) along an axis or several (None: all), without overflow.
 
     Args:
-        where: which elements count, booleans that broadcast with x; the others get -inf.
+        where: booleans that broadcast with x, true for elements that count; the other elements get -inf.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.log_softmax([0.0, -1e9])[0])
     0.0
     """
@@ -115,7 +111,6 @@ def logsumexp(
             is nan where the sum is negative.
         where: which elements count, booleans that broadcast with a.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.logsumexp([1000.0, -cnp.inf]))
     1000.0
     >>> print(cnp.logsumexp([1000.0, 1000.0], b=0.5))

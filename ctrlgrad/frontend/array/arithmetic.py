@@ -1,4 +1,4 @@
-"""Arithmetic of two arrays, powers, and what bounds an array by others."""
+"""Arithmetic of two arrays, powers, and clipping."""
 
 from __future__ import annotations
 
@@ -7,15 +7,151 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype
-from ctrlgrad.frontend.array.creation import ones_like
+from ctrlgrad.frontend.array.creation import ones_like, zeros_like
+from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import reciprocal, sqrt
 from ctrlgrad.frontend.array.promote import elementwise, loop_dtypes, operand, operands, rest_weak, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
+from ctrlgrad.options import default_float
+
+# Complex numbers and their parts.
+
+
+@array_function("conj")
+def conjugate(x: Any) -> Any:
+    """The complex conjugate; real numbers are their own.
+
+    >>> print(cnp.conjugate(1 + 2j))
+    (1-2j)
+    """
+    x = operand("conjugate", x)
+    return apply("conj", [x]) if dtype_kind(dtype_of(x)) == "c" else x
+
+
+@array_function()
+def real(x: Any) -> Any:
+    """The real part: float32 for complex64, float64 for complex128; real numbers are their own.
+
+    >>> print(cnp.real(1 + 2j))
+    1.0
+    """
+    x = operand("real", x)
+    return apply("real", [x]) if dtype_kind(dtype_of(x)) == "c" else x
+
+
+@array_function()
+def imag(x: Any) -> Any:
+    """The imaginary part, of the dtype of the real one; zero for real numbers.
+
+    >>> print(cnp.imag(1 + 2j))
+    2.0
+    """
+    x = operand("imag", x)
+    return apply("imag", [x]) if dtype_kind(dtype_of(x)) == "c" else zeros_like(x)
+
+
+@array_function()
+def angle(x: Any) -> Any:
+    """The angle of a complex number in radians, in (-pi, pi]; 0 or pi for real ones.
+
+    >>> print(round(float(cnp.angle(1j)), 6))
+    1.570796
+    """
+    x = operand("angle", x)
+    return arctan2(imag(x), real(x))
+
+
+@array_function()
+def make_complex(real: Any, imag: Any) -> Any:
+    """real + 1j * imag, without the arithmetic: infinities and nans stay in their part.
+
+    Args:
+        real, imag: real numbers that broadcast together; float32 makes complex64, everything else complex128.
+
+    Raises:
+        TypeMismatchError: an operand is complex.
+
+    >>> print(cnp.make_complex(1.0, 2.0))
+    (1+2j)
+    """
+    parts = operands("make_complex", (real, imag))
+    if any(dtype_kind(dtype_of(x)) == "c" for x in parts):
+        raise TypeMismatchError(
+            "make_complex: a part is complex", got=", ".join(shown(x) for x in parts), hint="take real(x)"
+        )
+    dtype = result_dtype(*parts)
+    dtype = default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, np.float32)
+    return apply("complex", [cast(x, dtype, "make_complex") for x in parts])
+
+
+@array_function()
+def iscomplexobj(x: Any) -> bool:
+    """Return true if the dtype is complex.
+
+    >>> cnp.iscomplexobj(1j)
+    True
+    """
+    return dtype_kind(dtype_of(operand("iscomplexobj", x))) == "c"
+
+
+@array_function()
+def isrealobj(x: Any) -> bool:
+    """Return true if the dtype is not complex; as `numpy.isrealobj`.
+
+    >>> cnp.isrealobj([1.0, 2.0])
+    True
+    """
+    return not iscomplexobj(x)
+
+
+# Operations on the bits of integers; on booleans they are the logical ones.
+
+
+BitBinary = Callable[[Any, Any], Any]
+
+
+def _bits(name: str, logical: str | None, summary: str, example: str, *aliases: str) -> BitBinary:
+    """A function named and promoted as NumPy's ufunc; `logical` is the op that stands for it on booleans."""
+    ufunc = getattr(np, name)
+
+    def function(x1: Any, x2: Any) -> Any:
+        xs = operands(name, (x1, x2))
+        booleans = logical is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
+        return elementwise(logical if booleans and logical else name, ufunc, *xs, keep_weak=True)
+
+    call, result = example.split(" -> ")
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"{summary}\n\n    x1 and x2 are integers or booleans and broadcast together; floats are a TypeMismatchError.\n"
+        "    It has no derivative.\n\n"
+        f"    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
+    )
+    return array_function(*aliases)(function)
+
+
+bitwise_and = _bits("bitwise_and", "logical_and", "The bits that are set in both.", "bitwise_and(6, 3) -> 2")
+bitwise_or = _bits("bitwise_or", "logical_or", "The bits that are set in one.", "bitwise_or(6, 3) -> 7")
+bitwise_xor = _bits("bitwise_xor", "logical_xor", "The bits that are set in exactly one.", "bitwise_xor(6, 3) -> 5")
+bitwise_left_shift = _bits("bitwise_left_shift", None, "x1 * 2 ** x2.", "bitwise_left_shift(3, 2) -> 12", "left_shift")
+bitwise_right_shift = _bits(
+    "bitwise_right_shift", None, "x1 // 2 ** x2.", "bitwise_right_shift(12, 2) -> 3", "right_shift"
+)
+
+
+@array_function("invert", "bitwise_not")
+def bitwise_invert(x: Any) -> Any:
+    """Every bit of an integer, or a boolean, turned. It has no derivative.
+
+    >>> print(cnp.bitwise_invert(5))
+    -6
+    """
+    (x,) = operands("bitwise_invert", (x,))
+    return elementwise("logical_not" if dtype_kind(dtype_of(x)) == "b" else "bitwise_invert", np.invert, x)
+
 
 Binary = Callable[[Any, Any], Any]
 
@@ -63,7 +199,6 @@ nextafter = _binary("nextafter", "The next number after x1 towards x2.", "nextaf
 def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
     """The whole number below x1 / x2, and what remains: `divmod(x1, x2)` and `numpy.divmod` of traced tensors.
 
-    >>> import ctrlgrad as cg
     >>> cg.function(lambda x: divmod(x, 2.0))(7.0)
     (array(3.), array(1.))
     """
@@ -76,7 +211,6 @@ def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: 
 
     All three broadcast together and promote as in NumPy. `a_min` and `a_max` are NumPy's older names.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.clip(5.0, 0.0, 1.0))
     1.0
     """
@@ -94,7 +228,6 @@ def power(x1: Any, x2: Any) -> Any:
     A constant whole exponent up to 8 becomes a product, 0.5 a square root. Integers to a negative integer power
     are an error: a TypeMismatchError where the exponent is known, else an ExecutionError at run time.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.power(2.0, 3))
     8.0
     """
@@ -107,7 +240,6 @@ def power(x1: Any, x2: Any) -> Any:
         if constant is not None and constant < 0:
             raise TypeMismatchError(
                 "power: an integer to a negative integer power",
-                source=here(),
                 got=f"{shown(base)} to the power {constant}",
                 hint="convert one operand with .astype(float)",
             )
@@ -127,10 +259,7 @@ def _concrete_power(base: Any, exponent: Any) -> Any:
             found = np.power(base, exponent)
     except (TypeError, ValueError) as error:
         raise TypeMismatchError(
-            f"power: {error}",
-            source=here(),
-            got=f"{shown(base)}, {shown(exponent)}",
-            hint="convert with .astype(float)",
+            f"power: {error}", got=f"{shown(base)}, {shown(exponent)}", hint="convert with .astype(float)"
         ) from error
     return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
 
@@ -168,19 +297,32 @@ def _product(base: Any, exponent: int) -> Any:
 
 __all__ = [
     "add",
+    "angle",
     "arctan2",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
     "clip",
+    "conjugate",
     "copysign",
     "divide",
     "divmod",
     "floor_divide",
     "hypot",
+    "imag",
+    "iscomplexobj",
+    "isrealobj",
     "logaddexp",
+    "make_complex",
     "maximum",
     "minimum",
     "multiply",
     "nextafter",
     "power",
+    "real",
     "remainder",
     "subtract",
 ]

@@ -1,4 +1,4 @@
-"""What the Array API asks of a namespace besides functions: devices, versions, and arrays of other libraries."""
+"""Parts of the Array API besides array functions: devices, versions, and arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -54,9 +54,8 @@ FUNCTIONS["__check_version__"] = check_version
 
 
 class ArrayNamespaceInfo:
-    """What there is of the Array API; as `__array_namespace_info__()` of the standard has it.
+    """Description of this Array API namespace; the result of the standard's `__array_namespace_info__()`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.__array_namespace_info__().default_device()
     'cpu'
     """
@@ -93,9 +92,8 @@ class ArrayNamespaceInfo:
 
 
 def __array_namespace_info__() -> ArrayNamespaceInfo:
-    """What there is of the Array API: devices, dtypes, capabilities.
+    """Describe this Array API namespace: its devices, dtypes and capabilities.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> sorted(cnp.__array_namespace_info__().dtypes(kind="real floating"))
     ['float32', 'float64']
     """
@@ -108,7 +106,6 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
     A traced tensor is returned as it is.
 
-    >>> import numpy as np, ctrlgrad.numpy as cnp
     >>> cnp.from_dlpack(np.arange(3))
     array([0, 1, 2])
     """
@@ -116,16 +113,14 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if isinstance(x, Tensor):
         return x
     if not hasattr(x, "__dlpack__"):
-        raise TypeMismatchError(
-            "from_dlpack: no DLPack", source=here(), expected="an array with __dlpack__", got=type(x).__name__
-        )
+        raise TypeMismatchError("from_dlpack: no DLPack", expected="an array with __dlpack__", got=type(x).__name__)
     found = np.from_dlpack(x)
     check_dtype(found.dtype)
     return found.copy() if copy else found
 
 
 class _Arrays(type):
-    """What is an array: traced tensors, and NumPy's."""
+    """Metaclass of `ndarray`: traced tensors and NumPy's arrays are its instances."""
 
     def __instancecheck__(cls, x: Any) -> bool:
         return isinstance(x, Tensor | np.ndarray)
@@ -137,7 +132,6 @@ class _Arrays(type):
 class ndarray(metaclass=_Arrays):
     """The type of arrays, traced and concrete ones; as `jax.numpy.ndarray`. Make one by `ctrlgrad.numpy.array`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> isinstance(cnp.zeros(2), cnp.ndarray)
     True
     """
@@ -145,7 +139,6 @@ class ndarray(metaclass=_Arrays):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise TypeMismatchError(
             "ndarray: not a constructor",
-            source=here(),
             expected="a check of a type, or an annotation",
             got="ndarray(...)",
             hint="ctrlgrad.numpy.array(x), .zeros(shape), .empty(shape)",

@@ -8,24 +8,135 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import IndexOutOfRangeError
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError
+from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.arithmetic import floor_divide, minimum, remainder
 from ctrlgrad.frontend.array.dims import (
+    broadcasted,
     dim,
     dtype_of,
     iota,
     known_size,
     laid_along,
     rank_of,
+    reshaped,
     shape_of,
+    sliced,
+    whole_number,
 )
-from ctrlgrad.frontend.array.indexing import positions
+from ctrlgrad.frontend.array.indexing import at, positions, take
 from ctrlgrad.frontend.array.joining import stack
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to
-from ctrlgrad.frontend.array.positions import nonzero
-from ctrlgrad.frontend.array.promote import operand, operands
+from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, ravel
+from ctrlgrad.frontend.array.promote import operand, operands, truth
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.source import here
+
+# The positions of the elements other than zero: as many as there are, or, with `size`, a number that is known.
+#
+# With a known size every shape is known too, so that such a search may stand in a `vmap` or in a loop of fixed
+# shapes.
+
+
+def first_positions(mask: Any, size: int) -> tuple[Any, Any]:
+    """The first `size` positions at which a vector of booleans holds, and which of them there are; the rest is 0."""
+    count = apply("cumsum", [cast(mask, np.int64)], {"axis": 0, "reverse": False})
+    # False elements, and true ones beyond `size`, go to a slot behind the end.
+    slots = where(mask, minimum(count - 1, size), size)
+    found = at(broadcasted(np.int64(0), [size + 1]))[slots].set(iota(dim(mask, 0)))
+    present = np.arange(size) < apply("sum", [cast(mask, np.int64)], {"axes": (0,), "keepdims": False})
+    return where(present, sliced(found, 0, 0, size), 0), present
+
+
+def known_count(operation: str, size: Any) -> int:
+    """The `size` of a result."""
+    count = whole_number(operation, "size", size)
+    if count < 0:
+        raise ShapeError(f"{operation}: a negative size", expected="0 or more", got=str(count))
+    return count
+
+
+@array_function()
+def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
+    """The positions of the elements other than zero, in C order: int64 [count] for each axis.
+
+    Of a traced x the count is unknown, unless `size` gives it, as in JAX: then positions that are too many are left
+    out, and those that are missing are `fill_value`, 0 if it is not given (one number, or one for each axis). A
+    scalar is a ShapeError. Positions have no derivative.
+
+    >>> cnp.nonzero([0, 3, 0, 4])
+    (array([1, 3]),)
+    >>> cnp.nonzero([0, 3, 0, 4], size=3, fill_value=-1)
+    (array([ 1,  3, -1]),)
+    """
+    x = operand("nonzero", x)
+    if size is None or rank_of(x) == 0:
+        return positions(x)
+    found, present = first_positions(ravel(truth("nonzero", x)), known_count("nonzero", size))
+    fills = fill_value if isinstance(fill_value, tuple) else (fill_value or 0,) * rank_of(x)
+    coordinates: list[Any] = []
+    for axis in reversed(range(rank_of(x))):
+        # An empty array has no position, but sizes to divide by.
+        length = dim(x, axis) if shape_of(x)[axis] != 0 else 1
+        coordinates.insert(0, remainder(found, length))
+        found = floor_divide(found, length)
+    return tuple(where(present, c, fill) for c, fill in zip(coordinates, fills, strict=True))
+
+
+@array_function()
+def argwhere(x: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The positions of the elements other than zero, a row each; as `jax.numpy.argwhere`. See `nonzero`.
+
+    >>> cnp.argwhere([0, 3, 5])
+    array([[1],
+           [2]])
+    """
+    return stack(nonzero(x, size=size, fill_value=fill_value), axis=1)
+
+
+@array_function()
+def flatnonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
+    """The positions of the elements other than zero in the flattened array; as `jax.numpy.flatnonzero`.
+
+    >>> cnp.flatnonzero([[0, 3], [5, 0]])
+    array([1, 2])
+    """
+    return nonzero(ravel(operand("flatnonzero", x)), size=size, fill_value=fill_value)[0]
+
+
+@array_function()
+def extract(condition: Any, x: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
+    """The elements where a condition holds, in one dimension; as `jax.numpy.extract`.
+
+    >>> cnp.extract([True, False, True], [1, 2, 3])
+    array([1, 3])
+    """
+    condition, x = operand("extract", condition), operand("extract", x)
+    return compress(ravel(condition), ravel(x), size=size, fill_value=fill_value)
+
+
+@array_function()
+def compress(condition: Any, x: Any, axis: Any = None, *, size: int | None = None, fill_value: Any = 0) -> Any:
+    """Select the elements along an axis at which a condition holds; as `jax.numpy.compress`.
+
+    `size` fixes the number of elements; missing ones are `fill_value`.
+
+    >>> cnp.compress([True, False, True], [1, 2, 3])
+    array([1, 3])
+    """
+    x = operand("compress", x)
+    x, axis = (ravel(x), 0) if axis is None else (x, axis)
+    if size is None:
+        return take(x, flatnonzero(condition), axis)
+    found, present = first_positions(truth("compress", condition), known_count("compress", size))
+    return filled(take(x, found, axis), present, axis, fill_value)
+
+
+def filled(x: Any, present: Any, axis: int, fill_value: Any) -> Any:
+    """x, with a value in place of what is not present along an axis."""
+    place = axis % rank_of(x)
+    present = reshaped(present, [dim(present, 0) if a == place else 1 for a in range(rank_of(x))])
+    return where(present, x, cast(operand("fill_value", fill_value), dtype_of(x)))
 
 
 @array_function()
@@ -38,7 +149,6 @@ def choose(a: Any, choices: Any, *, mode: str = "raise") -> Any:
         mode: what a number stands for that no choice has: "wrap" counts on from the first again, "clip" takes the
             nearest, and so does "raise" for traced numbers, which nothing can be raised for.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.choose([1, 0], [[1, 2], [3, 4]])
     array([3, 2])
     """
@@ -62,7 +172,6 @@ def choose(a: Any, choices: Any, *, mode: str = "raise") -> Any:
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     """For each element the choice of the first condition that holds, else `default`; as `numpy.select`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.select([cnp.asarray([True, False])], [cnp.asarray([1.0, 2.0])], 9.0)
     array([1., 9.])
     """
@@ -78,7 +187,6 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
     All functions are computed for all elements, as in JAX.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.piecewise(cnp.asarray([-1.0, 2.0]), [cnp.asarray([True, False])], [0.0, lambda x: x * x])
     array([0., 4.])
     """
@@ -93,7 +201,6 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 def ix_(*args: Any) -> tuple[Any, ...]:
     """Vectors of indices, or of booleans, each along an axis of its own; as `numpy.ix_`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> [part.shape for part in cnp.ix_([0, 1], [2, 3, 4])]
     [(2, 1), (1, 3)]
     """
@@ -105,7 +212,6 @@ def ix_(*args: Any) -> tuple[Any, ...]:
 def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any:
     """The position along each axis of an array of this shape; as `numpy.indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.indices((2, 2)).shape
     (2, 2, 2)
     """
@@ -116,7 +222,6 @@ def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any
 def diag_indices(n: Any, ndim: int = 2) -> tuple[Any, ...]:
     """The indices of the main diagonal of an array of size n along each axis; as `numpy.diag_indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diag_indices(2)
     (array([0, 1]), array([0, 1]))
     """
@@ -127,7 +232,6 @@ def diag_indices(n: Any, ndim: int = 2) -> tuple[Any, ...]:
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     """The indices of the main diagonal of an array; as `numpy.diag_indices_from`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diag_indices_from(cnp.ones((2, 2)))
     (array([0, 1]), array([0, 1]))
     """
@@ -137,7 +241,6 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
     """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tril_indices(2)
     (array([0, 1, 1]), array([0, 0, 1]))
     """
@@ -147,7 +250,6 @@ def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
     """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.triu_indices(2)
     (array([0, 0, 1]), array([0, 1, 1]))
     """
@@ -158,7 +260,6 @@ def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
     """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tril_indices_from(cnp.ones((2, 2)))
     (array([0, 1, 1]), array([0, 0, 1]))
     """
@@ -170,7 +271,6 @@ def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
     """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.triu_indices_from(cnp.ones((2, 2)))
     (array([0, 0, 1]), array([0, 1, 1]))
     """
@@ -182,7 +282,6 @@ def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
     """The position along each axis of indices into the flattened array; as `numpy.unravel_index`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> [int(i) for i in cnp.unravel_index(5, (2, 3))]
     [1, 2]
     """
@@ -199,7 +298,6 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise") -> Any:
 
     With mode "raise" positions out of range are not looked for; "wrap" and "clip" are NumPy's.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ravel_multi_index(([1, 0], [2, 1]), (2, 3))
     array([5, 1])
     """
@@ -219,7 +317,6 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None)
 
     `size` as for `nonzero`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.mask_indices(2, cnp.triu)
     (array([0, 0, 1]), array([0, 1, 1]))
     """
@@ -227,12 +324,17 @@ def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None)
 
 
 __all__ = [
+    "argwhere",
     "choose",
+    "compress",
     "diag_indices",
     "diag_indices_from",
+    "extract",
+    "flatnonzero",
     "indices",
     "ix_",
     "mask_indices",
+    "nonzero",
     "piecewise",
     "ravel_multi_index",
     "select",

@@ -57,7 +57,6 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     Raises:
         ShapeError: a negative size. TypeMismatchError: a size that is not an integer.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.zeros((2,))
     array([0., 0.])
     """
@@ -68,7 +67,6 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """As `zeros`, filled with ones.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ones(2)
     array([1., 1.])
     """
@@ -79,7 +77,6 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """As `zeros`: every run of a program must give the same numbers, so nothing is left uninitialised.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.empty(2)
     array([0., 0.])
     """
@@ -90,7 +87,6 @@ def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """As `zeros`, filled with a value that broadcasts to the shape and may be traced; its dtype unless given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.full(2, 7)
     array([7, 7])
     """
@@ -99,9 +95,8 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
 
 @array_function()
 def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Zeros of the shape and dtype of x, unless others are given.
+    """Zeros of the shape and dtype of x, unless another shape or dtype is given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.zeros_like([1.0, 2.0])
     array([0., 0.])
     """
@@ -110,9 +105,8 @@ def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 @array_function()
 def ones_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Ones of the shape and dtype of x, unless others are given.
+    """Ones of the shape and dtype of x, unless another shape or dtype is given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.ones_like([1.0, 2.0])
     array([1., 1.])
     """
@@ -123,7 +117,6 @@ def ones_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = Non
 def empty_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
     """As `zeros_like`; see `empty`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.empty_like([1.0, 2.0])
     array([0., 0.])
     """
@@ -132,9 +125,8 @@ def empty_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = No
 
 @array_function()
 def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """A value, which may be traced, in the shape and dtype of x, unless others are given.
+    """A value, which may be traced, in the shape and dtype of x, unless another shape or dtype is given.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.full_like([1.0, 2.0], 7)
     array([7., 7.])
     """
@@ -148,7 +140,7 @@ def _as_array(operation: str, x: Any, dtype: Any) -> Any:
 
 
 def _is_shared(result: Any, x: Any) -> bool:
-    """Whether the result is an array of a caller's that may change later."""
+    """Return true if the result shares memory with an array of the caller, which may change later."""
     return isinstance(result, np.ndarray) and not isinstance(x, list | tuple) and np.may_share_memory(result, x)
 
 
@@ -168,7 +160,6 @@ def asarray(
     Raises:
         ShapeError: the lists are ragged. TypeMismatchError: a dtype that no graph holds, such as text.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.asarray([1, 2], dtype=cnp.float32)
     array([1., 2.], dtype=float32)
     """
@@ -193,7 +184,6 @@ def array(
 
     `ndmin` puts axes of size 1 in front, up to this rank.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.array([[1, 2]])
     array([[1, 2]])
     """

@@ -18,7 +18,6 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
-from ctrlgrad.source import here
 
 
 def shape_of(x: Any) -> tuple[int | None, ...]:
@@ -67,11 +66,7 @@ def whole_number(operation: str, what: str, value: Any) -> int:
         if isinstance(value, Tensor):
             raise
         raise TypeMismatchError(
-            f"{operation}: {what} is not an integer",
-            source=here(),
-            expected="an int",
-            got=repr(value),
-            hint="convert it with int()",
+            f"{operation}: {what} is not an integer", expected="an int", got=repr(value), hint="convert it with int()"
         ) from error
 
 
@@ -82,7 +77,6 @@ def size_argument(operation: str, what: str, value: Any) -> Any:
     if value.ndim or dtype_kind(value.dtype) not in "iu":
         raise TypeMismatchError(
             f"{operation}: {what} is not a scalar integer",
-            source=here(),
             expected="i64[]",
             got=str(value.type),
             hint="cast it with .astype(int), and take one number of an array: n[0]",
@@ -99,7 +93,6 @@ def sizes_argument(operation: str, shape: Any) -> list[Any]:
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
         raise ShapeError(
             f"{operation}: a negative size",
-            source=here(),
             expected="sizes of 0 or more",
             got=str(shape),
             hint="-1 stands for the size that is left over in reshape alone",
@@ -113,7 +106,6 @@ def axis_of(operation: str, axis: Any, rank: int) -> int:
     if not -rank <= number < rank:
         raise ShapeError(
             f"{operation}: axis {number} is out of range",
-            source=here(),
             expected=f"-{rank} <= axis < {rank}",
             got=str(number),
             hint="axes count from 0, or from the end with -1 for the last",
@@ -128,7 +120,6 @@ def axes_in_order(operation: str, axes: Any, rank: int) -> list[int]:
     if len(set(result)) != len(result):
         raise ShapeError(
             f"{operation}: an axis stands twice",
-            source=here(),
             expected="every axis at most once",
             got=str(axes),
             hint="-1 is the last axis, which may be there by its number too",
@@ -146,7 +137,6 @@ def known_size(operation: str, size: int | None) -> int:
     if size is None:
         raise ShapeError(
             f"{operation}: a size is not known until the program runs",
-            source=here(),
             expected="sizes that are known when the function is traced",
             got="None",
             hint="pass arrays of known sizes; ctrlgrad.scan and ctrlgrad.fori_loop go over unknown ones",

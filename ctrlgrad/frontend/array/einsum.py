@@ -3,20 +3,111 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.contract import Label, Labelled, contracted
-from ctrlgrad.frontend.array.dims import dtype_of, known_size, rank_of, shape_of, squeezed
+from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.dims import (
+    dim,
+    dtype_of,
+    expanded,
+    known_size,
+    rank_of,
+    reshaped,
+    shape_of,
+    squeezed,
+    times,
+    transposed,
+)
 from ctrlgrad.frontend.array.promote import same_dtype, shown
+from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.records import record
-from ctrlgrad.source import here
+
+# The contraction of two arrays with named axes: the step that `einsum` and `tensordot` are made of.
+
+
+Label = Hashable
+
+
+@record
+class Labelled:
+    """An array and one label for each of its axes."""
+
+    array: Any
+    labels: tuple[Label, ...]
+
+    def without(self, labels: Sequence[Label]) -> Labelled:
+        """Summed over the axes of some labels."""
+        axes = tuple(axis for axis, label in enumerate(self.labels) if label in labels)
+        if not axes:
+            return self
+        array = apply("sum", [self.array], {"axes": axes, "keepdims": False})
+        return Labelled(array, tuple(label for label in self.labels if label not in labels))
+
+    def with_distinct_labels(self) -> Labelled:
+        """The diagonal of axes that share a label."""
+        term = self
+        while repeated := [label for label in term.labels if term.labels.count(label) > 1]:
+            label = repeated[0]
+            first = term.labels.index(label)
+            second = term.labels.index(label, first + 1)
+            rest = tuple(other for axis, other in enumerate(term.labels) if axis not in (first, second))
+            term = Labelled(diagonal(term.array, 0, first, second), (*rest, label))
+        return term
+
+    def ordered(self, labels: tuple[Label, ...]) -> Any:
+        """The array with its axes in the order of `labels`."""
+        return transposed(self.array, [self.labels.index(label) for label in labels])
+
+    def sizes(self, labels: Sequence[Label]) -> list[Any]:
+        return [dim(self.array, self.labels.index(label)) for label in labels]
+
+
+def contracted(a: Labelled, b: Labelled, keep: frozenset[Label]) -> Labelled:
+    """The product of two terms, summed over every label that is not in `keep`.
+
+    Labels of one term alone are summed first. Shared labels to keep are the product's leading dimensions, where
+    sizes broadcast; shared labels to sum are its inner dimension; the remaining labels are rows and columns.
+    """
+    a = a.without([label for label in a.labels if label not in b.labels and label not in keep])
+    b = b.without([label for label in b.labels if label not in a.labels and label not in keep])
+    batch = tuple(label for label in a.labels if label in b.labels and label in keep)
+    summed = tuple(label for label in a.labels if label in b.labels and label not in keep)
+    rows = tuple(label for label in a.labels if label not in b.labels)
+    columns = tuple(label for label in b.labels if label not in a.labels)
+    labels = (*batch, *rows, *columns)
+    if not summed:
+        left = expanded(a.ordered((*batch, *rows)), range(len(batch) + len(rows), len(labels)))
+        right = expanded(b.ordered((*batch, *columns)), range(len(batch), len(batch) + len(rows)))
+        return Labelled(apply("multiply", [left, right]), labels)
+    left = _as_matrices(a, batch, rows, summed)
+    right = _as_matrices(b, batch, summed, columns)
+    product = apply("matmul", [left, right])
+    if len(rows) == len(columns) == 1:
+        return Labelled(product, labels)
+    if len(rows) <= 1 and len(columns) <= 1:
+        drop = [] if rows else [len(batch)]
+        drop += [] if columns else [len(batch) + 1]
+        return Labelled(squeezed(product, drop), labels)
+    lead = [dim(product, axis) for axis in range(len(batch))]
+    return Labelled(reshaped(product, [*lead, *a.sizes(rows), *b.sizes(columns)]), labels)
+
+
+def _as_matrices(term: Labelled, batch: tuple[Label, ...], rows: tuple[Label, ...], columns: tuple[Label, ...]) -> Any:
+    """The array as [*batch, product of rows, product of columns]."""
+    array = term.ordered((*batch, *rows, *columns))
+    if len(rows) == len(columns) == 1:
+        return array
+    if len(rows) <= 1 and len(columns) <= 1:
+        new = [] if rows else [len(batch)]
+        new += [] if columns else [len(batch) + 1]
+        return expanded(array, new)
+    return reshaped(array, [*term.sizes(batch), times(term.sizes(rows)), times(term.sizes(columns))])
 
 
 @array_function()
@@ -33,21 +124,17 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
     Raises:
         ShapeError: the letters do not fit the arrays, or sizes of one letter differ.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1])
     array([3, 7])
     """
     if not isinstance(subscripts, str):
         raise TypeMismatchError(
-            "einsum: the subscripts are not text", source=here(), expected='such as "ij,jk->ik"', got=repr(subscripts)
+            "einsum: the subscripts are not text", expected='such as "ij,jk->ik"', got=repr(subscripts)
         )
     given = subscripts.replace(" ", "")
     if not arrays or given.partition("->")[0].count(",") != len(arrays) - 1:
         raise ShapeError(
-            "einsum: one group of letters for each array",
-            source=here(),
-            expected=f"{len(arrays)} groups",
-            got=subscripts,
+            "einsum: one group of letters for each array", expected=f"{len(arrays)} groups", got=subscripts
         )
     operands = same_dtype("einsum", arrays)
     dtype = dtype_of(operands[0])
@@ -64,7 +151,6 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
 def einsum_path(subscripts: str, *arrays: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
     """The order of contraction that NumPy would choose for arrays of known sizes; as `numpy.einsum_path`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.einsum_path("ij,jk->ik", cnp.ones((2, 3)), cnp.ones((3, 4)))[0]
     ['einsum_path', (0, 1)]
     """
@@ -94,9 +180,9 @@ def _parse(given: str, ranks: Sequence[int]) -> _Plan:
     _check_letters(given, head + tail)
     output = (*head, *(ellipsis if dots else ()), *tail)
     if len(set(output)) != len(output) or not set(output) <= set(everywhere):
-        raise ShapeError("einsum: a letter of the result is repeated or stands in no operand", source=here(), got=given)
+        raise ShapeError("einsum: a letter of the result is repeated or stands in no operand", got=given)
     if ellipsis and not dots:
-        raise ShapeError("einsum: the result lacks the ... of an operand", source=here(), got=given)
+        raise ShapeError("einsum: the result lacks the ... of an operand", got=given)
     return _Plan(inputs, output)
 
 
@@ -107,7 +193,6 @@ def _labels(given: str, group: str, rank: int) -> tuple[Label, ...]:
     if broad < 0 or (broad > 0 and not dots):
         raise ShapeError(
             f"einsum: the group {group!r} does not fit its array",
-            source=here(),
             expected=f"{len(head) + len(tail)} axes{' or more' if dots else ''}",
             got=f"{rank} axes",
         )
@@ -116,7 +201,7 @@ def _labels(given: str, group: str, rank: int) -> tuple[Label, ...]:
 
 def _check_letters(given: str, letters: str) -> None:
     if any(letter not in string.ascii_letters for letter in letters):
-        raise ShapeError("einsum: not a letter", source=here(), expected="letters, commas, ... and ->", got=given)
+        raise ShapeError("einsum: not a letter", expected="letters, commas, ... and ->", got=given)
 
 
 def _without_broadcast_ones(subscripts: str, terms: Sequence[Labelled]) -> list[Labelled]:
@@ -129,7 +214,6 @@ def _without_broadcast_ones(subscripts: str, terms: Sequence[Labelled]) -> list[
         if len(found - {1, None}) > 1:
             raise ShapeError(
                 f"einsum: sizes of {label if isinstance(label, str) else '...'} differ",
-                source=here(),
                 expected=f"sizes that are equal or 1, for {subscripts}",
                 got=", ".join(shown(term.array) for term in terms),
             )
@@ -160,7 +244,7 @@ def _contract_all(terms: list[Labelled], output: tuple[Label, ...]) -> Labelled:
 
 
 def _path(terms: Sequence[Labelled], output: tuple[Label, ...]) -> list[tuple[int, ...]]:
-    """Which terms to contract, step by step; each step's result goes to the end of the list."""
+    """Plan the contraction: the terms to contract at each step; each step's result goes to the end of the list."""
     if len(terms) == 1:
         return []
     if len(terms) == 2 or any(None in shape_of(term.array) for term in terms):
@@ -176,7 +260,4 @@ def _path(terms: Sequence[Labelled], output: tuple[Label, ...]) -> list[tuple[in
     return [tuple(step) for step in path[1:]]
 
 
-__all__ = [
-    "einsum",
-    "einsum_path",
-]
+__all__ = ["einsum", "einsum_path"]

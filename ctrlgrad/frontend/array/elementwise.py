@@ -15,7 +15,6 @@ from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import elementwise, operand, operands, rest_weak, shown, to_dtype
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 Unary = Callable[[Any], Any]
 
@@ -77,7 +76,6 @@ def erfinv(x: Any) -> Any:
     Infinite at -1 and 1, NaN beyond. The result has the shape of x and its dtype; integers give float64. Complex
     numbers are a TypeMismatchError. The error is below 4 units in the last place in float32, and 5.5 in float64.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.round(cnp.erfinv(0.5), 6))
     0.476936
     """
@@ -89,7 +87,6 @@ def erfinv(x: Any) -> Any:
 def sign(x: Any) -> Any:
     """-1, 0 or 1; for complex x, x / abs(x), and 0 at 0.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.sign(-2.0))
     -1.0
     """
@@ -108,7 +105,6 @@ def sign(x: Any) -> Any:
 def fabs(x: Any) -> Any:
     """The absolute value as a floating-point number.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.fabs(-2))
     2.0
     """
@@ -119,15 +115,12 @@ def fabs(x: Any) -> Any:
 def positive(x: Any) -> Any:
     """x itself; a TypeMismatchError for booleans, as in NumPy.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.positive(-2.0))
     -2.0
     """
     (x,) = operands("positive", (x,))
     if dtype_kind(dtype_of(x)) == "b":
-        raise TypeMismatchError(
-            "positive: booleans have no sign", source=here(), got=shown(x), hint="use x.astype(int)"
-        )
+        raise TypeMismatchError("positive: booleans have no sign", got=shown(x), hint="use x.astype(int)")
     return rest_weak(operand("positive", x), (x,))
 
 
@@ -156,7 +149,6 @@ def round(x: Any, decimals: int = 0) -> Any:
         x: any shape; integers are returned as they are, complex numbers are rounded part by part.
         decimals: decimal places; negative counts places left of the point.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.round(1.257, 2))
     1.26
     """
@@ -168,7 +160,6 @@ def round(x: Any, decimals: int = 0) -> Any:
         if decimals < 0 or dtype_kind(dtype_of(x)) == "b":
             raise TypeMismatchError(
                 "round: integers to a negative number of decimals, and booleans, are not supported",
-                source=here(),
                 got=shown(x),
                 hint="convert with .astype(float)",
             )
@@ -198,13 +189,12 @@ isfinite = _test("isfinite", "Whether x is neither infinite nor not a number.", 
 def reciprocal(x: Any) -> Any:
     """1 / x for floats and complex numbers; a TypeMismatchError for integers, whose reciprocals would all be cut to 0.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.reciprocal(4.0))
     0.25
     """
     x = operand("reciprocal", x)
     if dtype_kind(dtype_of(x)) in "biu":
-        raise TypeMismatchError("reciprocal: integers are not supported", source=here(), got=shown(x), hint="use 1 / x")
+        raise TypeMismatchError("reciprocal: integers are not supported", got=shown(x), hint="use 1 / x")
     return elementwise("reciprocal", np.reciprocal, x)
 
 
@@ -212,7 +202,6 @@ def reciprocal(x: Any) -> Any:
 def stop_gradient(x: Any) -> Any:
     """x, taken as a constant by every derivative.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.stop_gradient(2.0))
     2.0
     """
@@ -227,7 +216,6 @@ def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
     Raises:
         TypeMismatchError: complex to real, or a dtype that no graph holds.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.astype(1.5, cnp.int64))
     1
     """
@@ -241,7 +229,6 @@ def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
 def copy(x: Any) -> Any:
     """A copy; a traced tensor never changes, so it is its own.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.copy([1, 2])
     array([1, 2])
     """

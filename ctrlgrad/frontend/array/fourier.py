@@ -14,10 +14,9 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.arithmetic import conjugate, divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.arithmetic import real as real_part
 from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.complex import conjugate
-from ctrlgrad.frontend.array.complex import real as real_part
 from ctrlgrad.frontend.array.dims import (
     axes_in_order,
     axis_of,
@@ -37,7 +36,6 @@ from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 def _as_complex(operation: str, x: Any) -> Any:
@@ -49,14 +47,14 @@ def _as_complex(operation: str, x: Any) -> Any:
 def _real_operand(operation: str, x: Any) -> Any:
     x = operand(operation, x)
     if dtype_kind(dtype_of(x)) == "c":
-        raise TypeMismatchError(f"{operation}: the operand is complex", source=here(), got=shown(x), hint="use fft")
+        raise TypeMismatchError(f"{operation}: the operand is complex", got=shown(x), hint="use fft")
     return x
 
 
 def _size(operation: str, x: Any, axis: int, n: Any) -> Any:
     size = dim(x, axis) if n is None else size_argument(operation, "n", n)
     if not isinstance(size, Tensor) and size < 1:
-        raise ShapeError(f"{operation}: no elements to transform", source=here(), got=f"{shown(x)}, n={n}")
+        raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
     return size
 
 
@@ -81,7 +79,7 @@ def _transformed(x: Any, axis: int, inverse: bool) -> Any:
 def _scaled(operation: str, x: Any, size: Any, norm: Any, inverse: bool) -> Any:
     if norm not in (None, "backward", "ortho", "forward"):
         raise TypeMismatchError(
-            f"{operation}: an unknown norm", source=here(), expected="'backward', 'ortho' or 'forward'", got=repr(norm)
+            f"{operation}: an unknown norm", expected="'backward', 'ortho' or 'forward'", got=repr(norm)
         )
     if norm == "ortho":
         return divide(x, cast(sqrt(cast(size, np.float64)), dtype_of(x)))
@@ -100,7 +98,6 @@ def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) ->
 def fft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     """y[k] = sum over j of x[j] exp(-2 pi i j k / n) along an axis, cut or filled up with zeros to n first.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.fft([1.0, 0.0])
     array([1.+0.j, 1.+0.j])
     """
@@ -111,7 +108,6 @@ def fft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
 def ifft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     """The inverse of `fft`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.ifft([2.0, 0.0])
     array([1.+0.j, 1.+0.j])
     """
@@ -120,72 +116,80 @@ def ifft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
 
 @array_function()
 def rfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The first n // 2 + 1 elements of the `fft` of real numbers: the others are their conjugates.
+    """The first n // 2 + 1 elements of the `fft` of real numbers: the rest are their conjugates.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.rfft([1.0, 0.0, 0.0]).shape
     (2,)
     """
-    whole = _one("rfft", _real_operand("rfft", x), n, axis, norm, False)
-    place = axis_of("rfft", axis, rank_of(whole))
-    return sliced(whole, place, 0, _half(dim(whole, place)) + 1)
+    found, size = _first_half("rfft", x, n, axis)
+    return _scaled("rfft", found, size, norm, False)
+
+
+def _first_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
+    """The first n // 2 + 1 elements of the transform of real numbers, without a factor, and n."""
+    x = _real_operand(operation, x)
+    place = axis_of(operation, axis, rank_of(x))
+    if n is not None or shape_of(x)[place] == 0:
+        x = _resized(x, place, _size(operation, x, place, n))
+    size = dim(x, place)
+    if isinstance(size, Tensor):
+        return sliced(_transformed(_as_complex(operation, x), place, False), place, 0, _half(size) + 1), size
+    dtype = default_float() if dtype_kind(dtype_of(x)) in "biu" else dtype_of(x)
+    single = dtype.name in ("float16", "bfloat16", "float32")
+    return apply("rfft", [cast(x, np.float32 if single else np.float64)], {"axis": place, "size": size}), size
 
 
 def _half(size: Any) -> Any:
     return floor_divide(size, 2) if isinstance(size, Tensor) else size // 2
 
 
-def _whole(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, int]:
-    """All n elements of a transform of real numbers from the first n // 2 + 1, and the axis."""
+def _from_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
+    """The n real numbers whose inverse transform has these first n // 2 + 1 elements, without a factor, and n."""
     x = _as_complex(operation, x)
     place = axis_of(operation, axis, rank_of(x))
     size = multiply(subtract(dim(x, place), 1), 2) if n is None else size_argument(operation, "n", n)
     size = size if isinstance(size, Tensor) else int(size)
-    half: Any = _half(size)
     if not isinstance(size, Tensor) and size < 1:
-        raise ShapeError(f"{operation}: no elements to transform", source=here(), got=f"{shown(x)}, n={n}")
-    kept = _resized(x, place, half + 1)
+        raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
+    kept = _resized(x, place, _half(size) + 1)
+    if not isinstance(size, Tensor) and not isinstance(dim(kept, place), Tensor):
+        return apply("irfft", [kept], {"axis": place, "size": size}), size
     # Elements 1 to (n - 1) // 2 come back, conjugated, from the end.
-    last = size - half
-    mirrored = conjugate(flip(sliced(kept, place, 1, last), place))
-    return concatenated([kept, mirrored], place), place
+    mirrored = conjugate(flip(sliced(kept, place, 1, size - _half(size)), place))
+    return real_part(_transformed(concatenated([kept, mirrored], place), place, True)), size
 
 
 @array_function()
 def irfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     """The inverse of `rfft`: n real numbers, by default 2 * (m - 1) of m.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.irfft([1.0, 0.0])
     array([0.5, 0.5])
     """
-    whole, place = _whole("irfft", x, n, axis)
-    return _scaled("irfft", real_part(_transformed(whole, place, True)), dim(whole, place), norm, True)
+    found, size = _from_half("irfft", x, n, axis)
+    return _scaled("irfft", found, size, norm, True)
 
 
 @array_function()
 def hfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     """The `fft` of n numbers with conjugate symmetry, given by the first n // 2 + 1: real.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.hfft([1.0, 0.0])
     array([1., 1.])
     """
-    whole, place = _whole("hfft", x, n, axis)
-    return _scaled("hfft", real_part(_transformed(whole, place, False)), dim(whole, place), norm, False)
+    found, size = _from_half("hfft", conjugate(_as_complex("hfft", x)), n, axis)
+    return _scaled("hfft", found, size, norm, False)
 
 
 @array_function()
 def ihfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
     """The inverse of `hfft`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.ihfft([1.0, 1.0]).shape
     (2,)
     """
-    whole = _one("ihfft", _real_operand("ihfft", x), n, axis, norm, True)
-    place = axis_of("ihfft", axis, rank_of(whole))
-    return sliced(whole, place, 0, _half(dim(whole, place)) + 1)
+    found, size = _first_half("ihfft", x, n, axis)
+    return _scaled("ihfft", conjugate(found), size, norm, True)
 
 
 def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
@@ -197,7 +201,7 @@ def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
     places = axes_in_order(operation, list(axes), rank)
     sizes = [None] * len(places) if sizes is None else sizes
     if len(sizes) != len(places) or not places:
-        raise ShapeError(f"{operation}: one size for each axis", source=here(), got=f"s={s}, axes={axes}")
+        raise ShapeError(f"{operation}: one size for each axis", got=f"s={s}, axes={axes}")
     return list(zip(places, sizes, strict=True))
 
 
@@ -211,7 +215,6 @@ def _several(operation: str, x: Any, plan: Sequence[tuple[int, Any]], norm: Any,
 def fftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     """`fft` along several axes (None: all), each in the size that `s` names.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.fftn([[1.0, 0.0]])
     array([[1.+0.j, 1.+0.j]])
     """
@@ -223,7 +226,6 @@ def fftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
 def ifftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     """The inverse of `fftn`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.ifftn([[2.0, 0.0]])
     array([[1.+0.j, 1.+0.j]])
     """
@@ -233,9 +235,8 @@ def ifftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
 
 @array_function()
 def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    """`rfft` along the last of several axes, `fft` along the others.
+    """`rfft` along the last of several axes, `fft` along the preceding ones.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.rfftn([[1.0, 0.0, 0.0]]).shape
     (1, 2)
     """
@@ -248,7 +249,6 @@ def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
 def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     """The inverse of `rfftn`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.irfftn([[1.0, 0.0]])
     array([[0.5, 0.5]])
     """
@@ -264,7 +264,6 @@ _LAST_TWO = (-2, -1)
 def fft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
     """`fftn` along two axes.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.fft2([[1.0, 0.0]])
     array([[1.+0.j, 1.+0.j]])
     """
@@ -275,7 +274,6 @@ def fft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> A
 def ifft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
     """The inverse of `fft2`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.ifft2([[2.0, 0.0]])
     array([[1.+0.j, 1.+0.j]])
     """
@@ -286,7 +284,6 @@ def ifft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> 
 def rfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
     """`rfftn` along two axes.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.rfft2([[1.0, 0.0, 0.0]]).shape
     (1, 2)
     """
@@ -297,7 +294,6 @@ def rfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> 
 def irfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
     """The inverse of `rfft2`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.irfft2([[1.0, 0.0]])
     array([[0.5, 0.5]])
     """
@@ -311,7 +307,6 @@ def __getattr__(name: str) -> Any:
 def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies that belong to the elements of an `fft` of n samples at distance d.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.fftfreq(4)
     array([ 0.  ,  0.25, -0.5 , -0.25])
     """
@@ -322,7 +317,6 @@ def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None)
 def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """As `fftfreq`, for `rfft`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.rfftfreq(4)
     array([0.  , 0.25, 0.5 ])
     """
@@ -338,7 +332,6 @@ def _shifts(operation: str, x: Any, axes: Any) -> list[int]:
 def fftshift(x: Any, /, *, axes: Any = None) -> Any:
     """The element of frequency zero moved to the middle, along axes or all.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.fftshift([0, 1, -1])
     array([-1,  0,  1])
     """
@@ -352,7 +345,6 @@ def fftshift(x: Any, /, *, axes: Any = None) -> Any:
 def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
     """The inverse of `fftshift`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.ifftshift([-1, 0, 1])
     array([ 0,  1, -1])
     """
@@ -383,3 +375,7 @@ __all__ = [
     "rfftfreq",
     "rfftn",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,180 @@ from ctrlgrad.frontend.array.dims import (
     whole_number,
 )
 from ctrlgrad.frontend.array.elementwise import negative
-from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.manipulation import flip, moveaxis, ravel, swapaxes
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown, to_dtype
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
+
+# Arrays put together and taken apart, and turned round, written with the functions that move elements.
+
+
+def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ...]]) -> Any:
+    arrays = [operand(f"atleast_{rank}d", x) for x in xs]
+    found = [expanded(x, new_axes[rank_of(x)]) if rank_of(x) in new_axes else x for x in arrays]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@array_function()
+def atleast_1d(*xs: Any) -> Any:
+    """Arrays of rank 1 or more; as `numpy.atleast_1d`.
+
+    >>> cnp.atleast_1d(2.0)
+    array([2.])
+    """
+    return _at_least(1, xs, {0: (0,)})
+
+
+@array_function()
+def atleast_2d(*xs: Any) -> Any:
+    """Arrays of rank 2 or more, vectors as rows; as `numpy.atleast_2d`.
+
+    >>> cnp.atleast_2d([1, 2])
+    array([[1, 2]])
+    """
+    return _at_least(2, xs, {0: (0, 1), 1: (0,)})
+
+
+@array_function()
+def atleast_3d(*xs: Any) -> Any:
+    """Arrays of rank 3 or more; as `numpy.atleast_3d`.
+
+    >>> cnp.atleast_3d([1, 2]).shape
+    (1, 2, 1)
+    """
+    return _at_least(3, xs, {0: (0, 1, 2), 1: (0, 2), 2: (2,)})
+
+
+@array_function()
+def column_stack(tup: Any) -> Any:
+    """Vectors as columns, and matrices, side by side; as `numpy.column_stack`.
+
+    >>> cnp.column_stack([[1, 2], [3, 4]])
+    array([[1, 3],
+           [2, 4]])
+    """
+    arrays = [operand("column_stack", x) for x in tup]
+    return concatenate([x if rank_of(x) > 1 else reshaped(x, [times(dims(x)), 1]) for x in arrays], axis=1)
+
+
+@array_function()
+def dstack(tup: Any) -> Any:
+    """Arrays of rank 3 or more joined along axis 2; as `numpy.dstack`.
+
+    >>> cnp.dstack([[1, 2], [3, 4]]).shape
+    (1, 2, 2)
+    """
+    return concatenate([atleast_3d(x) for x in tup], axis=2)
+
+
+@array_function()
+def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+    """Parts along axis 1, of a vector along axis 0; as `numpy.hsplit`.
+
+    >>> cnp.hsplit(cnp.arange(4), 2)
+    [array([0, 1]), array([2, 3])]
+    """
+    x = operand("hsplit", x)
+    return split(x, indices_or_sections, 0 if rank_of(x) == 1 else 1)
+
+
+@array_function()
+def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+    """Parts along axis 0; as `numpy.vsplit`.
+
+    >>> [part.shape for part in cnp.vsplit(cnp.ones((4, 1)), 2)]
+    [(2, 1), (2, 1)]
+    """
+    return split(x, indices_or_sections, 0)
+
+
+@array_function()
+def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+    """Parts along axis 2; as `numpy.dsplit`.
+
+    >>> [part.shape for part in cnp.dsplit(cnp.ones((1, 2, 4)), 2)]
+    [(1, 2, 2), (1, 2, 2)]
+    """
+    return split(x, indices_or_sections, 2)
+
+
+@array_function()
+def block(arrays: Any) -> Any:
+    """Nested lists of arrays as blocks of one array; as `numpy.block`.
+
+    >>> cnp.block([[cnp.ones((1, 1)), cnp.zeros((1, 1))]])
+    array([[1., 0.]])
+    """
+    depth = _depth(arrays)
+    rank = max([depth, *(rank_of(operand("block", x)) for x in _flat(arrays))])
+    return _block(arrays, depth, rank)
+
+
+def _depth(x: Any) -> int:
+    return 1 + max(map(_depth, x)) if isinstance(x, list) and x else 0
+
+
+def _flat(x: Any) -> list[Any]:
+    return [leaf for item in x for leaf in _flat(item)] if isinstance(x, list) else [x]
+
+
+def _block(x: Any, depth: int, rank: int) -> Any:
+    if isinstance(x, list):
+        return concatenate([_block(item, depth - 1, rank) for item in x], axis=-depth)
+    x = operand("block", x)
+    return expanded(x, range(rank - rank_of(x))) if rank_of(x) < rank else x
+
+
+@array_function()
+def fliplr(x: Any) -> Any:
+    """x with axis 1 turned round; as `numpy.fliplr`.
+
+    >>> cnp.fliplr([[1, 2]])
+    array([[2, 1]])
+    """
+    return flip(x, 1)
+
+
+@array_function()
+def flipud(x: Any) -> Any:
+    """x with axis 0 turned round; as `numpy.flipud`.
+
+    >>> cnp.flipud([[1], [2]])
+    array([[2],
+           [1]])
+    """
+    return flip(x, 0)
+
+
+@array_function()
+def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """x turned by quarters in the plane of two axes; as `numpy.rot90`.
+
+    >>> cnp.rot90([[1, 2], [3, 4]])
+    array([[2, 4],
+           [1, 3]])
+    """
+    x = operand("rot90", x)
+    first, second = (axis_of("rot90", a, rank_of(x)) for a in axes)
+    turns = whole_number("rot90", "k", k) % 4
+    if turns == 2:
+        return flip(x, (first, second))
+    if turns == 1:
+        return swapaxes(flip(x, second), first, second)
+    return flip(swapaxes(x, first, second), second) if turns else x
+
+
+@array_function()
+def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
+    """x with an axis moved before another; as `numpy.rollaxis`.
+
+    >>> cnp.rollaxis(cnp.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
+    x = operand("rollaxis", x)
+    axis = axis_of("rollaxis", axis, rank_of(x))
+    start = start + rank_of(x) if start < 0 else start
+    return moveaxis(x, axis, start - 1 if axis < start else start)
 
 
 def _several(operation: str, xs: Any) -> list[Any]:
@@ -40,7 +209,6 @@ def _several(operation: str, xs: Any) -> list[Any]:
     if not isinstance(xs, list | tuple) or not xs:
         raise TypeMismatchError(
             f"{operation}: takes a list of one array or more",
-            source=here(),
             expected="a list or a tuple of arrays, or one array, which stands for its rows",
             got=f"{type(xs).__name__} {xs!r}"[:60],
             hint=f"numpy.{operation}([x, y])",
@@ -53,7 +221,6 @@ def _check_fit(operation: str, arrays: Sequence[Any], axis: int | None) -> None:
     if len({rank_of(x) for x in arrays}) > 1:
         raise ShapeError(
             f"{operation}: the ranks differ",
-            source=here(),
             expected="arrays of one rank",
             got=", ".join(map(shown, arrays)),
             hint="add a dimension with x[None], or join along a new one with numpy.stack",
@@ -62,7 +229,6 @@ def _check_fit(operation: str, arrays: Sequence[Any], axis: int | None) -> None:
         if place != axis and len({shape_of(x)[place] for x in arrays} - {None}) > 1:
             raise ShapeError(
                 f"{operation}: sizes differ on axis {place}",
-                source=here(),
                 expected="arrays that differ at most in the axis along which they are joined",
                 got=", ".join(map(shown, arrays)),
                 hint="join along the axis that differs, or pad the smaller ones",
@@ -76,7 +242,6 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
     Raises:
         ShapeError: sizes differ on another axis, or the arrays are scalars.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.concatenate([[1, 2], [3.5]])
     array([1. , 2. , 3.5])
     """
@@ -86,7 +251,6 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
     if rank_of(parts[0]) == 0:
         raise ShapeError(
             "concatenate: scalars have no axis",
-            source=here(),
             expected="arrays of rank 1 or more, in a list",
             got=", ".join(map(shown, parts)),
             hint="numpy.stack([a, b]) makes an array of scalars; numpy.concatenate([x, y]) takes arrays as a list",
@@ -102,7 +266,6 @@ def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
 def stack(arrays: Any, axis: Any = 0, *, dtype: Any = None) -> Any:
     """Arrays of one shape side by side along a new axis.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.stack([[1, 2], [3, 4]], axis=1)
     array([[1, 3],
            [2, 4]])
@@ -123,7 +286,6 @@ def _lifted(x: Any, rank: int) -> Any:
 def vstack(arrays: Any) -> Any:
     """Arrays below each other; vectors are rows.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.vstack([[1, 2], [3, 4]])
     array([[1, 2],
            [3, 4]])
@@ -135,7 +297,6 @@ def vstack(arrays: Any) -> Any:
 def hstack(arrays: Any) -> Any:
     """Arrays beside each other: along the second axis, or the first for vectors.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hstack([[1, 2], [3, 4]])
     array([1, 2, 3, 4])
     """
@@ -147,7 +308,6 @@ def hstack(arrays: Any) -> Any:
 def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
     """The slices along an axis of known size, without that axis.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.unstack([[1, 2], [3, 4]])[1]
     array([3, 4])
     """
@@ -156,10 +316,7 @@ def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
     count = shape_of(x)[place]
     if count is None:
         raise ShapeError(
-            "unstack: the axis has an unknown size",
-            source=here(),
-            got=shown(x),
-            hint="use ctrlgrad.scan to loop over it",
+            "unstack: the axis has an unknown size", got=shown(x), hint="use ctrlgrad.scan to loop over it"
         )
     return tuple(at_index(x, place, i) for i in range(count))
 
@@ -184,7 +341,7 @@ def _known(x: Any) -> Any:
 def _sections(operation: str, count: Any) -> int:
     number = whole_number(operation, "the number of parts", count)
     if number <= 0:
-        raise ShapeError(f"{operation}: at least one part", source=here(), got=str(number))
+        raise ShapeError(f"{operation}: at least one part", got=str(number))
     return number
 
 
@@ -195,7 +352,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     Raises:
         ShapeError: the size does not divide.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.split([1, 2, 3, 4], 2)[1]
     array([3, 4])
     """
@@ -209,7 +365,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
         if size % count:
             raise ShapeError(
                 "split: the parts are not equal",
-                source=here(),
                 expected=f"a size that {count} divides",
                 got=shown(x),
                 hint="use array_split",
@@ -225,7 +380,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
 def array_split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     """As `split`, but the parts may differ by one element, the larger ones first.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.array_split([1, 2, 3], 2)[1]
     array([3])
     """
@@ -248,7 +402,6 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
 
     Without an axis, all elements in one dimension are moved.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.roll([1, 2, 3], 1)
     array([3, 1, 2])
     """
@@ -260,9 +413,7 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     if len(shifts) != len(places) and len(places) == 1:
         places = places * len(shifts)
     if len(shifts) != len(places):
-        raise ShapeError(
-            "roll: as many shifts as axes", source=here(), expected=f"{len(places)} shifts", got=str(shift)
-        )
+        raise ShapeError("roll: as many shifts as axes", expected=f"{len(places)} shifts", got=str(shift))
     for place, by in zip(places, shifts, strict=True):
         x = _rolled(x, size_argument("roll", "the shift", by), place, dim(x, place))
     return x
@@ -291,11 +442,24 @@ def _rolled(x: Any, shift: Any, axis: int, size: Any) -> Any:
 
 __all__ = [
     "array_split",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "block",
+    "column_stack",
     "concatenate",
+    "dsplit",
+    "dstack",
+    "fliplr",
+    "flipud",
+    "hsplit",
     "hstack",
     "roll",
+    "rollaxis",
+    "rot90",
     "split",
     "stack",
     "unstack",
+    "vsplit",
     "vstack",
 ]

@@ -29,7 +29,6 @@ from ctrlgrad.frontend.array.dims import dtype_of, rank_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 _WEAK: dict[str, Any] = {"i": int, "f": float, "c": complex}
 
@@ -40,7 +39,7 @@ def shown(x: Any) -> str:
 
 
 def has_tensor(x: Any) -> bool:
-    """Whether a tensor stands somewhere in nested lists."""
+    """Return true if nested lists contain a tensor."""
     return isinstance(x, Tensor) or (isinstance(x, list | tuple) and any(has_tensor(item) for item in x))
 
 
@@ -53,7 +52,6 @@ def from_nested(operation: str, x: Any) -> Any:
         except ValueError as error:
             raise ShapeError(
                 f"{operation}: the nested lists are ragged",
-                source=here(),
                 expected="lists of one length on each level",
                 got=str(error),
                 hint="pad the shorter ones, or keep the list and its arrays as a pytree",
@@ -67,7 +65,6 @@ def from_nested(operation: str, x: Any) -> Any:
     if len(set(map(rank_of, rows))) > 1:
         raise ShapeError(
             f"{operation}: the items' ranks differ",
-            source=here(),
             expected="items of one shape",
             got=", ".join(map(shown, rows)),
             hint="broadcast the smaller ones first: ctrlgrad.numpy.broadcast_to(x, shape)",
@@ -120,7 +117,6 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
     if dtype_kind(dtype_of(x)) == "c" and dtype_kind(dtype) in "iuf":
         raise TypeMismatchError(
             f"{operation}: a complex array does not become {dtype}",
-            source=here(),
             expected="a real array",
             got=shown(x),
             hint="take numpy.real(x) or abs(x)",
@@ -136,7 +132,7 @@ def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
 
 
 def _kind(x: Any) -> Any:
-    """What NumPy's promotion sees: a dtype, or a Python type for what stands for a Python number."""
+    """Operand as NumPy's promotion takes it: a dtype, or a Python type for a value that stands for a number."""
     if isinstance(x, Tensor):
         return _WEAK.get(dtype_kind(x.dtype), x.dtype) if x.weak else x.dtype
     if is_weak(x) and not isinstance(x, bool):
@@ -167,7 +163,6 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = No
     except TypeError as error:
         raise TypeMismatchError(
             f"{ufunc.__name__}: the dtypes are not supported",
-            source=here(),
             expected=f"dtypes that numpy.{ufunc.__name__} takes",
             got=", ".join(shown(x) for x in xs),
             hint="convert with .astype(...), or use logical_not / logical_xor for booleans",
@@ -223,7 +218,7 @@ _MIRRORED = {
 
 
 def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
-    """int64 compared with uint64: a negative number is below every other, and all others are the same in both."""
+    """Compare int64 with uint64: a negative number is below every uint64; the rest compare as uint64."""
     negative = apply("less", [a, np.zeros((), np.int64)])
     of_others = apply(name, [cast(a, np.uint64), b])
     if name in ("less", "less_equal", "not_equal"):

@@ -7,25 +7,30 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, result_type
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, divide, floor_divide, maximum, minimum, multiply, subtract
 from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.creation import zeros_like
+from ctrlgrad.frontend.array.creation import zeros, zeros_like
 from ctrlgrad.frontend.array.dims import (
     axis_of,
     dim,
+    dims,
     dtype_of,
     expanded,
     iota,
+    known_size,
     rank_of,
+    reshaped,
     shape_of,
     size_argument,
     whole_number,
 )
 from ctrlgrad.frontend.array.elementwise import ceil, negative
+from ctrlgrad.frontend.array.indexing import at
+from ctrlgrad.frontend.array.joining import concatenate, stack
 from ctrlgrad.frontend.array.logic import equal, greater_equal, where
-from ctrlgrad.frontend.array.manipulation import moveaxis
+from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
 from ctrlgrad.frontend.array.promote import operand, operands, shown, to_dtype
 from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import array_function
@@ -41,7 +46,6 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
 
     The bounds and the step may be traced scalars; the length is then unknown.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.arange(1, 4)
     array([1, 2, 3])
     """
@@ -51,10 +55,10 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     bounds = operands("arange", (start, stop, step))
     if not any(isinstance(x, Tensor) for x in bounds):
         if step == 0:
-            raise ShapeError("arange: the step is zero", source=here())
+            raise ShapeError("arange: the step is zero")
         return concrete(np.arange(start, stop, step, dtype=result_dtype(*bounds) if dtype is None else dtype))
     if any(rank_of(x) for x in bounds):
-        raise ShapeError("arange: the bounds are scalars", source=here(), got=", ".join(shown(x) for x in bounds))
+        raise ShapeError("arange: the bounds are scalars", got=", ".join(shown(x) for x in bounds))
     exact = result_dtype(*bounds)
     span = subtract(stop, start)
     # Rounded up; for integers by flooring the negated quotient.
@@ -85,14 +89,13 @@ def linspace(
         retstep: return also the distance of the numbers.
         axis: where the new dimension stands in the result.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.linspace(0.0, 1.0, 3)
     array([0. , 0.5, 1. ])
     """
     check_device("linspace", device)
     number = whole_number("linspace", "num", num)
     if number < 0:
-        raise ShapeError("linspace: a negative number of points", source=here(), got=str(number))
+        raise ShapeError("linspace: a negative number of points", got=str(number))
     start, stop = (operand("linspace", x) for x in (start, stop))
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
         found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
@@ -115,7 +118,6 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 
     Sizes and k may be traced integer scalars.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.eye(2)
     array([[1., 0.],
            [0., 1.]])
@@ -125,7 +127,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     dtype = default_float() if dtype is None else dtype
     k = size_argument("eye", "k", k)
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
-        raise ShapeError("eye: a negative size", source=here(), got=str(tuple(sizes)))
+        raise ShapeError("eye: a negative size", got=str(tuple(sizes)))
     if not any(isinstance(d, Tensor) for d in (*sizes, k)):
         return concrete(np.eye(sizes[0], sizes[1], k=k, dtype=dtype))
     rows, columns = (iota(d) for d in sizes)
@@ -133,9 +135,9 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 
 
 def _lower(operation: str, x: Any, k: Any) -> Any:
-    """Where the column number is at most k above the row number, as booleans in the last two dimensions."""
+    """True where the column number is at most k above the row number: booleans in the last two dimensions."""
     if rank_of(x) < 2:
-        raise ShapeError(f"{operation}: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
     rows, columns = shape_of(x)[-2:]
     if rows is not None and columns is not None and not isinstance(k, Tensor):
         return np.tri(rows, columns, k, dtype=bool)
@@ -146,7 +148,6 @@ def _lower(operation: str, x: Any, k: Any) -> Any:
 def tril(x: Any, k: Any = 0) -> Any:
     """The lower triangle of the last two dimensions up to the k-th diagonal, and zeros above it.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tril([[1, 2], [3, 4]])
     array([[1, 0],
            [3, 4]])
@@ -159,7 +160,6 @@ def tril(x: Any, k: Any = 0) -> Any:
 def triu(x: Any, k: Any = 0) -> Any:
     """The upper triangle of the last two dimensions from the k-th diagonal on, and zeros below it.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.triu([[1, 2], [3, 4]])
     array([[1, 2],
            [0, 4]])
@@ -176,13 +176,12 @@ def _zero(x: Any) -> Any:
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """The elements whose number on `axis2` is `offset` above that on `axis1`, in a new last dimension.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.diagonal([[1, 2], [3, 4]])
     array([1, 4])
     """
     x, offset = operand("diagonal", x), whole_number("diagonal", "offset", offset)
     if rank_of(x) < 2:
-        raise ShapeError("diagonal: needs rank 2 or more", source=here(), got=shown(x))
+        raise ShapeError("diagonal: needs rank 2 or more", got=shown(x))
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     down, right = max(-offset, 0), max(offset, 0)
     rows, columns = dim(x, -2), dim(x, -1)
@@ -197,11 +196,173 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return apply("getitem", [x, row_numbers, column_numbers], {"key": tuple(key)})
 
 
+# Arrays written with square brackets: `r_[a, b]`, `c_[a, b]`, `r_[0:1:5j]`.
+
+
+class Joined:
+    """Arrays in brackets, joined along an axis, as `numpy.r_` and `numpy.c_`; slices are ranges.
+
+    A first item such as "0", "0,2" or "0,2,1" gives the axis, the least rank of the joined arrays, and the position of
+    an array's own axes when its rank is raised.
+    """
+
+    def __init__(self, axis: int, rank: int, start: int) -> None:
+        self._defaults = (axis, rank, start)
+
+    def __getitem__(self, key: Any) -> Any:
+        items = list(key) if isinstance(key, tuple) else [key]
+        axis, rank, start = self._defaults
+        if isinstance(items[0], str):
+            axis, rank, start = self._directive(items.pop(0))
+        return concatenate([_placed(_item(x), x, rank, start) for x in items], axis)
+
+    def _directive(self, text: str) -> tuple[int, int, int]:
+        try:
+            numbers = [int(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        if not 1 <= len(numbers) <= 3:
+            raise UserInputError(
+                "r_ and c_: an unknown first item",
+                source=here(),
+                expected='up to three integers as text, such as "0,2"',
+                got=repr(text),
+            )
+        return (*numbers, *self._defaults[len(numbers) :])  # type: ignore[return-value]
+
+
+def _item(x: Any) -> Any:
+    if not isinstance(x, slice):
+        return operand("r_", x)
+    start, step = 0 if x.start is None else x.start, 1 if x.step is None else x.step
+    if isinstance(step, complex):
+        return linspace(start, x.stop, int(abs(step)))
+    return arange(start, x.stop, step)
+
+
+def _placed(x: Any, given: Any, rank: int, start: int) -> Any:
+    """x with as many axes as all have, its own from `start` on."""
+    own = rank_of(x)
+    if own == 0:
+        return expanded(x, range(rank))
+    missing = rank - own
+    if missing <= 0:
+        return x
+    lifted = expanded(x, range(missing))
+    if start < 0:
+        start += missing + 1
+    return (
+        moveaxis(lifted, tuple(range(missing, rank)), tuple(range(start, start + own))) if start != missing else lifted
+    )
+
+
+r_ = Joined(0, 1, -1)
+c_ = Joined(-1, 2, 0)
+
+
+# Matrices of a structure: diagonals, triangles, Kronecker products, powers.
+
+
+@array_function()
+def diag(x: Any, k: int = 0) -> Any:
+    """The matrix with x on a diagonal, or the diagonal of a matrix; as `numpy.diag`.
+
+    >>> cnp.diag([1, 2])
+    array([[1, 0],
+           [0, 2]])
+    """
+    x = operand("diag", x)
+    if rank_of(x) == 2:
+        return diagonal(x, k)
+    if rank_of(x) != 1:
+        raise ShapeError(
+            "diag: neither a vector nor a matrix",
+            expected="an array of rank 1 or 2",
+            got=f"rank {rank_of(x)}",
+            hint="take the diagonal of others by ctrlgrad.numpy.diagonal",
+        )
+    k = whole_number("diag", "k", k)
+    size, rows = dim(x, 0) + abs(k), iota(dim(x, 0))
+    return at(zeros((size, size), dtype_of(x)))[rows + max(-k, 0), rows + max(k, 0)].set(x)
+
+
+@array_function()
+def diagflat(x: Any, k: int = 0) -> Any:
+    """The matrix with the elements of x on a diagonal; as `numpy.diagflat`.
+
+    >>> cnp.diagflat([[1, 2]])
+    array([[1, 0],
+           [0, 2]])
+    """
+    return diag(ravel(operand("diagflat", x)), k)
+
+
+def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
+    """Ones at and below a diagonal, zeros above it; as `numpy.tri`.
+
+    >>> cnp.tri(2)
+    array([[1., 0.],
+           [1., 1.]])
+    """
+    columns, dtype = N if M is None else M, default_float() if dtype is None else dtype
+    return (reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns])).astype(
+        default_float() if dtype is None else dtype
+    )
+
+
+def identity(n: Any, dtype: Any = None) -> Any:
+    """The unit matrix; as `numpy.identity`.
+
+    >>> cnp.identity(2)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    return eye(n, dtype=dtype)
+
+
+@array_function()
+def kron(a: Any, b: Any) -> Any:
+    """The Kronecker product; as `numpy.kron`.
+
+    >>> cnp.kron([1, 10], [1, 2])
+    array([ 1,  2, 10, 20])
+    """
+    a, b = operand("kron", a), operand("kron", b)
+    rank = max(rank_of(a), rank_of(b))
+    a, b = (expanded(x, range(rank - rank_of(x))) if rank_of(x) < rank else x for x in (a, b))
+    if rank == 0:
+        return a * b
+    product = expanded(a, range(1, 2 * rank, 2)) * expanded(b, range(0, 2 * rank, 2))
+    return reshaped(product, [m * n for m, n in zip(dims(a), dims(b), strict=True)])
+
+
+@array_function()
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
+    """The powers of a vector as columns, the highest first; as `numpy.vander`.
+
+    >>> cnp.vander([2, 3], 3)
+    array([[4, 2, 1],
+           [9, 3, 1]])
+    """
+    x = operand("vander", x)
+    count = known_size("vander", shape_of(x)[0]) if N is None else N
+    columns = [x**n for n in (range(count) if increasing else reversed(range(count)))]
+    return stack(columns, axis=1) if columns else zeros((dim(x, 0), 0), dtype_of(x))
+
+
 __all__ = [
     "arange",
+    "c_",
+    "diag",
+    "diagflat",
     "diagonal",
     "eye",
+    "identity",
+    "kron",
     "linspace",
+    "r_",
+    "tri",
     "tril",
     "triu",
+    "vander",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.dims import (
     along,
     axis_of,
@@ -18,19 +20,22 @@ from ctrlgrad.frontend.array.dims import (
     dtype_of,
     expanded,
     iota,
+    known_size,
     rank_of,
     reshaped,
     shape_of,
     size_argument,
     sizes_argument,
+    sliced,
     times,
     whole_number,
 )
-from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.indexing import take
+from ctrlgrad.frontend.array.joining import concatenate
+from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -43,16 +48,15 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
         sparse: leave the axes that an array does not lie along at size 1.
         copy: accepted for NumPy; arrays of a graph have no identity.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.meshgrid([1, 2], [3, 4])[0]
     array([[1, 2],
            [1, 2]])
     """
     if indexing not in ("xy", "ij"):
-        raise TypeMismatchError("meshgrid: an unknown indexing", source=here(), expected="'xy' or 'ij'", got=indexing)
+        raise TypeMismatchError("meshgrid: an unknown indexing", expected="'xy' or 'ij'", got=indexing)
     vectors = [expanded(x, [0]) if rank_of(x) == 0 else x for x in same_dtype("meshgrid", arrays)] if arrays else []
     if any(rank_of(x) != 1 for x in vectors):
-        raise ShapeError("meshgrid: takes vectors", source=here(), got=", ".join(map(shown, vectors)))
+        raise ShapeError("meshgrid: takes vectors", got=", ".join(map(shown, vectors)))
     places = list(range(len(vectors)))
     if indexing == "xy" and len(places) > 1:
         places[:2] = [1, 0]
@@ -69,7 +73,6 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
 def tile(x: Any, reps: Any) -> Any:
     """x repeated as a whole, `reps` times along each axis (aligned at the right).
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.tile([1, 2], 2)
     array([1, 2, 1, 2])
     """
@@ -110,7 +113,6 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
         total_repeat_length: the size of the result, as in JAX: what is too much is left out, and the last element
             stands for what is missing. Without it traced repeats make a dimension of unknown size.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.repeat([1, 2], 2)
     array([1, 1, 2, 2])
     """
@@ -128,7 +130,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
         repeats = np.asarray(repeats)[0]
     count = size_argument("repeat", "the number of repeats", repeats)
     if not isinstance(count, Tensor) and count < 0:
-        raise ShapeError("repeat: a negative number of repeats", source=here(), got=str(count))
+        raise ShapeError("repeat: a negative number of repeats", got=str(count))
     sizes = dims(x)
     wide = [*sizes[: at + 1], count, *sizes[at + 1 :]]
     return reshaped(
@@ -139,7 +141,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
 def _integer_counts(repeats: Any) -> Any:
     counts = operand("repeat", repeats)
     if dtype_kind(dtype_of(counts)) not in "iu":
-        raise ShapeError("repeat: the counts are no integers", source=here(), expected="integers", got=shown(counts))
+        raise ShapeError("repeat: the counts are no integers", expected="integers", got=shown(counts))
     return cast(counts, np.int64)
 
 
@@ -150,9 +152,7 @@ def _repeat_by_counts(x: Any, counts: Any, axis: int, length: int | None = None)
     """
     known, given = shape_of(x)[axis], shape_of(counts)[0]
     if dtype_kind(dtype_of(counts)) not in "iu" or (None not in (known, given) and given not in (1, known)):
-        raise ShapeError(
-            "repeat: one integer for each element", source=here(), expected=f"i64[{known}]", got=shown(counts)
-        )
+        raise ShapeError("repeat: one integer for each element", expected=f"i64[{known}]", got=shown(counts))
     # One count is for all elements; this fails at run time where there are not as many counts as elements.
     counts = broadcasted(cast(counts, np.int64), [dim(x, axis)])
     ends = apply("cumsum", [counts], {"axis": 0, "reverse": False})
@@ -168,7 +168,6 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
     if known != len(repeats) or dtype_kind(repeats.dtype) not in "iu" or (repeats < 0).any():
         raise ShapeError(
             "repeat: one count of zero or more for each element",
-            source=here(),
             expected=f"{'a known size' if known is None else known} counts",
             got=f"{len(repeats)} of {repeats.dtype}",
         )
@@ -176,8 +175,67 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
     return apply("getitem", [x, from_where], {"key": along(axis, rank_of(x))})
 
 
-__all__ = [
-    "meshgrid",
-    "repeat",
-    "tile",
-]
+# Elements put into an array and taken out of it along an axis.
+
+
+@array_function()
+def append(x: Any, values: Any, axis: Any = None) -> Any:
+    """x with values behind it along an axis, or both in one dimension; as `numpy.append`.
+
+    >>> cnp.append([1, 2], 3)
+    array([1, 2, 3])
+    """
+    arrays = [operand("append", x), operand("append", values)]
+    return concatenate([ravel(a) for a in arrays], 0) if axis is None else concatenate(arrays, axis)
+
+
+@array_function()
+def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+    """x with values inserted before known positions along an axis; as `numpy.insert`.
+
+    >>> cnp.insert([1, 3], 1, 2)
+    array([1, 2, 3])
+    """
+    x, values = operand("insert", x), operand("insert", values)
+    x, axis = (ravel(x), 0) if axis is None else (x, axis_of("insert", axis, rank_of(x)))
+    size = known_size("insert", shape_of(x)[axis])
+    # NumPy puts the numbers of the new elements between those of the old ones.
+    single = np.ndim(obj) == 0 and not isinstance(obj, slice)
+    if single and rank_of(values) == rank_of(x):
+        values = moveaxis(values, 0, axis)
+    count = dim(values, axis) if single and rank_of(values) == rank_of(x) else np.size(np.arange(size)[obj])
+    new = size + np.arange(count) if single else size + np.arange(np.size(np.arange(size + 1)[obj]))
+    order = np.insert(np.arange(size), obj, new)
+    if single and rank_of(values) == rank_of(x) - 1:
+        values = expanded(values, (axis,))
+    sizes = [len(new) if a == axis else d for a, d in enumerate(dims(x))]
+    return take(concatenate([x, broadcast_to(values, tuple(sizes)).astype(dtype_of(x))], axis), order, axis)
+
+
+@array_function()
+def delete(x: Any, obj: Any, axis: Any = None) -> Any:
+    """x without what stands at known positions along an axis; as `numpy.delete`.
+
+    >>> cnp.delete([1, 2, 3], 1)
+    array([1, 3])
+    """
+    x = operand("delete", x)
+    x, axis = (ravel(x), 0) if axis is None else (x, axis_of("delete", axis, rank_of(x)))
+    return take(x, np.delete(np.arange(known_size("delete", shape_of(x)[axis])), obj), axis)
+
+
+@array_function()
+def resize(x: Any, new_shape: Any) -> Any:
+    """The elements of x, again and again, in a known shape; as `numpy.resize`.
+
+    >>> cnp.resize([1, 2, 3], (2, 2))
+    array([[1, 2],
+           [3, 1]])
+    """
+    x = ravel(operand("resize", x))
+    sizes = (new_shape,) if isinstance(new_shape, int) else tuple(new_shape)
+    count, wanted = known_size("resize", shape_of(x)[0]), math.prod(sizes)
+    return reshaped(sliced(tile(x, -(-wanted // count)), 0, 0, wanted), sizes) if count else zeros(sizes, dtype_of(x))
+
+
+__all__ = ["append", "delete", "insert", "meshgrid", "repeat", "resize", "tile"]

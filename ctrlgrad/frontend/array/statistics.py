@@ -2,45 +2,335 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.dtypes import dtype_kind, finfo
+from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.dims import (
-    axes_of,
-    dim,
-    dims,
-    dtype_of,
-    rank_of,
-    reshaped,
-    shape_of,
-    times,
-)
+from ctrlgrad.frontend.array.creation import zeros
+from ctrlgrad.frontend.array.dims import axes_of, dim, dims, dtype_of, known_size, rank_of, reshaped, shape_of, times
 from ctrlgrad.frontend.array.elementwise import ceil, floor, isnan, sqrt
-from ctrlgrad.frontend.array.indexing import take_along_axis
-from ctrlgrad.frontend.array.joining import concatenate
+from ctrlgrad.frontend.array.indexing import at, take_along_axis
+from ctrlgrad.frontend.array.joining import concatenate, stack
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, squeeze
-from ctrlgrad.frontend.array.promote import floats, operand
+from ctrlgrad.frontend.array.logic import where as choose
+from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel, squeeze
+from ctrlgrad.frontend.array.promote import double_dtype, floats, operand, truth
+from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import all as every
+from ctrlgrad.frontend.array.reduction import argmax, argmin, cumprod, cumsum, mean, prod, var
 from ctrlgrad.frontend.array.reduction import max as largest
-from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.array.sorting import sort
+from ctrlgrad.frontend.array.sorting import searchsorted, sort
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
+
+# Reductions over the elements that are not nan, and nan as another number.
+
+
+_DOC = """As `{plain}`, of the elements that are not nan; as `numpy.{name}`.
+
+    >>> float(cnp.{name}([cnp.nan, 1.0]))
+    1.0
+    """
+
+
+def _without_nan(name: str, reduction: Callable[..., Any], neutral: Any) -> Callable[..., Any]:
+    def function(
+        x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
+        x = operand(name, x)
+        x = x if dtype is None else cast(x, dtype)
+        x = choose(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x
+        return reduction(x, axis, keepdims=keepdims, initial=initial, where=where)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = _DOC.format(name=name, plain=name.removeprefix("nan"))
+    return array_function()(function)
+
+
+def _has_nan(x: Any) -> bool:
+    return dtype_kind(dtype_of(x)) in "fc"
+
+
+def _extreme(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+        x = operand(name, x)
+        if not _has_nan(x):
+            return reduction(x, axis, keepdims=keepdims, initial=initial, where=where)
+        absent, away = isnan(x), np.asarray(neutral, dtype_of(x))
+        found = reduction(choose(absent, away, x), axis, keepdims=keepdims, initial=initial, where=where)
+        if initial is not None:
+            return found
+        return choose(every(absent, axis, keepdims=keepdims), np.asarray(np.nan, dtype_of(x)), found)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = _DOC.format(name=name, plain=name.removeprefix("nan"))
+    return array_function()(function)
+
+
+def _position(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        x = operand(name, x)
+        x = choose(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x
+        return reduction(x, axis, keepdims=keepdims)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = _DOC.format(name=name, plain=name.removeprefix("nan"))
+    return array_function()(function)
+
+
+nanmax = _extreme("nanmax", largest, -np.inf)
+
+
+nanmin = _extreme("nanmin", smallest, np.inf)
+
+
+nanargmax = _position("nanargmax", argmax, -np.inf)
+
+
+nanargmin = _position("nanargmin", argmin, np.inf)
+
+
+nansum = _without_nan("nansum", total, 0)
+
+
+nanprod = _without_nan("nanprod", prod, 1)
+
+
+def _present(x: Any, axis: Any, keepdims: bool, where: Any) -> Any:
+    count = total(~isnan(x), axis, keepdims=keepdims, where=where)
+    return count.astype(np.zeros((), dtype_of(x)).real.dtype)
+
+
+@array_function()
+def nanmean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
+    """As `mean`, of the elements that are not nan; as `numpy.nanmean`.
+
+    >>> float(cnp.nanmean([cnp.nan, 1.0, 3.0]))
+    2.0
+    """
+    x = floats("nanmean", x if dtype is None else cast(operand("nanmean", x), dtype))
+    return nansum(x, axis, keepdims=keepdims, where=where) / _present(x, axis, keepdims, where)
+
+
+@array_function()
+def nanvar(
+    x: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, *, keepdims: bool = False, where: Any = None
+) -> Any:
+    """As `var`, of the elements that are not nan; as `numpy.nanvar`.
+
+    >>> float(cnp.nanvar([cnp.nan, 1.0, 3.0]))
+    1.0
+    """
+    x = floats("nanvar", x if dtype is None else cast(operand("nanvar", x), dtype))
+    absent = isnan(x)
+    present = ~absent if where is None else ~absent & truth("nanvar", where)
+    # Without a nan in what is squared: its derivative would be one.
+    safe = choose(absent, np.zeros((), dtype_of(x)), x)
+    found = var(safe, axis, ddof=ddof, keepdims=keepdims, where=present)
+    return choose(total(present, axis, keepdims=keepdims) > ddof, found, np.asarray(np.nan, dtype_of(found)))
+
+
+@array_function()
+def nanstd(
+    x: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, *, keepdims: bool = False, where: Any = None
+) -> Any:
+    """As `std`, of the elements that are not nan; as `numpy.nanstd`.
+
+    >>> float(cnp.nanstd([cnp.nan, 1.0, 3.0]))
+    1.0
+    """
+    return sqrt(nanvar(x, axis, dtype, ddof, keepdims=keepdims, where=where))
+
+
+@array_function()
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """x with numbers in place of nan and infinities; as `numpy.nan_to_num`.
+
+    >>> cnp.nan_to_num([cnp.nan, 1.0])
+    array([0., 1.])
+    """
+    x = operand("nan_to_num", x)
+    if dtype_kind(dtype_of(x)) != "f":
+        return x
+    limits = finfo(dtype_of(x))
+    x = choose(isnan(x), np.asarray(nan, dtype_of(x)), x)
+    x = choose(x == np.inf, np.asarray(limits.max if posinf is None else posinf, dtype_of(x)), x)
+    return choose(x == -np.inf, np.asarray(limits.min if neginf is None else neginf, dtype_of(x)), x)
+
+
+@array_function()
+def nancumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """As `cumsum`, nan counting as 0; as `numpy.nancumsum`.
+
+    >>> cnp.nancumsum([1.0, cnp.nan, 2.0])
+    array([1., 1., 3.])
+    """
+    x = operand("nancumsum", x)
+    return cumsum(choose(isnan(x), np.zeros((), dtype_of(x)), x) if dtype_kind(dtype_of(x)) in "fc" else x, axis, dtype)
+
+
+@array_function()
+def nancumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
+    """As `cumprod`, nan counting as 1; as `numpy.nancumprod`.
+
+    >>> cnp.nancumprod([2.0, cnp.nan, 3.0])
+    array([2., 2., 6.])
+    """
+    x = operand("nancumprod", x)
+    return cumprod(choose(isnan(x), np.ones((), dtype_of(x)), x) if dtype_kind(dtype_of(x)) in "fc" else x, axis, dtype)
+
+
+# Numbers counted: by value, and in bins.
+
+
+@array_function()
+def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
+    """Count each number from 0 on in x, or sum its weights; as `numpy.bincount`.
+
+    A traced x needs `length`, the number of counts, as in JAX; larger numbers are left out.
+
+    >>> cnp.bincount([0, 2, 2], length=3)
+    array([1, 0, 2])
+    """
+    x = operand("bincount", x)
+    if length is None:
+        if not isinstance(x, np.ndarray):
+            known_size("bincount (give length=)", None)
+        length = max(minlength, int(x.max(initial=-1)) + 1)
+    values = np.int64(1) if weights is None else operand("bincount", weights)
+    inside = (x >= 0) & (x < length)
+    values = where(inside, values, values * 0)
+    dtype = np.int64 if weights is None else double_dtype(dtype_of(values))
+    return at(zeros(length, dtype))[where(inside, x, 0)].add(values) if length else zeros(0, dtype)
+
+
+@array_function()
+def digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    """The number of the bin that each element lies in; as `numpy.digitize`. Edges that fall are known ones.
+
+    >>> cnp.digitize([0.5, 1.5], [0.0, 1.0, 2.0])
+    array([1, 2])
+    """
+    bins = operand("digitize", bins)
+    if isinstance(bins, np.ndarray) and bins.size > 1 and bins[0] > bins[-1]:
+        return bins.size - searchsorted(bins[::-1], x, side="right" if right else "left")
+    return searchsorted(bins, x, side="left" if right else "right")
+
+
+@array_function()
+def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+    """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges.
+
+    >>> cnp.histogram_bin_edges([0.0, 1.0], 2)
+    array([0. , 0.5, 1. ])
+    """
+    if not isinstance(bins, int):
+        return operand("histogram_bin_edges", bins)
+    x = floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
+    low, high = (smallest(x), largest(x)) if range is None else map(default_float().type, range)
+    same = low == high
+    return linspace(where(same, low - 0.5, low), where(same, high + 0.5, high), bins + 1)
+
+
+@array_function()
+def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> tuple[Any, Any]:
+    """The number of elements in each bin, or the sum of their weights, and the edges; as `numpy.histogram`.
+
+    >>> cnp.histogram([0.1, 0.6, 0.7], 2, (0.0, 1.0))[0]
+    array([1, 2])
+    """
+    x = ravel(operand("histogram", x))
+    edges = histogram_bin_edges(x, bins, range)
+    count = known_size("histogram", shape_of(edges)[0]) - 1
+    number = searchsorted(edges, x, side="right") - 1
+    number = where(x == edges[-1], count - 1, number)
+    found = bincount(number, None if weights is None else ravel(operand("histogram", weights)), length=count)
+    if density:
+        found = cast(found, double_dtype(dtype_of(found)))
+        found = found / (edges[1:] - edges[:-1]) / total(found)
+    return found, edges
+
+
+@array_function()
+def histogramdd(
+    sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+) -> tuple[Any, list[Any]]:
+    """The number of points in each cell of a grid, or the sum of their weights, and the edges; as `numpy.histogramdd`.
+
+    Args:
+        sample: [n, d], or a sequence of d vectors.
+        bins: the number of bins of each axis, or its edges; one number for all axes, or a sequence of d.
+        range: (low, high) for each axis; None takes the smallest and the largest element.
+        weights: [n].
+        density: divide by the whole and by the volume of each cell.
+
+    >>> cnp.histogramdd([[0.1, 0.6], [0.7, 0.9]], 2, [(0.0, 1.0), (0.0, 1.0)])[0]
+    array([[0., 1.],
+           [0., 1.]])
+    """
+    if isinstance(sample, list | tuple) and np.ndim(sample[0]) == 1 and not isinstance(sample[0], list):
+        sample = stack(sample, axis=1)
+    sample = operand("histogramdd", sample)
+    sample = expand_dims(sample, 1) if rank_of(sample) == 1 else sample
+    rank = known_size("histogramdd", shape_of(sample)[1])
+    each = [bins] * rank if isinstance(bins, int) else list(bins)
+    if len(each) != rank:
+        raise ShapeError("histogramdd: not as many bins as dimensions", expected=f"{rank}", got=f"{len(each)}")
+    ranges = [None] * rank if range is None else list(range)
+    edges, sizes, cell, inside = [], [], 0, np.True_
+    for axis, (bins_of_axis, low_high) in enumerate(zip(each, ranges, strict=True)):
+        column = sample[:, axis]
+        found = histogram_bin_edges(column, bins_of_axis, low_high)
+        count = known_size("histogramdd", shape_of(found)[0]) - 1
+        number = searchsorted(found, column, side="right") - 1
+        number = where(column == found[-1], count - 1, number)
+        inside = inside & (number >= 0) & (number < count)
+        cell = cell * count + number
+        edges.append(found)
+        sizes.append(count)
+    counted = bincount(
+        where(inside, cell, -1), None if weights is None else operand("histogramdd", weights), length=math.prod(sizes)
+    )
+    counts = reshaped(cast(counted, double_dtype(dtype_of(counted))), sizes)
+    if density:
+        counts = counts / total(counts)
+        for axis, found in enumerate(edges):
+            widths = found[1:] - found[:-1]
+            counts = counts / reshaped(widths, [size if a == axis else 1 for a, size in enumerate(sizes)])
+    return counts, edges
+
+
+@array_function()
+def histogram2d(
+    x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False
+) -> tuple[Any, Any, Any]:
+    """As `histogramdd` of two vectors: the counts, and the edges of each; as `numpy.histogram2d`.
+
+    >>> cnp.histogram2d([0.1, 0.7], [0.6, 0.9], 2, [(0.0, 1.0), (0.0, 1.0)])[0]
+    array([[0., 1.],
+           [0., 1.]])
+    """
+    # One vector of edges is for both.
+    if not isinstance(bins, int) and len(bins) not in (1, 2):
+        bins = [bins, bins]
+    points = stack([operand("histogram2d", x), operand("histogram2d", y)], axis=1)
+    counts, edges = histogramdd(points, bins, range, weights, density)
+    return counts, edges[0], edges[1]
 
 
 @array_function()
 def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The largest element less the smallest; as `numpy.ptp`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.ptp([1.0, 4.0]))
     3.0
     """
@@ -51,7 +341,6 @@ def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """The mean with weights; as `numpy.average`. With `returned` also the sum of the weights.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.average([1.0, 2.0], weights=[3.0, 1.0]))
     1.25
     """
@@ -128,7 +417,6 @@ def _quantile(operation: str, x: Any, q: Any, axis: Any, method: str, keepdims: 
 def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.quantile([1.0, 2.0, 3.0], 0.5))
     2.0
     """
@@ -139,7 +427,6 @@ def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdi
 def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """As `quantile`, of q / 100.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.percentile([1.0, 2.0, 3.0], 50))
     2.0
     """
@@ -150,7 +437,6 @@ def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keep
 def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """The middle element, or the mean of the two in the middle; as `numpy.median`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.median([3.0, 1.0, 2.0]))
     2.0
     """
@@ -161,7 +447,6 @@ def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """As `quantile`, of the elements that are not nan.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanquantile([cnp.nan, 1.0, 3.0], 0.5))
     2.0
     """
@@ -172,7 +457,6 @@ def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", kee
 def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
     """As `percentile`, of the elements that are not nan.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanpercentile([cnp.nan, 1.0, 3.0], 50))
     2.0
     """
@@ -183,7 +467,6 @@ def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", k
 def nanmedian(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """As `median`, of the elements that are not nan.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.nanmedian([cnp.nan, 1.0, 3.0]))
     2.0
     """
@@ -205,7 +488,6 @@ def cov(
     Of one variable it is a number, as NumPy's. Of a number of variables that is unknown when the function is traced it
     is a matrix, [1, 1] where that is 1: a rank cannot depend on a size.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.cov([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
     array([[ 1., -1.],
            [-1.,  1.]])
@@ -240,7 +522,6 @@ def cov(
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     """The matrix of correlations of variables, a row each; as `numpy.corrcoef`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).round(6)
     array([[ 1., -1.],
            [-1.,  1.]])
@@ -254,12 +535,30 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
 
 __all__ = [
     "average",
+    "bincount",
     "corrcoef",
     "cov",
+    "digitize",
+    "histogram",
+    "histogram2d",
+    "histogram_bin_edges",
+    "histogramdd",
     "median",
+    "nan_to_num",
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
     "nanmedian",
+    "nanmin",
     "nanpercentile",
+    "nanprod",
     "nanquantile",
+    "nanstd",
+    "nansum",
+    "nanvar",
     "percentile",
     "ptp",
     "quantile",

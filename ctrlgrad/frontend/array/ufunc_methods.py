@@ -1,6 +1,6 @@
-"""What the methods and the keywords of a `ufunc` compute.
+"""Methods and keywords of a `ufunc`.
 
-Sums, products, extremes and updates are those of the array functions; of any other function they are loops.
+Sums, products, extremes and updates use the array functions; any other function is applied in a loop.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ from ctrlgrad.frontend.array.dims import (
     sliced,
     times,
 )
-from ctrlgrad.frontend.array.indexing import getitem, take
+from ctrlgrad.frontend.array.indexing import at, getitem, take
 from ctrlgrad.frontend.array.joining import concatenate
 from ctrlgrad.frontend.array.logic import where as choose
 from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel
 from ctrlgrad.frontend.array.promote import loop_dtypes, operand, operands, to_dtype, truth
-from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import fori_loop, scan
 from ctrlgrad.frontend.ufuncs import ufunc
-from ctrlgrad.source import here
 
 # The array functions that are a ufunc's own reduction, running reduction, or update of a part.
 REDUCTIONS = {
@@ -70,7 +68,6 @@ def _call(fn: ufunc, args: Sequence[Any], others: Mapping[str, Any], where: Any,
         if not isinstance(numpys, np.ufunc):
             raise TypeMismatchError(
                 f"{fn.__name__}: dtype= is for the functions that NumPy has",
-                source=here(),
                 got=f"dtype={dtype}",
                 hint="convert the operands with .astype(...)",
             )
@@ -79,7 +76,7 @@ def _call(fn: ufunc, args: Sequence[Any], others: Mapping[str, Any], where: Any,
     if where is True:
         return fn.func(*xs, **others)
     mask = truth(fn.__name__, where)
-    # What is left out is computed at a point where the function and its derivative are finite.
+    # Elements that are left out are computed at a point where the function and its derivative are finite.
     results = fn.func(*(choose(mask, x, _harmless(fn, x)) for x in xs), **others)
     several = results if isinstance(results, tuple) else (results,)
     found = tuple(choose(mask, x, np.zeros((), dtype_of(x))) for x in several)
@@ -100,7 +97,6 @@ def _require_two(fn: ufunc, method: str) -> None:
     if (fn.nin, fn.nout) != (2, 1):
         raise TypeMismatchError(
             f"{fn.__name__}.{method}: not a function of two operands with one result",
-            source=here(),
             expected="2 operands, 1 result",
             got=f"{fn.nin} and {fn.nout}",
         )
@@ -121,7 +117,6 @@ def _reduce(fn: ufunc, a: Any, axis: Any, dtype: Any, keepdims: bool, initial: A
     if where is not None and initial is None and fn.identity is None:
         raise TypeMismatchError(
             f"{fn.__name__}.reduce: where= needs a value for no elements",
-            source=here(),
             expected="initial=",
             got="none, and the function has no identity",
         )
@@ -142,7 +137,6 @@ def _folded(fn: ufunc, a: Any, axis: int, initial: Any, mask: Any) -> Any:
     if start is None and empty:
         raise ShapeError(
             f"{fn.__name__}.reduce: no elements",
-            source=here(),
             expected="an element at least, or initial=",
             got=f"axis {axis} of size 0",
         )
@@ -195,7 +189,6 @@ def _at(fn: ufunc, a: Any, indices: Any, b: Any, inplace: bool) -> Any:
     if inplace:
         raise TracingError(
             f"{fn.__name__}.at: arrays do not change in place",
-            source=here(),
             expected="inplace=False",
             got="inplace=True",
             hint=f"x = ctrlgrad.numpy.{fn.__name__}.at(x, indices, values, inplace=False)",
@@ -203,7 +196,6 @@ def _at(fn: ufunc, a: Any, indices: Any, b: Any, inplace: bool) -> Any:
     if fn.nout != 1 or fn.nin != (1 if b is None else 2):
         raise TypeMismatchError(
             f"{fn.__name__}.at: the number of operands does not fit",
-            source=here(),
             expected=f"a function of {1 if b is None else 2} operands with one result",
             got=f"{fn.nin} operands, {fn.nout} results",
         )

@@ -2,20 +2,285 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import result_type
+from ctrlgrad.dtypes import dtype_kind, result_type
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.dims import dtype_of
+from ctrlgrad.frontend.array.dims import (
+    at_index,
+    broadcasted,
+    concatenated,
+    dim,
+    dims,
+    dtype_of,
+    expanded,
+    known_size,
+    rank_of,
+    reshaped,
+    shape_of,
+    sliced,
+    times,
+)
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import exp, sqrt
+from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt
+from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.promote import double_dtype, floats, operand
+from ctrlgrad.frontend.array.manipulation import moveaxis
+from ctrlgrad.frontend.array.promote import double_dtype, floats, operand, to_dtype
+from ctrlgrad.frontend.array.reduction import max as largest
+from ctrlgrad.frontend.array.reduction import mean
+from ctrlgrad.frontend.array.reduction import min as smallest
+from ctrlgrad.frontend.array.statistics import median
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.loops import map as mapped
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
+from ctrlgrad.source import here
+
+# Arrays with a margin: constant, taken from the array itself, or of a function's making.
+#
+# The axes are filled one after another, so that a corner is the margin of a margin, as in NumPy.
+
+
+# Mode -> its option and what that is where it is left out.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "constant": {"constant_values": 0},
+    "edge": {},
+    "empty": {},
+    "linear_ramp": {"end_values": 0},
+    "maximum": {"stat_length": None},
+    "mean": {"stat_length": None},
+    "median": {"stat_length": None},
+    "minimum": {"stat_length": None},
+    "reflect": {"reflect_type": "even"},
+    "symmetric": {"reflect_type": "even"},
+    "wrap": {},
+}
+_STATISTICS: dict[str, Callable[..., Any]] = {
+    "maximum": largest,
+    "mean": mean,
+    "median": median,
+    "minimum": smallest,
+}
+
+
+@array_function()
+def pad(x: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Any:
+    """x with a margin; as `numpy.pad`, with all of its modes.
+
+    Args:
+        x: any shape. The sizes of the axes must be known for the modes "reflect", "symmetric" and "wrap".
+        pad_width: known widths: one int, (before, after), or one such pair for each axis, or a dict from axes to them.
+        mode: "constant", "edge", "linear_ramp", "maximum", "mean", "median", "minimum", "reflect", "symmetric", "wrap",
+            "empty" (zeros here), or a function `f(row, (before, after), axis, options)` that returns the changed row,
+            as in JAX, or changes it in place, as in NumPy, where x is not traced.
+        options: `constant_values`, `end_values` and `stat_length` in the forms of `pad_width`, a single value may be
+            traced; `reflect_type`, "even" or "odd". For a function whatever it takes.
+
+    Raises:
+        UserInputError: an unknown mode or an option that the mode does not have.
+        ShapeError: widths of the wrong form, or a margin that would be made of an empty axis.
+
+    >>> cnp.pad([1, 2], (1, 0))
+    array([0, 1, 2])
+    >>> cnp.pad([1, 2, 3], 2, "reflect")
+    array([3, 2, 1, 2, 3, 2, 1])
+    """
+    x = operand("pad", x)
+    rank = rank_of(x)
+    widths = _widths(pad_width, rank)
+    if callable(mode):
+        return _by_function(x, widths, mode, options)
+    chosen = _options(mode, options)
+    # No value of the margin is read where the mode is "empty".
+    name = next(iter(chosen), None)
+    pairs = [(None, None)] * rank
+    if name in ("constant_values", "end_values", "stat_length"):
+        pairs = _value_pairs(name, chosen[name], rank)
+    for axis, (before, after) in enumerate(widths):
+        if before or after:
+            x = _padded(x, axis, (before, after), mode, pairs[axis], chosen.get("reflect_type"))
+    return x
+
+
+def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
+    if isinstance(pad_width, Mapping):
+        pad_width = [pad_width.get(a, pad_width.get(a - rank, 0)) for a in range(rank)]
+        pad_width = [(w, w) if np.ndim(w) == 0 else w for w in pad_width]
+    pairs = _pairs("the widths", pad_width, rank)
+    if pairs.size and (dtype_kind(pairs.dtype) not in "iu" or (pairs < 0).any()):
+        raise ShapeError(
+            "pad: a width is not a whole number of zero or more",
+            expected="integers of 0 or more",
+            got=str(pad_width),
+            hint="cut an array by slices: x[1:-1]",
+        )
+    return [(int(before), int(after)) for before, after in pairs]
+
+
+def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
+    if isinstance(given, Tensor):
+        raise TypeMismatchError(
+            f"pad: {what} must be known",
+            expected="numbers that are known when the function is traced",
+            got=repr(given),
+            hint="pass them as Python numbers",
+        )
+    try:
+        return np.broadcast_to(np.asarray(given), (rank, 2))
+    except ValueError as error:
+        raise ShapeError(
+            f"pad: {what} are of the wrong form",
+            expected=f"one number, (before, after), or {rank} such pairs",
+            got=str(given),
+        ) from error
+
+
+def _options(mode: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    if mode not in OPTIONS:
+        raise UserInputError(
+            "pad: the mode is not known", source=here(), expected=", ".join(OPTIONS) + " or a function", got=repr(mode)
+        )
+    unknown = sorted(set(given) - set(OPTIONS[mode]))
+    if unknown:
+        raise UserInputError(
+            f"pad: mode {mode!r} has no option {unknown[0]!r}",
+            source=here(),
+            expected=", ".join(OPTIONS[mode]) or "no option",
+            got=", ".join(unknown),
+        )
+    chosen = {**OPTIONS[mode], **given}
+    if chosen.get("reflect_type", "even") not in ("even", "odd"):
+        raise UserInputError(
+            "pad: the reflect_type is not known", source=here(), expected="even, odd", got=repr(chosen["reflect_type"])
+        )
+    return chosen
+
+
+def _value_pairs(name: str, given: Any, rank: int) -> list[tuple[Any, Any]]:
+    """For each axis what the option says before and after it; a single value may be traced."""
+    if given is None or isinstance(given, Tensor):
+        return [(given, given)] * rank
+    return [(pair[0], pair[1]) for pair in _pairs(f"the {name}", given, rank)]
+
+
+def _padded(x: Any, axis: int, widths: tuple[int, int], mode: str, values: tuple[Any, Any], kind: Any) -> Any:
+    if mode in ("constant", "empty"):
+        filled = tuple(_constant(x, axis, w, value) for w, value in zip(widths, values, strict=True))
+        return _between(filled, x, axis)
+    if shape_of(x)[axis] == 0:
+        raise ShapeError(
+            f"pad: mode {mode!r} on an empty axis",
+            expected="an axis with an element at least",
+            got=f"axis {axis} of size 0",
+            hint="mode='constant' needs none",
+        )
+    if mode in ("reflect", "symmetric", "wrap"):
+        return _mirrored(x, axis, widths, mode, kind)
+    margins = []
+    for side, (width, value) in enumerate(zip(widths, values, strict=True)):
+        edge = sliced(x, axis, -1, None) if side else sliced(x, axis, 0, 1)
+        if mode in _STATISTICS:
+            edge = _statistic(x, axis, side, mode, value)
+        ramp = mode == "linear_ramp" and width > 0
+        margins.append(_ramp(edge, axis, width, side, value) if ramp else _repeated(edge, axis, width))
+    return _between(tuple(margins), x, axis)
+
+
+def _between(margins: tuple[Any, ...], x: Any, axis: int) -> Any:
+    before, after = margins
+    return concatenated([part for part in (before, x, after) if shape_of(part)[axis] != 0], axis)
+
+
+def _constant(x: Any, axis: int, width: int, value: Any) -> Any:
+    value = to_dtype("pad", 0 if value is None else value, dtype_of(x))
+    return broadcasted(value, [width if a == axis else dim(x, a) for a in range(rank_of(x))])
+
+
+def _repeated(edge: Any, axis: int, width: int) -> Any:
+    return broadcasted(edge, [width if a == axis else dim(edge, a) for a in range(rank_of(edge))])
+
+
+def _statistic(x: Any, axis: int, side: int, mode: str, length: Any) -> Any:
+    """The statistic of the `length` elements next to the margin, or of all; that of integers is rounded."""
+    if length is not None:
+        if length < 1:
+            raise UserInputError(
+                "pad: a stat_length below 1", source=here(), expected="1 or more, or None", got=str(length)
+            )
+        size = shape_of(x)[axis]
+        count = int(length) if size is None else min(int(length), size)
+        x = sliced(x, axis, -count, None) if side else sliced(x, axis, 0, count)
+    found = _STATISTICS[mode](x, axis, keepdims=True)
+    return cast(rint(found) if dtype_kind(dtype_of(x)) in "iu" else found, dtype_of(x))
+
+
+def _ramp(edge: Any, axis: int, width: int, side: int, end: Any) -> Any:
+    """From `end`, which stands outermost, towards the edge, which is not among them; integers are rounded down."""
+    dtype = dtype_of(edge)
+    exact = result_type(dtype, np.float32 if dtype_kind(dtype) in "fc" else np.float64)
+    start = to_dtype("pad", end, exact)
+    share = np.arange(width) / width
+    share = np.reshape(share[::-1] if side else share, _along(axis, width, rank_of(edge)))
+    found = start + (cast(edge, exact) - start) * share.astype(np.zeros((), exact).real.dtype)
+    return cast(found if dtype_kind(dtype) in "fc" else floor(found), dtype)
+
+
+def _along(axis: int, size: int, rank: int) -> list[int]:
+    return [size if a == axis else 1 for a in range(rank)]
+
+
+def _mirrored(x: Any, axis: int, widths: tuple[int, int], mode: str, kind: Any) -> Any:
+    """The array unfolded: each place of the result is a place of x, and in an odd reflection twice an edge less it."""
+    size = known_size("pad", shape_of(x)[axis])
+    places = np.arange(-widths[0], size + widths[1])
+    if mode == "wrap":
+        return take(x, places % size, axis)
+    # A reflection leaves the edge out, a symmetric one repeats it.
+    period = size - 1 if mode == "reflect" else size
+    if period == 0:
+        return take(x, places * 0, axis)
+    turn, place = np.divmod(places, period)
+    back = period - place if mode == "reflect" else period - 1 - place
+    found = take(x, np.where(turn % 2 == 0, place, back), axis)
+    return found if kind == "even" else _odd(x, found, axis, turn)
+
+
+def _odd(x: Any, found: Any, axis: int, turn: np.ndarray) -> Any:
+    """Reflected in the edges: each turn adds twice the way from the first element to the last, or its half."""
+    first, last = expanded(at_index(x, axis, 0), (axis,)), expanded(at_index(x, axis, -1), (axis,))
+    shape = _along(axis, turn.size, rank_of(x))
+    dtype = dtype_of(x)
+    even = np.reshape(turn % 2 == 0, shape)
+    # An even turn is x moved by (last - first) for each turn; an odd one is 2 * edge - x moved likewise.
+    steps = np.reshape(turn, shape).astype(dtype)
+    moved = (last - first) * np.where(even, steps, steps - 1).astype(dtype)
+    sign = np.where(even, 1, -1).astype(dtype)
+    return found * sign + (last * 2) * np.where(even, 0, 1).astype(dtype) + moved
+
+
+def _by_function(x: Any, widths: list[tuple[int, int]], function: Callable[..., Any], options: Any) -> Any:
+    """The function on each row along each axis of x with a margin of zeros."""
+    for axis, (before, after) in enumerate(widths):
+        x = _between((_constant(x, axis, before, 0), _constant(x, axis, after, 0)), x, axis)
+    for axis, pair in enumerate(widths):
+        last = moveaxis(x, axis, -1)
+        rows = reshaped(last, [times(dims(last)[:-1]), dim(last, -1)])
+
+        def one(row: Any, axis: int = axis, pair: tuple[int, int] = pair) -> Any:
+            changed = row if isinstance(row, Tensor) else np.array(row)
+            result = function(changed, pair, axis, options)
+            return changed if result is None else result
+
+        # At once for known numbers, so that a function of NumPy's kind may change a row in place.
+        changed = mapped(one, rows) if isinstance(rows, Tensor) else np.stack([one(row) for row in rows])
+        x = moveaxis(reshaped(changed, dims(last)), -1, axis)
+    return x
+
 
 # Chebyshev coefficients of exp(-x) i0(x) on [0, 8], and of exp(-x) i0(x) sqrt(x) as a function of 16 / x beyond:
 # computed from the power series and the asymptotic one with 75 digits.
@@ -102,7 +367,6 @@ def by_chebyshev(x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind and order 0; as `numpy.i0`, and differentiable.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> float(cnp.round(cnp.i0(1.0), 6))
     1.266066
     """
@@ -115,7 +379,6 @@ def i0(x: Any) -> Any:
 def kaiser(M: int, beta: Any) -> Any:
     """Kaiser's window of M numbers; as `numpy.kaiser`. `beta` may be traced.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.kaiser(3, 0.0)
     array([1., 1., 1.])
     """
@@ -131,7 +394,6 @@ def kaiser(M: int, beta: Any) -> Any:
 def bartlett(M: int) -> Any:
     """Bartlett's window, a triangle, of M numbers of the default dtype; as `numpy.bartlett`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.bartlett(3)
     array([0., 1., 0.])
     """
@@ -142,7 +404,6 @@ def bartlett(M: int) -> Any:
 def blackman(M: int) -> Any:
     """Blackman's window of M numbers of the default dtype; as `numpy.blackman`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.blackman(5).round(2) + 0.0
     array([0.  , 0.34, 1.  , 0.34, 0.  ])
     """
@@ -153,7 +414,6 @@ def blackman(M: int) -> Any:
 def hamming(M: int) -> Any:
     """Hamming's window of M numbers of the default dtype; as `numpy.hamming`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hamming(3)
     array([0.08, 1.  , 0.08])
     """
@@ -164,18 +424,10 @@ def hamming(M: int) -> Any:
 def hanning(M: int) -> Any:
     """Von Hann's window of M numbers of the default dtype; as `numpy.hanning`.
 
-    >>> import ctrlgrad.numpy as cnp
     >>> cnp.hanning(3)
     array([0., 1., 0.])
     """
     return np.hanning(M).astype(default_float())
 
 
-__all__ = [
-    "bartlett",
-    "blackman",
-    "hamming",
-    "hanning",
-    "i0",
-    "kaiser",
-]
+__all__ = ["bartlett", "blackman", "hamming", "hanning", "i0", "kaiser", "pad"]

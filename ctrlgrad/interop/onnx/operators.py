@@ -1,8 +1,8 @@
-"""The table of ONNX's operators: what each node of a model is in this library.
+"""The table of ONNX's operators: the translation of each node of a model into this library.
 
 An entry is a function of the node and its inputs; an input that is left out is None. Families of entries stand in files
-of their own; users add theirs with `onnx_op`. An operator without an entry that ONNX defines by a function of others is
-read as that function. Any other is an error that names the operator, the node and `onnx_op`.
+of their own; users add entries with `onnx_op`. An operator without an entry that ONNX defines by a function of other
+operators is read as that function. Any other operator is an error that names it, the node and `onnx_op`.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Node:
         version: of the operator set that it belongs to.
         attributes: by name, with ONNX's defaults; arrays for tensors, a `Body` for graphs.
         outputs: how many results it may have; `wanted` says which of them have a name.
-        origins: for each input the inputs of the model that its value follows from; None where it follows from
-            others too: what a loop carries, a size that depends on data.
+        origins: for each input the inputs of the model that determine its value; None if further values do: a loop's
+            carry, a size that depends on data.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Node:
     wanted: tuple[bool, ...]
     inputs: tuple[Any, ...]
     origins: tuple[frozenset[str] | None, ...]
-    # Whether the model can be read again with the values of its inputs.
+    # True if the model can be read again with the values of its inputs.
     may_ask: bool
     source: Source
 
@@ -165,7 +165,7 @@ def known_shape(x: Any) -> tuple[int | None, ...]:
 
 
 def is_array(x: Any) -> bool:
-    """Whether a value is an array, and not a sequence or an empty optional."""
+    """Return true if a value is an array, and not a sequence or an empty optional."""
     return isinstance(x, Tensor | np.ndarray | np.generic)
 
 
@@ -184,7 +184,6 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
     attributes by keyword, and returns its result, or a tuple of several. A graph among the attributes is a function of
     arrays that returns a list. It is written with `ctrlgrad.numpy`.
 
-    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
     >>> from onnx import TensorProto, helper
     >>> @cg.interop.onnx_op("ScaledSine", "my.domain")
     ... def _(x, *, scale):
@@ -201,19 +200,3 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
         return fn
 
     return register
-
-
-__all__ = [
-    "REFUSED",
-    "TABLE",
-    "Body",
-    "NeedsInputs",
-    "Node",
-    "entry",
-    "is_array",
-    "known_shape",
-    "onnx_op",
-    "plain",
-    "recorded",
-    "shown",
-]

@@ -1,4 +1,4 @@
-"""What models are written in: tensors, types and attributes of ONNX as values of Python."""
+"""Tensors, types and attributes of ONNX models as values of Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 from ctrlgrad.errors import UnsupportedPrimitiveError
 
 _NAMES = {number: name for name, number in TensorProto.DataType.items()}
-# What there is here of ONNX's dtypes.
+# ONNX's dtypes that this library has.
 _DTYPES: dict[int, str] = {
     TensorProto.BOOL: "bool",
     TensorProto.INT8: "int8",
@@ -43,6 +43,7 @@ def dtype_of(number: int) -> np.dtype:
             hint="convert the model to float32: onnxconverter_common, or the exporter's settings"
             if name != "STRING"
             else "keep text outside of the model",
+            source=None,
         )
     return np.dtype(_DTYPES[number])
 
@@ -90,6 +91,3 @@ def type_proto(x: Any) -> TypeProto:
         return helper.make_sequence_type_proto(type_proto(x[0]) if x else TypeProto())
     found: TypeProto = helper.make_tensor_type_proto(_NUMBERS[np.dtype(x.dtype)], list(x.shape))
     return found
-
-
-__all__ = ["array_of", "attribute", "dtype_of", "type_proto"]

@@ -21,28 +21,27 @@ from ctrlgrad.interop.torch.tensors import to_array, to_tensor
 
 @dataclass(eq=False)
 class Call:
-    """One call of a program. Where it is the pullback of `of`, `residuals` may have been kept for it."""
+    """One call of a program."""
 
     program: TorchProgram
     # With respect to which arguments a backward pass may follow.
     wrt: tuple[int, ...]
-    of: TorchProgram | None = None
-    residuals: Residuals | None = None
-    # What was kept for that backward pass.
-    kept: Residuals | None = None
     # Bytes that saved values may take. A budget rules one run: the backward pass then computes the forward pass again.
     budget: int | None = None
+    # What was kept for the backward pass.
+    kept: Residuals | None = None
 
     def run(self, arrays: Sequence[Any]) -> Sequence[Any]:
         if self.budget is not None:
             with memory.budget(device=self.budget):
-                return self.program.run(*arrays)
+                return self.program.run(*arrays)  # type: ignore[no-any-return]
         if self.wrt:
             results, self.kept = self.program.run_and_keep(self.wrt, *arrays)
             return results
-        if self.of is not None and self.residuals is not None:
-            return self.of.run_backward(self.residuals, arrays[len(self.of.types) :])
-        return self.program.run(*arrays)
+        return self.program.run(*arrays)  # type: ignore[no-any-return]
+
+
+_EMPTY = torch.empty(0)
 
 
 class _Ticket(torch.Tensor):
@@ -52,7 +51,7 @@ class _Ticket(torch.Tensor):
 
     @classmethod
     def of(cls, residuals: Residuals) -> _Ticket:
-        ticket: _Ticket = torch.Tensor._make_subclass(cls, torch.empty(0))
+        ticket: _Ticket = torch.Tensor._make_subclass(cls, _EMPTY)
         ticket.residuals = residuals
         return ticket
 
@@ -61,22 +60,26 @@ class _Ticket(torch.Tensor):
         return self
 
 
-def apply(
-    program: TorchProgram,
-    tensors: Sequence[Any],
-    of: TorchProgram | None = None,
-    residuals: Residuals | None = None,
-    budget: int | None = None,
-) -> list[Any]:
+def apply(program: TorchProgram, tensors: Sequence[Any], budget: int | None = None) -> Sequence[Any]:
     """The results of a program as tensors that PyTorch differentiates."""
     if not program.results:
         return []
     wrt: tuple[int, ...] = ()
     if torch.is_grad_enabled() and program.floats:
-        wrt = tuple(i for i, x in enumerate(tensors) if x.requires_grad)
-    operation: Any = _Run
-    found = operation.apply(Call(program, wrt, of, residuals, budget=budget), *tensors)
-    return list(found)
+        wrt = tuple([i for i, x in enumerate(tensors) if x.requires_grad])
+    call = Call(program, wrt, budget)
+    if torch._C._are_functorch_transforms_active():
+        operation: Any = _Run
+    elif wrt or torch.autograd.forward_ad._current_level >= 0:
+        operation = _Plain
+    else:
+        return _results(call, tensors)
+    found: Sequence[Any] = operation.apply(call, *tensors)
+    return found
+
+
+def _results(call: Call, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([to_tensor(x) for x in call.run([to_array(x) for x in tensors])])
 
 
 class _Run(torch.autograd.Function):
@@ -84,14 +87,15 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(call: Call, *tensors: Any) -> Any:
-        return tuple(map(to_tensor, call.run([to_array(x) for x in tensors])))
+        return _results(call, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         call, *tensors = inputs
         ctx.program, ctx.budget = call.program, call.budget
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(y for i, y in enumerate(output) if i not in call.program.floats))
+        if len(call.program.floats) < len(output):
+            ctx.mark_non_differentiable(*(y for i, y in enumerate(output) if i not in call.program.floats))
         tickets = [] if call.kept is None else [_Ticket.of(call.kept)]
         call.kept = None
         ctx.save_for_backward(*tensors, *tickets)
@@ -104,28 +108,46 @@ class _Run(torch.autograd.Function):
         count = len(program.types)
         # Asked for once: `torch.utils.checkpoint` computes them when they are asked for.
         saved = ctx.saved_tensors
-        tensors, tickets = saved[:count], saved[count:]
-        kept = getattr(tickets[0], "residuals", None) if tickets else None
+        tensors = saved[:count]
+        kept = getattr(saved[count], "residuals", None) if len(saved) > count else None
         wrt = kept.wrt if kept is not None else tuple(i for i in range(count) if ctx.needs_input_grad[i + 1])
         seeds = [_seed(cotangents[i], *ctx.results[i]) for i in program.floats]
-        found = apply(program.pullback(wrt), [*tensors, *seeds], program, kept, ctx.budget)
-        gradients = dict(zip(wrt, map(_conjugate, found), strict=True))
-        return (None, *(gradients.get(i) for i in range(count)))
+        if kept is None or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            found = apply(program.pullback(wrt), [*tensors, *seeds], ctx.budget)
+        else:
+            arrays = program.run_backward(kept, lambda i: to_array(tensors[i]), [to_array(x) for x in seeds])
+            found = [to_tensor(x) for x in arrays]
+        gradients: list[Any] = [None] * (count + 1)
+        for i, x in zip(wrt, found, strict=True):
+            gradients[i + 1] = _conjugate(x)
+        return tuple(gradients)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
         program: TorchProgram = ctx.program
         wrt = tuple(i for i, t in enumerate(tangents) if t is not None)
         given = [*ctx.saved_tensors[: len(tangents)], *(tangents[i] for i in wrt)]
-        found = apply(program.tangent(wrt), given, budget=ctx.budget)
+        found = apply(program.tangent(wrt), given, ctx.budget)
         moved = dict(zip(program.floats, found, strict=True))
         return tuple(moved.get(i) for i in range(len(ctx.results)))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Call, *tensors: Any) -> Any:
         axes = tuple(axis if axis is None else axis % x.ndim for axis, x in zip(in_dims[1:], tensors, strict=True))
-        found = tuple(apply(call.program.batched(axes, info.batch_size), tensors, budget=call.budget))
+        found = tuple(apply(call.program.batched(axes, info.batch_size), tensors, call.budget))
         return found, (0,) * len(found)
+
+
+class _Plain(torch.autograd.Function):
+    """`_Run` outside of `torch.func`: PyTorch binds the arguments of `setup_context` by their names at each call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = _results(inputs[0], inputs[1:])
+        _Run.setup_context(ctx, inputs, output)
+        return output
+
+    backward, jvp = _Run.backward, _Run.jvp
 
 
 def _seed(cotangent: Any, shape: Any, dtype: Any) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from ctrlgrad.interop.torch.function import TorchFunction
 from ctrlgrad.interop.torch.module import FromTorch
+from ctrlgrad.signature import Static
 
 
 class DropIn(torch.nn.Module):
@@ -26,7 +27,7 @@ class DropIn(torch.nn.Module):
         self.training = module.training
         self.__dict__.update(_of=program, _changed=None)
 
-        def run(modes: tuple[bool, ...], params: Any, args: Any, kwargs: Any) -> Any:
+        def run(_: Any, params: Any, args: Any, kwargs: Any) -> Any:
             return program.results(params, args, kwargs)
 
         run.__name__ = program.name
@@ -44,20 +45,44 @@ class DropIn(torch.nn.Module):
         super().train(mode)
         return self
 
-    @torch.compiler.disable  # type: ignore[misc, untyped-decorator, unused-ignore]
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        module = self._of.module
-        buffers = dict(module.named_buffers())
+        return (self._uncompiled if torch.compiler.is_compiling() else self._forward)(*args, **kwargs)
+
+    @torch.compiler.disable  # type: ignore[misc, untyped-decorator, unused-ignore]
+    def _uncompiled(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        named: dict[str, Any] = {}
+        buffers: dict[str, Any] = {}
+        modes: list[bool] = []
+        _walk(self._of.module, "", named, buffers, modes, set())
         # What the last call has changed is copied: PyTorch would miss its numbers when it goes backwards.
-        kept = {name: x.clone() if self._changed is None or name in self._changed else x for name, x in buffers.items()}
-        named = {**dict(module.named_parameters()), **kept}
-        modes = tuple(m.training for m in module.modules())
-        result, changed = self._run(modes, named, args, kwargs)
-        with torch.no_grad():
-            for name, x in changed.items():
-                buffers[name].copy_(x)
+        for name, x in buffers.items():
+            named[name] = x.clone() if self._changed is None or name in self._changed else x
+        result, changed = self._run(Static(tuple(modes), tuple), named, args, kwargs)
+        if changed:
+            with torch.no_grad():
+                for name, x in changed.items():
+                    buffers[name].copy_(x)
         self.__dict__["_changed"] = set(changed)
         return result
+
+
+def _walk(module: Any, path: str, params: Any, buffers: Any, modes: list[bool], seen: set[int]) -> None:
+    """The parameters and buffers of a module by their names, each once, and which of its modules are training."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    modes.append(module.training)
+    for held, found in ((module._parameters, params), (module._buffers, buffers)):
+        for name, x in held.items():
+            if x is not None and id(x) not in seen:
+                seen.add(id(x))
+                found[path + name] = x
+    for name, inner in module._modules.items():
+        if inner is not None:
+            _walk(inner, f"{path}{name}.", params, buffers, modes, seen)
 
 
 __all__ = ["DropIn"]

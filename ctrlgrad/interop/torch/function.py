@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,9 +20,12 @@ from ctrlgrad.interop.torch.program import TorchProgram
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import LARGEST
+from ctrlgrad.known_calls import MOST_KNOWN
 from ctrlgrad.options import current_options
-from ctrlgrad.signature import Concrete, TensorSpec, static
+from ctrlgrad.signature import Concrete, Static, TensorSpec, static
 from ctrlgrad.source import here
+
+Bound = tuple[Concrete, TorchProgram]
 
 
 class _Signatures(Function):
@@ -46,10 +50,16 @@ class TorchFunction:
         self.fn, self.budget = fn, budget
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
         self._function = _Signatures(fn, "auto", None, self.name)
-        self._programs: Recent[Any, tuple[Concrete, TorchProgram]] = Recent(SIGNATURES)
+        self._programs: Recent[Any, Bound] = Recent(SIGNATURES)
+        # By the types and sizes of a call whose arguments are all tensors.
+        self._known: dict[Any, Bound] = {}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TorchFunction:
+        """A function of its own: a method of a module is one of the module's copy."""
+        return TorchFunction(copy.deepcopy(self.fn, memo), self.budget)
 
     def __repr__(self) -> str:
         return f"<{self.name} for PyTorch>"
@@ -61,16 +71,40 @@ class TorchFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, treedef = tree.flatten((args, kwargs))
+        options = current_options()
+        key: list[Any] = [treedef, options.engine, options.of_traces]
         tensors: list[torch.Tensor] = []
-        kinds = [self._kind(x, tensors) for x in leaves]
-        marked, named = tree.unflatten(treedef, kinds)
+        for x in leaves:
+            if isinstance(x, torch.Tensor):
+                key += (x.dtype, x.shape, x.device, x.layout)
+                tensors.append(x)
+            elif type(x) is Static:
+                key += (x.kind, x.value)
+            else:
+                # It may need a copy, or a trace of its own.
+                key.clear()
+                break
+        known = tuple(key)
+        bound = self._known.get(known)
+        if bound is None or not bound[0].watched.is_current():
+            tensors = []
+            bound = self._bound(leaves, treedef, tensors)
+            if known:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[known] = bound
+        concrete, program = bound
+        return concrete.unflatten(apply(program, tensors, budget=self.budget))
+
+    def _bound(self, leaves: list[Any], treedef: tree.TreeDef, tensors: list[torch.Tensor]) -> Bound:
+        """The trace of a call, and its program; its arrays are appended to `tensors`."""
+        marked, named = tree.unflatten(treedef, [self._kind(x, tensors) for x in leaves])
         concrete = self._function.concrete(*marked, **named)
         engine = current_options().engine
         # The signature is held beside its program, so that no other has its id.
-        _, program = self._programs.get(
+        return self._programs.get(
             (id(concrete), engine), lambda: (concrete, TorchProgram.of(self.name, concrete.graph, engine))
         )
-        return tree.unflatten(concrete.treedef, apply(program, tensors, budget=self.budget))
 
     def _kind(self, x: Any, tensors: list[torch.Tensor]) -> Any:
         """What an argument is to the tracer; arrays are appended to `tensors`."""

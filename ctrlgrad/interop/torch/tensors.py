@@ -50,9 +50,11 @@ def type_of(x: torch.Tensor) -> TensorType:
 def to_array(x: torch.Tensor) -> np.ndarray:
     """The tensor's own memory as an array."""
     try:
-        x = x.detach().resolve_conj().resolve_neg()
         # PyTorch and NumPy exchange no bfloat16.
-        array: np.ndarray = x.view(torch.int16).numpy().view(BFLOAT16) if x.dtype == torch.bfloat16 else x.numpy()
+        if x.dtype == torch.bfloat16:
+            found: np.ndarray = x.detach().view(torch.int16).numpy().view(BFLOAT16)
+            return found
+        array: np.ndarray = x.numpy(force=True)
     except RuntimeError as error:
         raise TracingError(
             "to_torch: a tensor that stands for others has no numbers that an engine could read",

@@ -57,7 +57,7 @@ class _Block:
 
 @dataclass(slots=True, eq=False)
 class RunningStack:
-    """What a handle holds: a version of a stack, with its rows in blocks; `capacity` is that of the open block."""
+    """Content of a handle: a version of a stack, with its rows in blocks; `capacity` is that of the open block."""
 
     version: Token
     # How many rows the next block has room for.
@@ -121,7 +121,7 @@ class RunningStack:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a row lies, for as long as its stack does not close the block."""
+    """Place of a row, valid until its stack closes the block."""
 
     cell: Cell
     stack: RunningStack

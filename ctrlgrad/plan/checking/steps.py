@@ -1,22 +1,431 @@
-"""What each step without blocks reads and writes, and when."""
+"""Reads and writes of each step without blocks, in order."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
 
 from ctrlgrad.plan import model
 from ctrlgrad.plan.cascades import reads_as_made
-from ctrlgrad.plan.checking.memory import Cell, Content, Pointer, RunningStack, Token, described
-from ctrlgrad.plan.checking.overlap import reads_only_what_it_writes
-from ctrlgrad.plan.checking.state import State, listed
-from ctrlgrad.plan.effects import blocks_of, defines, numbers_of, reads
-from ctrlgrad.plan.model import Array, Stack, Step, View
+from ctrlgrad.plan.checking.memory import Cell, Content, PlanError, Pointer, RunningStack, Token, described
+from ctrlgrad.plan.chunks import loops_in_chunks
+from ctrlgrad.plan.effects import blocks_of, defines, names_of, numbers_of, reads, walk
+from ctrlgrad.plan.model import (
+    Array,
+    Branch,
+    FromStack,
+    Kernel,
+    Loop,
+    NewStack,
+    Operand,
+    Outside,
+    Plan,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Stack,
+    Step,
+    ToStack,
+    Value,
+    View,
+    Write,
+    WriteRow,
+)
 from ctrlgrad.plan.places import Place
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
+
+# State of a replay: the value that each name stands for, the contents of memory, and how it is read and written.
+
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
+
+
+class State:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tokens: dict[str, Token] = {}
+        self.rows: dict[Token, Rows] = {}
+        self.cells: dict[Place, Cell] = {}
+        self.pointers: dict[Place, Pointer] = {}
+        self.stacks: dict[int, RunningStack] = {}
+        self.iterations: list[tuple[int, int]] = []
+        self.in_chunks = {found.loop for found in loops_in_chunks(plan)}
+        # Steps in progress, outermost first.
+        self.at: list[Step | str] = []
+        self._scopes: list[list[str]] = [[]]
+        pushes = [step for step in walk(plan.body) if isinstance(step, Push)]
+        self.pushes = dict(enumerate(pushes))
+        self.push_numbers = {step: number for number, step in enumerate(pushes)}
+        # The base of each updated array.
+        kernels = [step for step in walk(plan.body) if isinstance(step, Kernel)]
+        self.bases = {write.view.array: write.base for kernel in kernels for write in kernel.writes}
+        self.bases.update({step.result: step.base for step in walk(plan.body) if isinstance(step, Product)})
+        self.steps = 0
+        # The stacks that an outside call reads, by position.
+        self.operands: dict[int, RunningStack] = {}
+
+    # Decisions and computations that subclasses supply.
+
+    def goes_on(self, step: Loop, iteration: int) -> bool:
+        """Return true if an iteration runs, after its condition."""
+        raise NotImplementedError
+
+    def chosen(self, step: Branch) -> int:
+        """The number of the block that runs."""
+        raise NotImplementedError
+
+    def capacity(self) -> int:
+        """Capacity of a stack's next block, in rows."""
+        raise NotImplementedError
+
+    def chunk_ends(self) -> bool:
+        """Return true if a chunk of a loop ends before this iteration."""
+        raise NotImplementedError
+
+    def chunk_ended(self, step: Loop, iteration: int) -> None:
+        """A chunk of a loop has ended before an iteration, or the loop after the last one."""
+
+    def row_index(self, step: ReadRow | WriteRow, length: int) -> int | None:
+        """Index of the row that is read or written, from the start; None where the stack has no rows."""
+        raise NotImplementedError
+
+    def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
+        """Number of rows of a new stack."""
+        raise NotImplementedError
+
+    def allocated(self, cell: Cell, array: Array) -> None:
+        """An array is about to be written to a cell."""
+
+    def computed(self, step: Step, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        """A step computes: it reads the cells `reads`, in the order of its fields, and leaves arrays in the cells
+        `writes`."""
+
+    def copied(self, array: Array, source: Cell, target: Cell) -> None:
+        """An array is copied as it is."""
+
+    def put_row(self, step: Push | WriteRow, source: Cell | None, target: Cell) -> None:
+        """A row is written: from an array's cell, or from numbers."""
+
+    def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
+        """A row is read: into an array's cell, or into numbers; in place where the cells are one."""
+
+    def got_rows(self, step: FromStack, sources: Sequence[Cell], target: Cell) -> None:
+        """All rows of a stack are read into an array's cell."""
+
+    def carried(self, sources: Sequence[Value], targets: Sequence[Value]) -> None:
+        """Numbers go on under other names, all at once."""
+
+    def entered(self, step: Loop) -> None:
+        """A loop begins."""
+
+    def counted(self, step: Loop, iteration: int) -> None:
+        """An iteration begins."""
+
+    # Failing.
+
+    def fail(self, text: str) -> NoReturn:
+        where = "".join(f"\n  in {each if isinstance(each, str) else _headline(each)}" for each in reversed(self.at))
+        run = ", ".join(f"iteration {i} of loop {loop}" for loop, i in self.iterations)
+        raise PlanError(f"plan {self.plan.name}: {text}{where}" + (f"\n  {run}" if run else ""))
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        self.at.append(what)
+        yield
+        self.at.pop()
+
+    # Names.
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Scope of definitions: names defined inside are forgotten at its end."""
+        self._scopes.append([])
+        yield
+        for name in self._scopes.pop():
+            del self.tokens[name]
+
+    def define(self, value: Value, token: Token | None = None) -> Token:
+        """A name stands for a value from now on, by itself for a new one."""
+        if value.name in self.tokens:
+            self.fail(f"{value.name} is defined twice")
+        found = Token(value.name, tuple(self.iterations)) if token is None else token
+        self.tokens[value.name] = found
+        self._scopes[-1].append(value.name)
+        return found
+
+    def wanted(self, value: Value) -> Token:
+        found = self.tokens.get(value.name)
+        if found is None:
+            self.fail(f"{value.name} is read where it is not defined")
+        return found
+
+    def sees(self, names: Iterator[str] | Sequence[str]) -> None:
+        for name in names:
+            if name not in self.tokens:
+                self.fail(f"the number {name} is read where it is not defined")
+
+    # Places.
+
+    def place_of(self, array: Array) -> Place:
+        place = self.plan.places.get(array)
+        if place is None:
+            self.fail(f"{array} has no place")
+        return place
+
+    def cell_at(self, place: Place, what: object) -> Cell:
+        """The memory of a place."""
+        if place.kind in ("slot", "row"):
+            pointer = self.pointers.get(place)
+            if pointer is None:
+                self.fail(f"{what} is wanted in {place}, which was never reached")
+            if not pointer.is_valid:
+                self.fail(f"{what} is wanted in {place}, whose block its stack has closed since")
+            return pointer.cell
+        if place not in self.cells:
+            self.fail(f"{what} is wanted in {place}, which is not there")
+        return self.cells[place]
+
+    def read(self, array: Array) -> Cell:
+        """Cell of an array; the array must be in it."""
+        return self.read_at(self.place_of(array), array)
+
+    def read_at(self, place: Place, array: Array) -> Cell:
+        wanted, cell = self.wanted(array), self.cell_at(place, array)
+        if cell.content is not wanted:
+            self.fail(f"{wanted} is wanted in {place}, where {described(cell.content)} lies")
+        if place.kind == "buffer" and not self.plan.buffers[place.number].is_known_at_entry:
+            # It may have come by another name, whose size was said in another way.
+            cell.room = self.room_of(array)
+        return cell
+
+    def written(self, array: Array) -> Cell:
+        """Cell that an array is about to be written to."""
+        return self.room_at(self.place_of(array), array)
+
+    def room_at(self, place: Place, array: Array) -> Cell:
+        """Memory for an array at a place that may be written."""
+        if place.kind == "slot":
+            self.reserve(place, array)
+        elif place.kind != "buffer":
+            self.fail(f"{array} is written to {place}, which is never written")
+        cell = self.cell_at(place, array)
+        if place.kind == "buffer":
+            self.check_room(place, cell, array)
+        return cell
+
+    def check_room(self, place: Place, cell: Cell, array: Array) -> None:
+        buffer = self.plan.buffers[place.number]
+        if buffer.dtype.itemsize != array.dtype.itemsize:
+            self.fail(f"{array}, {array.dtype} elements, is written to {place}, of {buffer.dtype}")
+        count = array.count
+        if buffer.is_known_at_entry:
+            fits = count == buffer.count or (
+                count.is_known and buffer.count.is_known and count.factor <= buffer.count.factor
+            )
+            if not fits:
+                self.fail(f"{array}, {count} elements, is written to {place}, which has room for {buffer.count}")
+            return
+        room = self.room_of(array)
+        if cell.room != room:
+            # It may have to be larger, and then it is another one.
+            cell.room, cell.content = room, None
+
+    def room_of(self, array: Array) -> object:
+        """Number of elements of an array in this iteration, as a comparable value."""
+        self.sees(array.count.names)
+        return (array.count.factor, tuple(self.tokens[name] for name in array.count.names))
+
+    def reserve(self, place: Place, array: Array) -> None:
+        """The row that a push will count, before the push."""
+        push = self.pushes.get(place.number)
+        if push is None or not isinstance(push.row, View) or array not in self.versions_of(push.row.array):
+            self.fail(f"{array} is written to {place}, which is not that of its push")
+        self.check_row(push.stack, array)
+        stack = self.stack_at(self.handle_of(push.stack))
+        self.pointers[place] = Pointer(stack.top(), stack, stack.epoch)
+
+    def versions_of(self, array: Array) -> set[Array]:
+        """An array, what it is an update of, and so on."""
+        found = {array}
+        while (base := self.bases.get(array)) is not None and base not in found:
+            found.add(base)
+            array = base
+        return found
+
+    def check_row(self, stack: Stack, array: Array) -> None:
+        fits = stack.holds == "elements" or self.plan.rows.get(stack) == array.shape
+        if not fits or stack.dtype != array.dtype:
+            self.fail(f"{array} is not of the shape and type of the rows of {stack}")
+
+    # Stacks.
+
+    def handle_of(self, stack: Stack) -> int:
+        handle = self.plan.handles.get(stack)
+        if handle is None:
+            self.fail(f"{stack} has no handle")
+        return handle
+
+    def stack_at(self, handle: int) -> RunningStack:
+        if handle not in self.stacks:
+            self.fail(f"nothing is held by stack handle {handle}")
+        return self.stacks[handle]
+
+    def stack(self, stack: Stack) -> RunningStack:
+        """Stack in the handle of a version; it must hold that version, with all rows unchanged."""
+        wanted, handle = self.wanted(stack), self.handle_of(stack)
+        found = self.stack_at(handle)
+        if found.version is not wanted:
+            self.fail(f"{wanted} is wanted in stack handle {handle}, which holds {found.version}")
+        return found
+
+    def check_rows(self, stack: RunningStack) -> None:
+        """Every row is what was pushed."""
+        cells, rows = list(stack.cells()), list(listed(self.rows[stack.version]))
+        if len(cells) != len(rows):
+            self.fail(f"{stack.version} has {len(cells)} rows in place of {len(rows)}")
+        for position, (cell, row) in enumerate(zip(cells, reversed(rows), strict=True)):
+            if cell.content != row:
+                self.fail(
+                    f"row {position} of {stack.version} is {described(cell.content)} in place of {described(row)}"
+                )
+
+    def hold(self, stack: Stack, rows: Sequence[Content]) -> RunningStack:
+        """A handle holds a new object with these rows."""
+        token = self.define(stack)
+        self.rows[token] = functools.reduce(lambda below, row: (row, below), rows, ())
+        found = RunningStack(token, self.capacity)
+        for row in rows:
+            found.top().content = row
+            found.grow()
+        found.settle()
+        handle = self.handle_of(stack)
+        if handle in self.stacks:
+            self.stacks[handle].epoch += 1
+        self.stacks[handle] = found
+        return found
+
+    def updated(self, running: RunningStack, before: Stack, result: Stack, rows: Rows) -> None:
+        """A stack was changed in place."""
+        if self.handle_of(before) != self.handle_of(result):
+            self.fail(f"{result} is {before} changed in place, and has another handle")
+        running.version = self.define(result)
+        self.rows[running.version] = rows
+
+
+def listed(rows: Rows) -> Iterator[Any]:
+    while rows:
+        row, rows = rows
+        yield row
+
+
+def _headline(step: Step) -> str:
+    results = ", ".join(str(value) for value in defines(step))
+    return f"{type(step).__name__.lower()}" + (f" of {results}" if results else "")
+
+
+# Test that a kernel may write where it reads: each element only at the point that reads it for the last time.
+#
+# Points run in any order, several at once; each reads all that it needs before it writes. So an element that a point
+# writes must be read by no other point. Where all sizes are known, the elements are compared. Where one is not, both
+# views must be the same, and meet no element twice, which their axes tell: numbers tried in the place of sizes would
+# be ones that no run has, such as a part that is longer than the whole.
+
+
+# Views of more points are compared with each other by their form alone.
+MOST_POINTS = 1 << 12
+
+
+def reads_only_what_it_writes(operand: Operand, write: Write) -> bool:
+    """Return true if a kernel may write over what it reads as `operand`: no point reads what another one writes."""
+    if operand.gathered or write.indices:
+        return False
+    if write.how != "store" and write.base is None:
+        # The start of the reduction is written before anything is read.
+        return False
+    read, written = operand.view, write.view
+    if read.shape != written.shape:
+        return False
+    if ZERO in read.shape:
+        return True
+    # Offsets that have other names may be equal or not: only equal ones are known.
+    same = read.offset == written.offset and _equal_strides(read, written)
+    if same and _meets_no_element_twice(written):
+        return True
+    if names_of((*read.shape, *read.strides, *read.offset, *written.strides, *written.offset)):
+        return False
+    points = math.prod(size.factor for size in read.shape)
+    return (same or points <= MOST_POINTS) and _is_safe(_key(read), _key(written))
+
+
+def _equal_strides(a: View, b: View) -> bool:
+    return all(s == t or size == ONE for s, t, size in zip(a.strides, b.strides, a.shape, strict=True))
+
+
+def _meets_no_element_twice(view: View) -> bool:
+    """Return true if each axis of a view goes along another axis of its array, as those of a slice do, in any order.
+
+    That a slice lies within its array is the lowering's duty: how long it is may be a number that only a run knows.
+    """
+    whole = list(zip(view.array.shape, row_major(view.array.shape), strict=True))
+    found: set[int] = set()
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        if size == ONE:
+            continue
+        # An axis of the array along which one goes by a known step; of several, the outermost one.
+        axis = next((k for k, (_, its) in enumerate(whole) if _is_multiple(stride, its)), None)
+        if axis is None or axis in found or _is_longer(size, whole[axis][0]):
+            return False
+        found.add(axis)
+    return True
+
+
+def _is_multiple(stride: Size, of: Size) -> bool:
+    step = divided(stride, of)
+    return step is not None and step.is_known and step != ZERO
+
+
+def _is_longer(part: Size, whole: Size) -> bool:
+    """Return true if a size is known to be larger than another one."""
+    return part.names == whole.names and part.factor > whole.factor
+
+
+_View = tuple[Sizes, Sizes, Sizes]
+
+
+def _key(view: View) -> _View:
+    return (view.offset, view.shape, view.strides)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_safe(read: _View, written: _View) -> bool:
+    """Return true if no point reads what another one writes, of views whose sizes are known."""
+    shape = tuple(size.factor for size in read[1])
+    a, b = (_addresses(view[0], view[2], shape) for view in (read, written))
+    # A read address that several points write is unsafe; one that a single point writes must be read by that point.
+    order = np.argsort(b, kind="stable")
+    ordered = b[order]
+    if (ordered[1:] == ordered[:-1]).any() and np.isin(a, ordered[1:][ordered[1:] == ordered[:-1]]).any():
+        return False
+    at = np.minimum(np.searchsorted(ordered, a), max(len(ordered) - 1, 0))
+    hit = (ordered[at] == a) if len(ordered) else np.zeros(0, bool)
+    return bool((order[at][hit] == np.arange(len(a))[hit]).all())
+
+
+def _addresses(offset: Sizes, strides: Sizes, shape: tuple[int, ...]) -> np.ndarray:
+    total = np.full(shape, sum(term.factor for term in offset), np.int64)
+    for axis, stride in enumerate(strides):
+        steps = np.arange(shape[axis], dtype=np.int64) * stride.factor
+        total += steps.reshape((-1,) + (1,) * (len(shape) - axis - 1))
+    return total.ravel()
 
 
 class Steps(State):
@@ -228,7 +637,7 @@ class Steps(State):
         target.content = token
 
     def underflow(self, step: model.Pop) -> Cell:
-        """A row is popped where there is none: where nobody counts iterations, any row."""
+        """Cell of a row popped from an empty stack. A replay that does not count iterations allows it: any row."""
         return Cell()
 
     def indexed(self, step: model.ReadRow | model.WriteRow) -> tuple[RunningStack, list[Any], int | None]:

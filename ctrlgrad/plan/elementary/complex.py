@@ -102,7 +102,7 @@ def modulus(z: Pair) -> Number:
 
 
 def exp(z: Pair) -> Pair:
-    """Where exp of the real part overflows, in two factors."""
+    """exp of a complex number, as a product of two factors where exp of the real part overflows."""
     x, y = z
     is_large = x > _overflow(x)
     e = _call("exp", select(is_large, x * 0.5, x))
@@ -181,7 +181,7 @@ def sqrt(z: Pair) -> Pair:
 
 
 def power(a: Pair, b: Pair) -> Pair:
-    """Whole real exponents below 100 by squaring, others by exp and log, as NumPy does."""
+    """Whole real exponents below 100 by squaring, all other exponents by exp and log, as NumPy does."""
     general = exp(multiply(b, log(a)))
     size = absolute(b[0])
     is_whole = b[1].equals(0.0) & (size < 100.0) & b[0].unary("floor").equals(b[0])

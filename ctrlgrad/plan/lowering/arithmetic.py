@@ -14,14 +14,7 @@ from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.moving import joined
-from ctrlgrad.plan.lowering.state import (
-    INDEX,
-    Splat,
-    State,
-    Tensor,
-    expression_of,
-    parts_of,
-)
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, expression_of, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 
@@ -36,7 +29,7 @@ _BY_POWERS_OF_TWO: dict[str, Callable[[Number, int], Number]] = {
 
 
 def _power_of_two(state: State, divisor: Tensor) -> int | None:
-    """Which power of 2 a constant int64 is that stands everywhere; None of all others."""
+    """Exponent k of a divisor that is the constant 2**k (int64) everywhere; None of all other divisors."""
     if not isinstance(divisor, Splat) or divisor.dtype != INDEX:
         return None
     size = state.size_of(divisor.numbers[0])
@@ -76,7 +69,7 @@ def elementwise(state: State, node: Node) -> None:
     expression, operands, numbers = expression_of([spread(state, t, shape) for t in tensors], make)
     array = state.array(result.dtype, shape)
     write = Write(array.view, expression_outputs(result.dtype))
-    # What must hold everywhere is the output behind the element's parts.
+    # Outputs after the element's parts are conditions that must hold everywhere.
     behind = range(len(write.outputs), len(expression.outputs))
     checks = tuple(Check(k, state.site(), k, ZERO, "value") for k in behind)
     state.emit(Kernel(shape, operands, numbers, expression, (write,), checks, nodes=(node,)))
@@ -84,7 +77,7 @@ def elementwise(state: State, node: Node) -> None:
 
 
 def expression_outputs(dtype: np.dtype) -> tuple[int, ...]:
-    """Which outputs of an expression are the parts of an element."""
+    """Outputs of an expression that are the parts of an element."""
     return tuple(range(len(parts_of(dtype))))
 
 

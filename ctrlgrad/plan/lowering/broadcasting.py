@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.plan.expression import BOOL, Number, select
-from ctrlgrad.plan.lowering.state import INDEX, State
-from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
 from ctrlgrad.plan.model import View
 from ctrlgrad.plan.sizes import ONE, Size, Sizes
 
@@ -91,6 +90,3 @@ def _moves(state: State, size: Size) -> Size:
             register = state.compute([state.size_register(size)], INDEX, lambda n: select(n.equals(1), n - n, 1))
         found = state.moves[size] = state.size_of(register)
     return found
-
-
-__all__ = ["joined_shape", "reach", "spread"]

@@ -10,9 +10,8 @@ from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
-from ctrlgrad.plan.lowering.cuts import Cut
 from ctrlgrad.plan.lowering.moving import cut, flipped
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Cut, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import Check, Guard, Kernel, Operand, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product
 from ctrlgrad.records import record
@@ -52,7 +51,7 @@ class Indexed:
 
 
 def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Value]) -> Indexed:
-    """What a key with these operands means for a view."""
+    """Resolve a key with these operands on a view."""
     rest = iter(operands)
     filled: list[Any] = []
     for item in key:
@@ -145,7 +144,7 @@ def _slice(state: State, found: Indexed, view: View, axis: int, parts: list[Any]
 
 
 def _cuts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] | None:
-    """Where a slice starts and how long it is, where each is one cut of the size."""
+    """Start and length of a slice, where each is one cut of the size; else None."""
     if isinstance(start, Value) or isinstance(stop, Value):
         return _parts(state, size, start, stop)
     start = start or 0
@@ -158,7 +157,7 @@ def _cuts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] 
 
 
 def _parts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] | None:
-    """The same where the slice's bounds are sizes themselves: where `x[:1]` and `x[1:]` lie in what joins them."""
+    """Start and length as `_cuts`, of a slice with traced bounds: the slices that take a concatenation apart again."""
 
     def bound(part: Any, default: Size) -> Size:
         if isinstance(part, Value):

@@ -5,26 +5,308 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from ctrlgrad import ir
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.elementwise import NoExpression
-from ctrlgrad.plan.lowering import (
-    arithmetic,
-    control,
-    factors,
-    indexing,
-    moving,
-    products,
-    scans,
-    selection,
-    sorting,
-    stacks,
-)
+from ctrlgrad.plan.lowering import arithmetic, indexing, linalg, moving, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.stack_facts import Learned, Origins, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State
-from ctrlgrad.plan.model import Array, Assumption, Block, Numbers, Plan, Register, Stack
+from ctrlgrad.plan.lowering.stack_facts import Learned, Origins, RaggedStack, StackFacts, parts_of_stack
+from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State
+from ctrlgrad.plan.model import Array, Assumption, Block, Branch, Carry, Loop, Numbers, Plan, Register, Stack, View
+from ctrlgrad.plan.model import Value as PlanValue
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.records import record
+
+# Loops and branches.
+#
+# A carried array has one shape for the whole loop where each iteration leaves it as it is. A dimension that
+# changes is carried itself, as a number beside its array: which dimensions do is found by lowering the body with the
+# sizes that the carry starts with, and once more for those that came out different.
+
+
+Visit = Callable[[Node], None]
+
+
+@record
+class _Changing:
+    """A dimension of a carry that differs from iteration to iteration."""
+
+    position: int
+    axis: int
+
+
+def loop(state: State, node: Node, visit: Visit) -> None:
+    parts = ir.Loop.of(node)
+    changing: frozenset[_Changing] = frozenset()
+    while True:
+        count, facts = len(state.sites), state.known_facts()
+        attempt = _Attempt(state, node, parts, changing)
+        found = attempt.run(visit)
+        if not found:
+            break
+        # The steps of the attempt are dropped; so are the places it named, and what it said of stacks.
+        del state.sites[count:]
+        state.restore(facts)
+        changing |= found
+    attempt.finish()
+
+
+class _Attempt:
+    """A loop lowered on the assumption that no dimensions but these change."""
+
+    def __init__(self, state: State, node: Node, parts: ir.Loop, changing: frozenset[_Changing]) -> None:
+        self.state, self.node, self.parts, self.changing = state, node, parts, changing
+        self.carries: list[Carry] = []
+        self.inside: list[Item] = []
+        # The registers of changing dimensions: inside an iteration, and after the loop.
+        self.dims: dict[_Changing, tuple[Register, Register]] = {}
+
+    def run(self, visit: Visit) -> frozenset[_Changing]:
+        state, cond, body = self.state, self.parts.cond, self.parts.body
+        captured = [state.items[c.outer] for c in self.parts.captures]
+        # Arrays at the start, in memory; made outside of the loop.
+        starts = [self._start(state.items[c.init]) for c in self.parts.carries]
+        with state.block() as around:
+            self.counter = state.register(INDEX, "i")
+            for change in sorted(self.changing, key=lambda c: (c.position, c.axis)):
+                self.dims[change] = (state.register(INDEX, "n"), state.register(INDEX, "n"))
+            self.inside = [self._inside(k, start) for k, start in enumerate(starts)]
+            with state.block() as condition:
+                items = [*captured, *self.inside]
+                (test,) = state.run(cond, dict(zip(cond.inputs, items, strict=True)), visit)
+            with state.block() as block:
+                items = [*captured, *self.inside]
+                outputs = state.run(body, dict(zip(body.inputs, items, strict=True)), visit)
+                found = self._compare(outputs)
+                if found:
+                    return found
+                following = [self._next(k, item) for k, item in enumerate(outputs)]
+        del around
+        assert isinstance(test, tuple)
+        self.test, self.condition, self.block = test[0], condition, block
+        self.starts, self.following = starts, following
+        return frozenset()
+
+    def _start(self, item: Item) -> Item:
+        if isinstance(item, tuple | Stack | RaggedStack):
+            return item
+        return self.state.dense(item).view
+
+    def _inside(self, position: int, start: Item) -> Item:
+        state = self.state
+        if isinstance(start, tuple):
+            return tuple(state.register(r.dtype, "c") for r in start)
+        if isinstance(start, Stack | RaggedStack):
+            return state.version(start)
+        assert isinstance(start, View)
+        shape = tuple(
+            Size(1, (self.dims[_Changing(position, axis)][0].name,)) if _Changing(position, axis) in self.dims else size
+            for axis, size in enumerate(start.shape)
+        )
+        return state.array(start.dtype, shape).view
+
+    def _compare(self, outputs: Sequence[Item]) -> frozenset[_Changing]:
+        found = set()
+        for position, (inside, output) in enumerate(zip(self.inside, outputs, strict=True)):
+            if isinstance(inside, View):
+                assert not isinstance(output, tuple | Stack | RaggedStack)
+                for axis, (before, after) in enumerate(zip(inside.shape, output.shape, strict=True)):
+                    if before != after and _Changing(position, axis) not in self.changing:
+                        found.add(_Changing(position, axis))
+        return frozenset(found)
+
+    def _next(self, position: int, item: Item) -> Item:
+        inside = self.inside[position]
+        if isinstance(item, RaggedStack) or isinstance(inside, RaggedStack):
+            assert isinstance(item, Stack | RaggedStack) and isinstance(inside, Stack | RaggedStack)
+            _common(self.state, (inside, item))
+        if isinstance(item, tuple | Stack | RaggedStack):
+            return item
+        return self.state.dense(item).view
+
+    def finish(self) -> None:
+        state = self.state
+        results: list[Item] = []
+        carries: list[Carry] = []
+        for position, (start, inside, following) in enumerate(
+            zip(self.starts, self.inside, self.following, strict=True)
+        ):
+            if isinstance(inside, tuple):
+                assert isinstance(start, tuple) and isinstance(following, tuple)
+                last = tuple(state.register(r.dtype) for r in inside)
+                carries += map(Carry, start, inside, following, last)
+                results.append(last)
+            elif isinstance(inside, Stack | RaggedStack):
+                assert isinstance(start, Stack | RaggedStack) and isinstance(following, Stack | RaggedStack)
+                stack = state.version(start)
+                carries += map(Carry, *map(parts_of_stack, (start, inside, following, stack)))
+                results.append(stack)
+            else:
+                assert isinstance(start, View) and isinstance(inside, View) and isinstance(following, View)
+                shape = self._last_shape(position, start)
+                array = state.array(inside.dtype, shape)
+                carries.append(Carry(start.array, inside.array, following.array, array))
+                results.append(array.view)
+        for change, (here, _) in self.dims.items():
+            before, after = self.starts[change.position], self.following[change.position]
+            assert isinstance(before, View) and isinstance(after, View)
+            first = state.size_register(before.shape[change.axis])
+            with _into(state, self.block):
+                size = state.size_register(after.shape[change.axis])
+            carries.append(Carry(first, here, size, self._last_register(change)))
+        number = state.loops
+        state.loops += 1
+        state.emit(
+            Loop(
+                tuple(carries),
+                Block(tuple(self.condition.steps)),
+                self.test,
+                Block(tuple(self.block.steps)),
+                self.counter,
+                self.parts.attrs.maximum_iterations,
+                self.node,
+                number,
+            )
+        )
+        state.items.update(zip(self.node.results, results, strict=True))
+
+    def _last_register(self, change: _Changing) -> Register:
+        register = self.dims[change][1]
+        self.state.scopes[-1].names.add(register.name)
+        return register
+
+    def _last_shape(self, position: int, start: View) -> tuple[Size, ...]:
+        return tuple(
+            Size(1, (self._last_register(_Changing(position, axis)).name,))
+            if _Changing(position, axis) in self.dims
+            else size
+            for axis, size in enumerate(start.shape)
+        )
+
+
+class _into:
+    """Steps go into a block that was left already."""
+
+    def __init__(self, state: State, scope: Scope) -> None:
+        self.state, self.scope = state, scope
+
+    def __enter__(self) -> None:
+        self.state.scopes.append(self.scope)
+        self.state._registers.append({})
+
+    def __exit__(self, *error: object) -> None:
+        self.state.scopes.pop()
+        self.state._registers.pop()
+
+
+def call(state: State, node: Node, visit: Visit) -> None:
+    """A function that is called: its nodes stand where the call did."""
+    parts = ir.Call.of(node)
+    operands = [state.items[v] for v in parts.operands]
+    results = state.run(parts.function, dict(zip(parts.function.inputs, operands, strict=True)), visit)
+    state.items.update(zip(node.results, results, strict=True))
+
+
+def branch(state: State, node: Node, visit: Visit) -> None:
+    parts = ir.Branch.of(node)
+    (selector,) = state.numbers(parts.selector)
+    outer = [state.items[v] for v in parts.operands]
+    blocks: list[Scope] = []
+    yielded: list[list[Item]] = []
+    for region in parts.branches:
+        with state.block() as block:
+            yielded.append(state.run(region, dict(zip(region.inputs, outer, strict=True)), visit))
+        blocks.append(block)
+    outputs: list[list[PlanValue]] = [[] for _ in blocks]
+    results: list[PlanValue] = []
+    for position, value in enumerate(node.results):
+        items = [each[position] for each in yielded]
+        if isinstance(value.type, StackType):
+            stacks = [item for item in items if isinstance(item, Stack | RaggedStack)]
+            result = state.version(_common(state, stacks))
+            results += parts_of_stack(result)
+            for k, stack in enumerate(stacks):
+                outputs[k] += parts_of_stack(stack)
+            state.items[value] = result
+        elif value.type.rank == 0:
+            registers = state.registers(value.type.dtype)
+            results += registers
+            for k, item in enumerate(items):
+                assert isinstance(item, tuple)
+                outputs[k] += item
+            state.items[value] = registers
+        else:
+            state.items[value] = _joined(state, value, items, blocks, outputs, results)
+    state.emit(
+        Branch(
+            selector,
+            tuple(Block(tuple(b.steps)) for b in blocks),
+            tuple(map(tuple, outputs)),
+            tuple(results),
+            node,
+        )
+    )
+
+
+def _common(state: State, stacks: Sequence[Stack | RaggedStack]) -> Stack | RaggedStack:
+    """Of several stacks, one of which a branch or loop yields, return the one whose facts hold for all. Rows of one
+    shape stay so only if all the stacks agree."""
+    facts = [state.facts_of(s) for s in stacks]
+    plain = [s for s in stacks if isinstance(s, Stack)]
+    if len(plain) < len(stacks):
+        if any(f is not facts[0] for f in facts):
+            for stack in stacks:
+                state.needs_list(stack)
+            raise Learned
+        return stacks[0]
+    is_listed = any(f.is_listed for f in facts)
+    number = next((k for k, f in enumerate(facts) if (f.is_listed if is_listed else f.shape is not None)), 0)
+    known = facts[number]
+    for f in facts:
+        if f is known:
+            continue
+        state.put(plain[number], None)
+        if f.shape is None:
+            f.shape, f.is_listed = known.shape, is_listed
+        elif f.is_listed != is_listed or (not is_listed and f.shape != known.shape):
+            state.needs_list(plain[facts.index(f)])
+            raise Learned
+    return plain[number]
+
+
+def _joined(
+    state: State,
+    value: Value,
+    items: Sequence[Item],
+    blocks: Sequence[Scope],
+    outputs: list[list[PlanValue]],
+    results: list[PlanValue],
+) -> Item:
+    """An array that each branch yields; sizes that differ are numbers that the branches yield beside it."""
+    arrays: list[Array] = []
+    for item, block in zip(items, blocks, strict=True):
+        assert not isinstance(item, tuple | Stack | RaggedStack)
+        with _into(state, block):
+            arrays.append(state.dense(item))
+    shape: list[Size] = []
+    for axis in range(value.tensor.rank):
+        sizes = [a.shape[axis] for a in arrays]
+        if all(s == sizes[0] for s in sizes) and state.scope_of(sizes[0]) < len(state.scopes):
+            shape.append(sizes[0])
+            continue
+        register = state.register(INDEX, "n")
+        results.append(register)
+        for size, block, each in zip(sizes, blocks, outputs, strict=True):
+            with _into(state, block):
+                each.append(state.size_register(size))
+        shape.append(Size(1, (register.name,)))
+    result = state.array(value.tensor.dtype, tuple(shape))
+    results.append(result)
+    for each, array in zip(outputs, arrays, strict=True):
+        each.append(array)
+    return result.view
+
 
 Rule = Callable[[State, Node], None]
 
@@ -55,12 +337,12 @@ RULES: dict[str, Rule] = {
     "all": arithmetic.reduction,
     "sum_to": arithmetic.sum_to,
     "common_size": arithmetic.common_size,
-    "argmax": scans.extreme_index,
-    "argmin": scans.extreme_index,
-    "matmul": products.matmul,
-    "solve": factors.solve,
-    "triangular_solve": factors.triangular_solve,
-    "cholesky": factors.cholesky,
+    "argmax": sorting.extreme_index,
+    "argmin": sorting.extreme_index,
+    "matmul": linalg.matmul,
+    "solve": linalg.solve,
+    "triangular_solve": linalg.triangular_solve,
+    "cholesky": linalg.cholesky,
     "stack_new": stacks.stack_new,
     "stack_push": stacks.stack_push,
     "stack_pop": stacks.stack_pop,
@@ -79,17 +361,17 @@ RULES: dict[str, Rule] = {
 
 # Rules that lower nodes of other graphs: regions, or an op written with other ops.
 WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = {
-    "while": control.loop,
-    "cond": control.branch,
-    "call": control.call,
-    "cumsum": scans.scan,
-    "cumprod": scans.scan,
-    "adjugate": factors.adjugate,
-    "det": factors.determinant,
-    "logabsdet": factors.determinant,
-    "det_sign": factors.determinant,
+    "while": loop,
+    "cond": branch,
+    "call": call,
+    "cumsum": sorting.scan,
+    "cumprod": sorting.scan,
+    "adjugate": linalg.adjugate,
+    "det": linalg.determinant,
+    "logabsdet": linalg.determinant,
+    "det_sign": linalg.determinant,
     "argsort": sorting.argsort,
-    "top_k": selection.top_k,
+    "top_k": sorting.top_k,
     "searchsorted": sorting.searchsorted,
     "nonzero": sorting.nonzero,
 }
@@ -180,6 +462,3 @@ def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
         RULES[name](state, node)
     else:
         outside(state, node)
-
-
-__all__ = ["ArgumentShape", "Splat", "lower"]

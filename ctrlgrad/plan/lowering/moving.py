@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.expression import ExpressionBuilder
 from ctrlgrad.plan.lowering.broadcasting import reach, spread
-from ctrlgrad.plan.lowering.cuts import Cut
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor
+from ctrlgrad.plan.lowering.state import INDEX, Cut, Splat, State, Tensor
 from ctrlgrad.plan.model import Array, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
 

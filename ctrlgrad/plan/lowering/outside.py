@@ -89,7 +89,7 @@ def or_outside(state: State, node: Node, holds: Register, make: Callable[[], Non
 
 
 def _facts(state: State, node: Node, type: StackType) -> StackFacts:
-    """What is known of a stack that a kernel makes: as that of the same element type among the operands, if any."""
+    """Facts of a stack that a kernel makes: those of an operand with the same element type, if any."""
     for v in node.operands:
         item = state.items[v]
         if isinstance(item, Stack) and isinstance(v.type, StackType) and v.type.element == type.element:

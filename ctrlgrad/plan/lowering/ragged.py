@@ -100,7 +100,7 @@ def concatenated(state: State, node: Node, stack: RaggedStack) -> bool:
     total = count
     if row != ONE:
         each = state.size_register(row)
-        # Of rows without elements nobody knows how many there are.
+        # If rows have no elements, their number cannot be told from the number of elements.
         state.guard(state.compute([each], BOOL, lambda n: n > 0), "rows", each)
         total = state.compute([count, each], INDEX, lambda n, m: n / m)
     size = state.size_of(total)
@@ -111,6 +111,3 @@ def concatenated(state: State, node: Node, stack: RaggedStack) -> bool:
     state.emit(FromStack(stack.elements, result, node))
     state.items[node.result] = result.view
     return True
-
-
-__all__ = ["concatenated", "new", "pop", "push", "sizes_of_rows"]

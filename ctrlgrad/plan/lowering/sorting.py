@@ -1,4 +1,4 @@
-"""Orders and positions, written with other ops: `argsort` of few elements, `searchsorted`, and `nonzero`."""
+"""Lowering of sorts, selections and cumulative operations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,269 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.ir import Builder, Closed, Graph, Node, Value, attributes
+from ctrlgrad.dtypes import computed_dtype, dtype_kind, running_dtype
+from ctrlgrad.ir import Builder, Closed, Graph, Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape, where
-from ctrlgrad.plan.expression import BOOL
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
+from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
 from ctrlgrad.plan.lowering.outside import or_outside, outside
-from ctrlgrad.plan.lowering.state import State
+from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
+from ctrlgrad.plan.model import Array, How, Kernel, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
+
+# The k largest elements of each row, without sorting it.
+#
+# A row's elements become integers in the same order, and lie in blocks of 64 beside each block's largest. The largest
+# of all is then found by two short looks, through the blocks' largest ones and through one block; it is struck out,
+# and its block's largest is looked for again. So n elements take n + k (n / 64 + 64) steps in all.
+
+
+BLOCK = 64
+
+# Selecting so many, or a sixteenth of the elements, is faster than sorting all.
+MANY = 64
+
+
+def top_k(state: State, node: Node, visit: Visit) -> None:
+    selection, shape = attributes.Selection.of(node), state.shape(node.operands[0])
+    size, count = shape[selection.axis], selection.count
+    is_sorted = count == 0 or count > max(MANY, size.factor // 16 if size.is_known else 0) or not _has_keys(node)
+    # An axis with too few elements is known only to a plan for this size: the reference kernel says what is wrong.
+    if size.is_known and size.factor >= count:
+        run(state, node, visit, _sorted(node) if is_sorted else _selected(node))
+        return
+    found = (*shape[: selection.axis], Size(count), *shape[selection.axis + 1 :])
+    if is_sorted or size.is_known:
+        outside(state, node, shape=found)
+        return
+    is_enough = state.compute([state.size_register(size)], BOOL, lambda n: n >= count)
+    or_outside(state, node, is_enough, lambda: run(state, node, visit, _selected(node)), found)
+
+
+def _has_keys(node: Node) -> bool:
+    """Return true if the keys' dtype has an integer below the keys of all elements."""
+    dtype = node.operands[0].tensor.dtype
+    return dtype_kind(dtype) in "fb" or dtype.itemsize < 8
+
+
+def _keys(x: Term) -> Term:
+    """Signed integers in the same order, in which NaN is the largest; none of them is the least of its dtype."""
+    if dtype_kind(x.dtype) != "f":
+        return emit("cast", x, dtype=np.dtype(np.int64))
+    x = x if x.dtype.itemsize >= 4 else emit("cast", x, dtype=np.dtype(np.float32))
+    signed = np.dtype(f"i{x.dtype.itemsize}")
+    most = np.iinfo(signed).max
+    # There are two zeros, which are equal. Negative numbers are the larger, the less their other bits say.
+    bits = emit("cast", emit("float_to_bits", where(x.equals(0), 0, x)), dtype=signed)
+    ordered = where(bits < 0, emit("bitwise_xor", bits, most), bits)
+    return where(emit("isnan", x), most, ordered)
+
+
+def _sorted(node: Node) -> Graph:
+    builder, (x,) = begin(node)
+    selection = attributes.Selection.of(node)
+    order = emit("argsort", x, axis=selection.axis, descending=True)
+    key = (*[slice(None)] * selection.axis, slice(0, selection.count))
+    key = (*key, *[slice(None)] * (x.rank - len(key)))
+    return builder.finish([emit("getitem", order, key=key).value])
+
+
+def _selected(node: Node) -> Graph:
+    builder, (x,) = begin(node)
+    axis, count, rank = attributes.Axis.of(node).axis, attributes.Selection.of(node).count, x.rank
+    last = (*(a for a in range(rank) if a != axis), axis)
+    keys = _keys(emit("transpose", x, axes=last))
+    least = constant(builder, np.iinfo(keys.dtype).min, keys.dtype)
+    *outer, n = keys.dims
+    rows: int | Term = 1
+    for size in outer:
+        rows = rows * size
+    # Elements of a block; the last block is filled up.
+    width = BLOCK if isinstance(n, Term) else min(n, BLOCK)
+    blocks = emit("floor_divide", n + (width - 1), width) if isinstance(n, Term) else -(-n // width)
+    filling = broadcast_to(least, [rows, blocks * width - n])
+    table = reshape(emit("concat", reshape(keys, [rows, n]), filling, axis=1), [rows, blocks, width])
+    largest = emit("max", table, axes=(2,), keepdims=False)
+    zero = constant(builder, np.int64(0))
+    total = rows * count if isinstance(rows, Term) else constant(builder, np.int64(rows * count))
+    found = broadcast_to(zero, [rows, count])
+
+    def condition(least: Term, total: Term, step: Term, table: Term, largest: Term, found: Term) -> Term:
+        return step < total
+
+    def body(least: Term, total: Term, step: Term, table: Term, largest: Term, found: Term) -> list[Term]:
+        row, number = emit("floor_divide", step, count), emit("remainder", step, count)
+        block = _place_of_largest(emit("getitem", largest, row, key=(DYNAMIC, slice(None))))
+        place = _place_of_largest(emit("getitem", table, row, block, key=(DYNAMIC, DYNAMIC, slice(None))))
+        table = emit("setitem", table, least, row, block, place, key=(DYNAMIC, DYNAMIC, DYNAMIC))
+        rest = emit("getitem", table, row, block, key=(DYNAMIC, DYNAMIC, slice(None)))
+        most = emit("max", rest, axes=(0,), keepdims=False)
+        largest = emit("setitem", largest, most, row, block, key=(DYNAMIC, DYNAMIC))
+        found = emit("setitem", found, block * width + place, row, number, key=(DYNAMIC, DYNAMIC))
+        return [step + 1, table, largest, found]
+
+    found = loop(node, builder, [least, total], [zero, table, largest, found], condition, body)[-1]
+    back = tuple(last.index(a) for a in range(rank))
+    return builder.finish([emit("transpose", reshape(found, [*outer, count]), axes=back).value])
+
+
+def _place_of_largest(row: Term) -> Term:
+    return emit("argmax", row, axes=(0,), keepdims=False)
+
+
+# Positions of extremes, and sums and products that grow along an axis.
+
+
+_GROWS = {"cumsum": "add", "cumprod": "multiply"}
+
+
+def extreme_index(state: State, node: Node) -> None:
+    """`argmax` and `argmin`: the least index at which the extreme lies. A NaN is beyond all numbers, as in NumPy."""
+    tensor = state.in_memory(state.tensor(node.operands[0]))
+    (axis,) = attributes.Axes.of(node).axes
+    needs_elements(state, [tensor.shape[axis]])
+    kept = tuple(ONE if a == axis else size for a, size in enumerate(tensor.shape))
+    if dtype_kind(tensor.dtype) == "b":
+        _first(state, node, tensor, axis, kept)
+        return
+    if all(size == ONE for size in tensor.shape[axis + 1 :]):
+        _position(state, node, tensor, axis, kept)
+        return
+    extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
+
+    def make(builder: ExpressionBuilder, x: tuple[Number, ...], extreme: tuple[Number, ...]) -> Sequence[Number]:
+        hit = x[0].equals(extreme[0])
+        if dtype_kind(x[0].dtype) == "f":
+            hit = hit | x[0].differs(x[0])
+        return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
+
+    array = _least(state, node, [tensor, broadcast(extreme.view, tensor.shape)], axis, kept, make)
+    state.items[node.result] = array.view if array.shape else state.load(array.view)
+
+
+def _position(state: State, node: Node, tensor: Tensor, axis: int, kept: Sizes) -> None:
+    """Along the innermost axis the extreme and its position are found in one pass."""
+    how: How = "argmax" if node.op.name == "argmax" else "argmin"
+
+    def make(builder: ExpressionBuilder, x: tuple[Number, ...]) -> Sequence[Number]:
+        dtype = computed_dtype(x[0].dtype)
+        number = x[0] if dtype == x[0].dtype else x[0].convert(dtype)
+        return [number, builder.emit("index", (), INDEX, axis)]
+
+    array = _least(state, node, [tensor], axis, kept, make, how)
+    state.items[node.result] = array.view if array.shape else state.load(array.view)
+
+
+def _least(
+    state: State,
+    node: Node,
+    tensors: Sequence[Tensor],
+    axis: int,
+    kept: Sizes,
+    make: Callable[..., Sequence[Number]],
+    how: How = "min",
+) -> Array:
+    """The least of numbers along an axis, or of an extreme's positions."""
+    expression, operands, numbers = expression_of(tensors, make)
+    space = tensors[0].shape
+    array = state.array(
+        INDEX, kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(kept) if a != axis)
+    )
+    # Behind an axis of a row's elements all sizes are 1: a row stands still along these axes too, whose index another
+    # formula of the kernel may have.
+    stands_still = [a == axis or (a > axis and size == ONE) for a, size in enumerate(kept)]
+    strides = tuple(ZERO if still else stride for still, stride in zip(stands_still, row_major(kept), strict=True))
+    write = Write(View(array, (), space, strides), tuple(range(len(expression.outputs))), how)
+    state.emit(Kernel(space, operands, numbers, expression, (write,), nodes=(node,)))
+    return array
+
+
+def _first(state: State, node: Node, tensor: View, axis: int, kept: Sizes) -> None:
+    """Of bools: where the first true one is (`argmin`: false one), found in one pass; 0 where there is none."""
+    none = np.iinfo(INDEX).max
+
+    def make(builder: ExpressionBuilder, x: tuple[Number, ...]) -> Sequence[Number]:
+        hit = x[0] if node.op.name == "argmax" else ~x[0]
+        return [select(hit, builder.emit("index", (), INDEX, axis), none)]
+
+    array = _least(state, node, [tensor], axis, kept, make)
+    if not array.shape:
+        state.items[node.result] = (
+            state.compute([*state.load(array.view)], INDEX, lambda x: select(x.equals(none), 0, x)),
+        )
+        return
+    expression, operands, numbers = expression_of([array.view], lambda builder, x: [select(x[0].equals(none), 0, x[0])])
+    found = state.array(INDEX, array.shape)
+    state.emit(Kernel(array.shape, operands, numbers, expression, (Write(found.view, (0,)),), nodes=(node,)))
+    state.items[node.result] = found.view
+
+
+def scan(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    """`cumsum` and `cumprod`: a loop that carries what has been added up, and writes it to its place."""
+    graph = _as_loop(node)
+    (result,) = state.run(graph, {graph.inputs[0]: state.items[node.operands[0]]}, visit)
+    state.items[node.result] = result
+
+
+def _as_dtype(builder: Builder, x: Value, dtype: np.dtype) -> Value:
+    return x if x.tensor.dtype == dtype else builder.emit("cast", (x,), {"dtype": dtype})
+
+
+def _as_loop(node: Node) -> Graph:
+    """The scan as a graph of one `while`: what is carried is the iteration, the total so far and the result."""
+    x_type = node.operands[0].tensor
+    axis = attributes.Axis.of(node).axis
+    builder = Builder(name=node.op.name)
+    builder.source = node.source
+    x = builder.input(x_type)
+    size = _size(builder, x, axis)
+    zero = builder.constant(np.int64(0))
+    carried = running_dtype if node.op.name == "cumsum" else computed_dtype
+    row = TensorType(carried(x_type.dtype), (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
+    total = _zeros(builder, x, axis, row)
+    types = [x_type, size.tensor, zero.tensor, row, x_type]
+
+    cond = Builder(builder, "cond")
+    cond.source = node.source
+    inside = [cond.input(t) for t in types]
+    cond_region = cond.finish([cond.emit("less", (inside[2], inside[1]))])
+
+    body = Builder(builder, "body")
+    body.source = node.source
+    x_in, n, i, so_far, result = (body.input(t) for t in types)
+    one = body.constant(np.int64(1))
+    at = i
+    if attributes.Scan.of(node).reverse:
+        at = body.emit("subtract", (body.emit("subtract", (n, i)), one))
+    key: tuple[Any, ...] = tuple(DYNAMIC if a == axis else slice(None) for a in range(x_type.rank))
+    here = _as_dtype(body, body.emit("getitem", (x_in, at), {"key": key}), row.dtype)
+    grown = body.emit(_GROWS[node.op.name], (so_far, here))
+    # The first total is the first element, to the sign of a zero.
+    is_first = body.emit("equal", (i, body.constant(np.int64(0))))
+    grown = body.emit("where", (is_first, here, grown))
+    written = body.emit("setitem", (result, _as_dtype(body, grown, x_type.dtype), at), {"key": key})
+    body_region = body.finish([body.emit("add", (i, one)), grown, written])
+
+    closed = Closed((x, size), (cond_region, body_region))
+    results = emit_loop(builder, closed, (zero, total, x), attributes.Loop(name=node.op.name))
+    return builder.finish([results[2]])
+
+
+def _size(builder: Builder, x: Value, axis: int) -> Value:
+    known = x.tensor.shape[axis]
+    return builder.constant(np.int64(known)) if known is not None else builder.emit("dim", (x,), {"axis": axis})
+
+
+def _zeros(builder: Builder, x: Value, axis: int, row: TensorType) -> Value:
+    """A row of zeros, whose sizes are those of x."""
+    zero = builder.constant(np.zeros((), row.dtype))
+    if not row.rank:
+        return zero
+    dims = [builder.emit("dim", (x,), {"axis": a}) for a, d in enumerate(x.tensor.shape) if a != axis and d is None]
+    return builder.emit("broadcast_to", (zero, *dims), {"shape": row.shape})
+
 
 Visit = Callable[[Node], None]
 
@@ -121,7 +376,7 @@ def _searchsorted(node: Node) -> Graph:
 
 
 def _nonzero(node: Node) -> Graph:
-    """How many there are, and then their positions one after the other."""
+    """Number of elements that are not zero, then their positions, one array per axis."""
     builder, (x,) = begin(node)
     is_hit = x if dtype_kind(x.dtype) == "b" else emit("not_equal", x, constant(builder, np.zeros((), x.dtype)))
     total = x.dim(0)
@@ -137,7 +392,7 @@ def _nonzero(node: Node) -> Graph:
         return emit("less", k, count)
 
     def body(ones: Term, count: Term, i: Term, k: Term, found: Term) -> list[Term]:
-        # What is no hit is written over by the next one that is.
+        # A position that is no hit is overwritten by the next one.
         written = emit("setitem", found, i, k, key=(DYNAMIC,))
         return [i + 1, k + emit("getitem", ones, i, key=(DYNAMIC,)), written]
 
@@ -170,6 +425,3 @@ def loop(
     closed = Closed(tuple(t.value for t in captured), tuple(regions))
     values = emit_loop(builder, closed, [t.value for t in carried], attributes.Loop(name=node.op.name))
     return [Term(builder, value) for value in values]
-
-
-__all__ = ["argsort", "begin", "loop", "nonzero", "run", "searchsorted"]

@@ -1,9 +1,9 @@
-"""What lowering knows of a stack, and what has to be known of some from the start.
+"""Facts that lowering knows of a stack, and facts that it must know from the start.
 
-A stack of rows whose sizes differ is a `RaggedStack`, several stacks of the plan, if all that is done with it is to
-make it, to push rows, to take them off and to join them. Any other, such as one that enters or leaves the plan, is a
-list that reference kernels keep. Which stacks are such is found by lowering the graph as if they were not, and once
-more with what that told (`Origins`).
+A stack whose rows differ in size becomes a `RaggedStack`, several stacks of the plan, if the graph only makes it,
+pushes and pops rows, and joins them. Every other such stack, for example one that enters or leaves the plan, is a list
+that reference kernels keep. Lowering first assumes that the rows of each stack have one shape. Where that proves wrong,
+it records the stack's origin (`Origins`) and lowers the graph again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Origin = Node | Value
 
 @record
 class Origins:
-    """What makes stacks that are not of rows of one shape, or whose numbers differ though some looked alike."""
+    """Origins of stacks whose rows have several shapes, or whose sizes differ though some looked equal."""
 
     # With the axes along which rows differ.
     ragged: Mapping[Origin, frozenset[int]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Origins:
 
 
 class Learned(Exception):
-    """What was assumed of a stack is not so: the graph is to be lowered with what is known now."""
+    """An assumption on a stack was wrong: the graph is lowered again with the new facts."""
 
 
 @record
@@ -61,7 +61,7 @@ def parts_of_stack(item: Stack | RaggedStack) -> tuple[Stack, ...]:
 
 @record(frozen=False)
 class StackFacts:
-    """What is known of all versions of one stack."""
+    """Facts about all versions of one stack."""
 
     dtype: np.dtype
     # The rows' shape; None as long as it is not known.
@@ -70,21 +70,22 @@ class StackFacts:
     scope: int
     # Where the stack comes from: a node, or the argument that it is.
     origin: Origin
-    # Whether it is a list that reference kernels keep.
+    # True if it is a list that reference kernels keep.
     is_listed: bool = False
-    # Whether it is taken to begin without rows, though it was asked for some.
+    # True if it is assumed to begin without rows, though the graph asks for some.
     is_taken_empty: bool = False
     holds: Holds = "rows"
     # Of ragged rows: the axes along which they differ, and their sizes, None along those and where not known yet.
     axes: tuple[int, ...] = ()
     row: tuple[Size | None, ...] = ()
-    # The size that all rows so far are; whether some are not, or others; whether that size was relied on.
+    # Of a stack of sizes: the size that all rows so far are; true if rows differ; true if the plan relies on the one
+    # size.
     only: Size | None = None
     is_varied: bool = False
     is_assumed: bool = False
 
     def put(self, size: Size | None) -> bool:
-        """A row goes onto the stack: a size of the whole plan, or something else. False where others were assumed."""
+        """Record a pushed row: a size of the whole plan, or None. False if the plan relies on another size."""
         if size is not None and not self.is_varied and self.only in (None, size):
             self.only = size
             return True

@@ -9,7 +9,7 @@ from ctrlgrad.plan.expression import BOOL, Number
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import (
     Block,
     Branch,
@@ -54,7 +54,7 @@ def stack_new(state: State, node: Node) -> None:
 
 
 def _may_be_empty(state: State, size: Register) -> bool:
-    """Whether a plan takes it for granted that so many rows are none."""
+    """Return true if the plan assumes that this number of rows is 0."""
     known = state.size_of(size)
     return state.assumes("rows") and not (known.is_known and known.factor)
 
@@ -82,7 +82,7 @@ def _row(state: State, value: Value) -> View | Numbers:
 
 
 def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
-    """Whether rows of a shape are what the stack's other rows are; the first row says what they are."""
+    """Return true if a row's shape is that of the stack's other rows; the first row sets it."""
     facts = state.facts[stack]
     if facts.is_listed:
         return False
@@ -127,7 +127,7 @@ def _plan_size(state: State, row: View | Numbers) -> Size | None:
 
 
 def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
-    """What takes a row of a stack, and what stands for it."""
+    """Target of a row that is taken off a stack, and the value that stands for it."""
     shape = state.facts[stack].shape
     assert shape is not None
     if shape == ():
@@ -138,7 +138,7 @@ def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
 
 
 def _is_native(stack: Stack | RaggedStack, state: State) -> TypeGuard[Stack]:
-    """Whether a stack's rows have one shape, which is known."""
+    """Return true if a stack's rows have one known shape."""
     facts = state.facts_of(stack)
     return isinstance(stack, Stack) and not facts.is_listed and facts.shape is not None
 
@@ -285,7 +285,7 @@ def stack_to_tensor(state: State, node: Node) -> None:
 
 
 def stack_rows(state: State, node: Node) -> None:
-    """How long each row is along an axis."""
+    """Length of each row along an axis."""
     stack = _slots(state, node.operands[0])
     if not (isinstance(stack, RaggedStack) and ragged.sizes_of_rows(state, node, stack)):
         outside(state, node)
@@ -295,23 +295,3 @@ def stack_concat(state: State, node: Node) -> None:
     stack = _slots(state, node.operands[0])
     if not (isinstance(stack, RaggedStack) and ragged.concatenated(state, node, stack)):
         outside(state, node)
-
-
-__all__ = [
-    "broadcast",
-    "parts_of",
-    "stack_add",
-    "stack_clear",
-    "stack_concat",
-    "stack_from_tensor",
-    "stack_length",
-    "stack_new",
-    "stack_pop",
-    "stack_push",
-    "stack_read",
-    "stack_resize",
-    "stack_rows",
-    "stack_to_tensor",
-    "stack_type",
-    "stack_write",
-]

@@ -1,4 +1,4 @@
-"""What lowering knows while it goes through a graph: what stands for each value, sizes, scopes, and the steps so far.
+"""State of the lowering of a graph: the item that stands for each value, sizes, scopes, and the steps so far.
 
 A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is
 a `Stack`. Nothing is computed for a view.
@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Graph, Node, StackType, Value
-from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
-from ctrlgrad.plan.lowering.cuts import Cut
+from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts
-from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import (
     Array,
     Assumption,
-    Block,
     Compute,
     Guard,
     GuardStatus,
@@ -37,15 +34,119 @@ from ctrlgrad.plan.model import (
     View,
     Write,
 )
-from ctrlgrad.plan.sizes import ZERO, Size, Sizes
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 from ctrlgrad.records import record
+
+# Sizes that slices by fixed numbers leave of sizes that only a run knows.
+#
+# `x[1:]` and `y[:-1]` are of one size where x and y are, and a kernel over both needs to know; so does what joins
+# `x[:1]` and `x[1:]` again. A size is cut in two at a number: the least of both, and the rest.
+
+
+CutPart = Literal["least", "rest"]
+
+
+@record
+class Cut:
+    """Part of a size that is cut in two at a number: as much as there is up to there, or what is beyond."""
+
+    part: CutPart
+    size: Size
+    at: int
+
+    def of(self, n: Number) -> Number:
+        if self.part == "least":
+            return select(n < self.at, n, self.at)
+        return select(n < self.at, n - n, n - self.at)
+
+    @property
+    def known(self) -> Size | None:
+        """The size, where nothing has to be computed for it."""
+        n = self.size.factor
+        if self.size.is_known:
+            return Size(min(n, self.at) if self.part == "least" else max(n - self.at, 0))
+        if self.at == 0:
+            return Size(0) if self.part == "least" else self.size
+        return None
+
+    def joins(self, other: Cut) -> bool:
+        """Return true if both are the two parts of one size."""
+        return (self.size, self.at) == (other.size, other.at) and self.part != other.part
+
+
+# Items that stand for an array while a graph is lowered: a view, or one number for all of its elements.
+
+
+PARTS: dict[np.dtype, np.dtype] = {
+    np.dtype(np.complex64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.float64),
+}
+
+
+def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
+    """The dtypes of the registers that hold one element."""
+    return (PARTS[dtype], PARTS[dtype]) if dtype in PARTS else (dtype,)
+
+
+@record
+class Splat:
+    """An array all of whose elements are one number."""
+
+    numbers: Numbers
+    shape: Sizes
+    dtype: np.dtype
+
+
+Tensor = View | Splat
+Item = Numbers | View | Splat | Stack | RaggedStack
+
+
+def broadcast(tensor: Tensor, shape: Sizes) -> Tensor:
+    """A tensor over a larger shape."""
+    if tensor.shape == shape:
+        return tensor
+    if isinstance(tensor, Splat):
+        return Splat(tensor.numbers, shape, tensor.dtype)
+    lead = len(shape) - len(tensor.shape)
+    strides = [Size(0)] * lead
+    for size, stride, target in zip(tensor.shape, tensor.strides, shape[lead:], strict=True):
+        strides.append(Size(0) if size == ONE and target != ONE else stride)
+    return View(tensor.array, tensor.offset, shape, tuple(strides))
+
+
+def expression_of(
+    tensors: Sequence[Tensor], make: Callable[..., Sequence[Number]]
+) -> tuple[Expression, tuple[Operand, ...], Numbers]:
+    """An expression on the elements of tensors of one shape; `make` takes the builder and a tuple of parts for each."""
+    builder = ExpressionBuilder()
+    operands: list[Operand] = []
+    numbers: list[Register] = []
+    leaves: list[tuple[Number, ...]] = []
+    for tensor in tensors:
+        parts = parts_of(tensor.dtype)
+        if isinstance(tensor, Splat):
+            leaf = []
+            for register in tensor.numbers:
+                if register not in numbers:
+                    numbers.append(register)
+                leaf.append(builder.emit("scalar", (), register.dtype, numbers.index(register)))
+        else:
+            operand = Operand(tensor)
+            if operand not in operands:
+                operands.append(operand)
+            place = operands.index(operand)
+            leaf = [builder.emit("load", (), dtype, (place, part)) for part, dtype in enumerate(parts)]
+        leaves.append(tuple(leaf))
+    outputs = make(builder, *leaves)
+    return builder.finish(*outputs), tuple(operands), tuple(numbers)
+
 
 INDEX = np.dtype(np.int64)
 
 
 @record(frozen=False)
 class Scope:
-    """A block that is being filled, the registers defined in it, and sizes that were checked to fit others."""
+    """A block that is being filled, the registers defined in it, and pairs of sizes that were checked to broadcast."""
 
     steps: list[Step] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -56,9 +157,9 @@ class State:
     """The lowering of one graph."""
 
     def __init__(self, origins: Origins, dropped: frozenset[Assumption] = frozenset()) -> None:
-        # What is known of stacks from the start; and what was found out besides: then there will be another lowering.
+        # Facts about stacks known from the start, and facts found now, which make another lowering necessary.
         self.origins, self.learned = origins, Origins()
-        # What a run has shown not to be so.
+        # Assumptions that a run has refuted.
         self.dropped = dropped
         self.items: dict[Value, Item] = {}
         self.scopes: list[Scope] = [Scope()]
@@ -74,7 +175,8 @@ class State:
         # Sizes of the whole plan that slices cut, and which cut a size is (see `cuts`).
         self.cuts: dict[Cut, Size] = {}
         self.cut_of: dict[Size, Cut] = {}
-        # Sizes that others are broadcast to, each with those; and what is 0 where a size is 1 (see `broadcasting`).
+        # `joins`: sizes that are broadcast results, each with the sizes broadcast to it. `moves`: 0 where a size is 1,
+        # else 1 (see `broadcasting`).
         self.joins: dict[Size, frozenset[Size]] = {}
         self.moves: dict[Size, Size] = {}
 
@@ -129,11 +231,11 @@ class State:
             self.learned |= Origins(listed=frozenset({origin}))
 
     def needs_list(self, item: Stack | RaggedStack) -> None:
-        """What is done with a stack is done with a list."""
+        """Require that a stack is kept as a list by reference kernels."""
         self.learned |= Origins(listed=frozenset({self.facts_of(item).origin}))
 
     def known_facts(self) -> dict[Stack, tuple[StackFacts, StackFacts]]:
-        """What is known of stacks now, to be restored."""
+        """Copy of the facts about stacks, to be restored."""
         return {stack: (facts, replace(facts)) for stack, facts in self.facts.items()}
 
     def restore(self, known: Mapping[Stack, tuple[StackFacts, StackFacts]]) -> None:
@@ -235,7 +337,7 @@ class State:
         with self.at_the_top():
             yield
 
-    # What has to hold.
+    # Guards.
 
     def assumes(self, assumption: Assumption) -> bool:
         return assumption not in self.dropped
@@ -362,20 +464,3 @@ class State:
 def stack_type(value: Value) -> StackType:
     assert isinstance(value.type, StackType)
     return value.type
-
-
-__all__ = [
-    "INDEX",
-    "Block",
-    "Item",
-    "Scope",
-    "Splat",
-    "StackFacts",
-    "State",
-    "Tensor",
-    "broadcast",
-    "expression_of",
-    "parts_of",
-    "select",
-    "stack_type",
-]

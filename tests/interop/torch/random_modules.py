@@ -1,6 +1,8 @@
-"""Random modules of PyTorch: nested loops and branches of its operators, judged by PyTorch's own values and gradients.
+"""Random modules of PyTorch: nested loops and branches of its operators, judged by PyTorch's values and derivatives.
 
-`python -m tests.interop.torch.random_modules --count 1000 --seed 7` draws that many and says which disagree.
+`python -m tests.interop.torch.random_modules --count 1000 --seed 7` draws that many and says which disagree. A module
+is compared by value, gradient, and the gradient of the gradient's squares: through `from_torch`, and as `to_torch` puts
+it back into PyTorch.
 """
 
 from __future__ import annotations
@@ -65,6 +67,16 @@ TESTS = (
 )
 
 
+# PyTorch's own loops and branches. Of a `while_loop` without an iteration it gives the gradient of one iteration.
+HIGHER = (
+    "{x} = torch.cond({s} > {c}, lambda v: v.sin() + {y}, lambda v: torch.tanh(self.w @ v), ({x},))",
+    "_, {x} = torch.while_loop(lambda i, v: i < {n}, lambda i, v: (i + 1, (self.w @ v).sin()), (torch.tensor(0), {x}))",
+    "{s}, {x} = scan(lambda v, row: ((v * row.sin()).clone(), v + row), {s}, {x}, reverse={r})",
+    "{x} = associative_scan(lambda v, w: v * w, {x} + 0.1 * {y}, dim=0, reverse={r}, combine_mode='generic')",
+    "{x} = map_rows(lambda row, v: torch.tanh(row * v).sum(), self.w, {x})",
+)
+
+
 class Draw:
     """A random body of `forward`."""
 
@@ -75,7 +87,12 @@ class Draw:
 
     def pick(self, texts: tuple[str, ...]) -> str:
         names = {"x": self.rng.choice("xyz"), "y": self.rng.choice("xyz"), "s": self.rng.choice("st")}
-        return self.rng.choice(texts).format(c=round(self.rng.uniform(-0.6, 0.9), 2), **names)
+        constants = {
+            "c": round(self.rng.uniform(-0.6, 0.9), 2),
+            "n": self.rng.randrange(1, 4),
+            "r": self.rng.random() < 0.5,
+        }
+        return self.rng.choice(texts).format(**constants, **names)
 
     def statement(self, depth: int, indent: str) -> None:
         kind = self.rng.random()
@@ -92,6 +109,8 @@ class Draw:
             name, other = self.rng.sample("xyz", 2)
             add(f"{name} = {name} * 1.0")
             add(f"{name} {self.rng.choice(['+=', '-=', '*='])} {other}.tanh()")
+        elif kind < 0.66:
+            add(self.pick(HIGHER))
         elif kind < 0.8:
             add(f"if {self.pick(TESTS)}:")
             self.block(depth - 1, indent + "    ")
@@ -125,6 +144,9 @@ class Draw:
         body = "\n".join(self.lines)
         return f"""import torch
 from torch import nn
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
 from torch.nn import functional as F
 
 
@@ -156,31 +178,89 @@ def module_of(source: str, folder: Path, name: str) -> ModuleType:
 
 
 def judge(seed: int, folder: Path) -> bool:
-    """Compare value and gradients of the module of a seed. Raises AssertionError where they differ.
+    """Compare the module of a seed with PyTorch. Raises AssertionError where they differ.
 
     Returns:
         False where PyTorch itself refuses the gradient, since a tensor that it needs was changed in place.
     """
-    drawn = module_of(Draw(seed).source(), folder, f"drawn_{seed}")
+    source = Draw(seed).source()
+    drawn = module_of(source, folder, f"drawn_{seed}")
     torch.manual_seed(seed)
     model = drawn.Drawn().double()
     numbers = np.random.default_rng(seed)
     x, y = numbers.normal(size=3), numbers.normal(size=3)
-    xt, yt = torch.tensor(x, requires_grad=True), torch.tensor(y, requires_grad=True)
-    value = model(xt, yt)
+    given = [torch.tensor(x, requires_grad=True), torch.tensor(y, requires_grad=True), *model.parameters()]
+    names = ["x", "y", *(name for name, _ in model.named_parameters())]
     try:
-        value.backward()
+        value, once, twice = by_pytorch(model, given)
     except RuntimeError as error:
-        assert "inplace operation" in str(error)
-        return False
+        if "inplace operation" in str(error):
+            return False
+        raise
     f = cg.from_torch(model)
-    found, (params, *own) = cg.value_and_grad(f, argnums=(0, 1, 2))(f.params, x, y)
-    np.testing.assert_allclose(found, value.item(), rtol=1e-9, atol=1e-9)
-    pairs = [("x", own[0], xt), ("y", own[1], yt), *((name, params[name], p) for name, p in model.named_parameters())]
-    for name, gradient, p in pairs:
-        expected = np.zeros(p.shape) if p.grad is None else p.grad.numpy()
-        np.testing.assert_allclose(gradient, expected, rtol=1e-7, atol=1e-8, err_msg=name)
+    gradient = cg.value_and_grad(lambda p, x, y: f(p, x, y), argnums=(0, 1, 2))
+
+    def squares(p: Any, x: Any, y: Any) -> Any:
+        _, (dp, dx, dy) = gradient(p, x, y)
+        return sum((g * g).sum() for g in (dx, dy, *dp.values()))
+
+    listed = lambda p, dx, dy: [dx, dy, *(p[name] for name in names[2:])]
+    found, own = gradient(f.params, x, y)
+    compare(names, [found, *listed(*own)], [value, *once], 1e-8, "value and gradient")
+    second = [found, *listed(*cg.grad(squares, argnums=(0, 1, 2))(f.params, x, y))]
+    if any(name in source for name in ("torch.cond", "while_loop(", "scan(", "map_rows(")):
+        # PyTorch refuses to differentiate these twice, or forgets terms without a word.
+        along_a_line(model, given, second[1:], numbers)
+    else:
+        compare(names, second, [value, *twice], 1e-6, "second derivative")
+    found, once_again, twice_again = by_pytorch(cg.to_torch(f), given)
+    compare(names, [found, *once_again], [value, *once], 1e-8, "value and gradient of to_torch")
+    compare(names, [found, *twice_again], second, 1e-8, "second derivative of to_torch")
     return True
+
+
+def first(model: Any, given: list[Any]) -> tuple[Any, list[Any], Any]:
+    """Value, gradient, and the sum of the gradient's squares by PyTorch."""
+    value = model(*given[:2])
+    gradient = torch.autograd.grad(value, given, create_graph=True, allow_unused=True)
+    return value, list(gradient), sum((g * g).sum() for g in gradient if g is not None)
+
+
+def by_pytorch(model: Any, given: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+    """Value, gradient, and gradient of the gradient's squares by PyTorch."""
+    value, once, squares = first(model, given)
+    twice = [None] * len(given)
+    if isinstance(squares, torch.Tensor) and squares.requires_grad:
+        twice = torch.autograd.grad(squares, given, allow_unused=True)
+    plain = lambda gs: [None if g is None else g.detach().numpy() for g in gs]
+    return value.item(), plain(once), plain(twice)
+
+
+def along_a_line(model: Any, given: list[Any], gradient: list[Any], numbers: Any) -> None:
+    """Compare the gradient of the gradient's squares with differences, where two steps agree on them."""
+    direction = [torch.tensor(numbers.normal(size=x.shape)) for x in given]
+
+    def squares(h: float) -> float:
+        with torch.no_grad():
+            for x, d in zip(given, direction, strict=True):
+                x += h * d
+        found = torch.as_tensor(first(model, given)[2]).item()
+        with torch.no_grad():
+            for x, d in zip(given, direction, strict=True):
+                x -= h * d
+        return found
+
+    slopes = [(squares(h) - squares(-h)) / (2 * h) for h in (1e-5, 3e-5)]
+    if np.isclose(*slopes, rtol=1e-5, atol=1e-6):
+        found = sum(float(np.sum(g * d.numpy())) for g, d in zip(gradient, direction, strict=True))
+        np.testing.assert_allclose(found, slopes[0], rtol=1e-4, atol=1e-5, err_msg="second derivative along a line")
+
+
+def compare(names: list[str], found: list[Any], expected: list[Any], near: float, what: str) -> None:
+    for name, a, b in zip(["value", *names], found, expected, strict=True):
+        a, b = (0.0 if x is None else x for x in (a, b))
+        near_zero = near * max(1.0, float(np.max(np.abs(b))))
+        np.testing.assert_allclose(a, b, rtol=near, atol=near_zero, err_msg=f"{what}: {name}")
 
 
 def main() -> None:

@@ -27,7 +27,10 @@ import ctrlgrad as cg  # noqa: E402
 from ctrlgrad.errors import CtrlgradError, TracingError, UnsupportedPrimitiveError, UserInputError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning:torch.*", "ignore::FutureWarning:torch.*", "ignore:.*LeafSpec"
+    "ignore::DeprecationWarning:torch.*",
+    "ignore::FutureWarning:torch.*",
+    "ignore:.*LeafSpec",
+    "ignore:The .grad attribute",
 )
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from ctrlgrad.engines.cuda.arguments import NAME, address, declared
 from ctrlgrad.engines.cuda.indexing.model import ChoiceSpec, IndexSpec, SortSpec, UpdateSpec, names, strides_of
 
-# An index that is out of range is noted, the first in the stream's order; of several in one kernel, one of them is.
-# Who sets the site, which is never zero, from zero notes the rest: what is noted is of one index.
+# An index that is out of range is noted: the first in the stream's order, and of several in one kernel any one. The
+# thread that changes the site from zero, which is no site, notes the rest, so all words are about one index.
 _CHECK = """\
 if (index < -n || index >= n) {{
 unsigned long long* word = reinterpret_cast<unsigned long long*>(&flag[0]);
@@ -69,7 +69,7 @@ def _array(name: str, element: str = "long long") -> str:
 
 
 def _chosen(indices: Sequence[str], letter: str, rank: int, noted: int) -> list[str]:
-    """How far indices choose, in bytes; each is checked."""
+    """Statements that add up the offset of the indices, in bytes; each index is checked."""
     lines = ["long long chosen = 0;"]
     for k, dtype in enumerate(indices):
         place = f"(p_a{k}{_terms(letter, strides_of(f'a{k}', rank))})"
@@ -97,7 +97,7 @@ _CHOSEN = ("o", ""), ("x", " + chosen")
 
 
 def _sort() -> list[str]:
-    """How many positions come before one in its run, and where that is."""
+    """Statements that count the positions before one in its run, and write the position to that place."""
     return [
         *map(_array, ("places", "sorted", "found")),
         "const long long mine = places[i], begin = i / run * run;",
@@ -122,7 +122,7 @@ def _merge() -> list[str]:
         "const long long half = (low + high) / 2;",
         "if (places[half] < mine || (!is_first && places[half] == mine)) low = half + 1; else high = half;",
         "}",
-        # Those of its own run, and those of the other one.
+        # Positions of its own run, and of the other one, that come before it.
         "const long long rank = i - middle + low;",
         "sorted[rank] = mine;",
         "found[rank] = order[i];",
@@ -144,7 +144,7 @@ def _update(spec: UpdateSpec) -> list[str]:
 
     lines = ["const long long j = i / width, column = i % width;"]
     if spec.indices:
-        # Where the others are it finds out by itself.
+        # Each thread finds the places of other rows by itself.
         place_of = [*_indices("row", "k", rows), *_chosen(spec.indices, "k", spec.rows, spec.noted), "return chosen;"]
         lines += [_array("flag"), "const auto place_of = [&](const long long row) -> long long {", *place_of, "};"]
         lines += ["const long long place = place_of(j);", "bool is_mine = true;"]
@@ -177,6 +177,3 @@ def _update(spec: UpdateSpec) -> list[str]:
         "*at = o0;",
         "}",
     ]
-
-
-__all__ = ["source"]

@@ -47,7 +47,7 @@ class Chosen:
 
     @property
     def has_elements(self) -> bool:
-        """Whether anything is named, and is there whatever the indices are."""
+        """Return true if the key names at least one element, whatever the indices are."""
         return 0 not in self.shape and 0 not in (self.whole.shape[axis] for axis in self.axes)
 
     # Strides of what is named: of the elements that indices of zero choose, of an index, and of a value by its axes.
@@ -71,7 +71,7 @@ class Chosen:
 def chosen(
     rank: int, key: Sequence[Any], is_index: Callable[[Any], bool], whole_of: Callable[[tuple[Any, ...]], Any]
 ) -> Chosen:
-    """What a key of numbers, slices, Nones and indices names, one of these at least, of an array of this rank.
+    """Resolve a key of numbers, slices, Nones and at least one index, for an array of this rank.
 
     Args:
         whole_of: what a key without indices names.
@@ -80,10 +80,7 @@ def chosen(
     whole = whole_of(tuple(slice(None) if is_index(item) else item for item in key))
     kept = [item for item in key if item is None or isinstance(item, slice) or is_index(item)]
     axes = tuple(axis for axis, item in enumerate(kept) if is_index(item))
-    # As NumPy has it: numbers are index arrays beside others, and the axes of those that stand together stay there.
+    # As in NumPy, numbers count as index arrays, and the axes of index arrays that are adjacent stay in their place.
     advanced = [n for n, item in enumerate(key) if item is not None and not isinstance(item, slice)]
     first = advanced[0] if advanced[-1] - advanced[0] + 1 == len(advanced) else 0
     return Chosen(whole, axes, first, tuple(item for item in key if is_index(item)))
-
-
-__all__ = ["Chosen", "chosen"]

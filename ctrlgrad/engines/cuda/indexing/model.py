@@ -1,4 +1,4 @@
-"""What reads and updates by indices are made of, as data."""
+"""Data of reads and updates by indices: their specifications and launches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names(letter: str, count: int) -> tuple[str, ...]:
 
 
 def strides_of(name: str, rank: int) -> tuple[str, ...]:
-    """What the strides of an array are called."""
+    """Names of an array's strides."""
     return names(f"t_{name}_", rank)
 
 
@@ -53,12 +53,12 @@ class _Sized(ABC):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What the accesses are of."""
+        """Parameters in the order of the accesses."""
         return (*self.read, *self.written)
 
     @property
     def is_moving(self) -> bool:
-        """Whether it reads the counter and words."""
+        """Return true if it reads the iteration counter and words."""
         return bool(self.noted) or any(access.is_moving for access in self.accesses)
 
     @property
@@ -165,19 +165,3 @@ class IndexLaunch:
     arguments: tuple[Any, ...]
     numbers: tuple[Any, ...]
     blocks: int
-
-
-__all__ = [
-    "BLOCK",
-    "FEW",
-    "FLAG",
-    "MOST_BLOCKS",
-    "RUN",
-    "ChoiceSpec",
-    "IndexLaunch",
-    "IndexSpec",
-    "SortSpec",
-    "UpdateSpec",
-    "names",
-    "strides_of",
-]

@@ -33,8 +33,8 @@ _LARGEST = 8
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where launches are: how a kernel finds an argument, what gives arrays, the flag, and the site of the node; in a
-    list the numbers of the words that are noted with it."""
+    """Context of launches: the access of a kernel to an argument, the allocator of arrays, the flag, and the node's
+    site; in a list also the numbers of the words that are noted with the site."""
 
     access: Callable[[Any], Access]
     empty: Callable[[Shape, np.dtype], Any]
@@ -109,7 +109,7 @@ def _axes(its: Chosen, around: Surroundings) -> list[Any]:
 
 
 def _places(its: Chosen, places: Any, around: Surroundings) -> Iterator[IndexLaunch]:
-    """Where each row lies that indices choose, from where the array begins."""
+    """Launch that computes the offset, from the array's beginning, of each row that indices choose."""
     shape = its.index_shape
     indices = [broadcast_strides(x, shape) for x in its.indices]
     sizes, strides = joined_axes(shape, range(len(shape)), indices)
@@ -159,6 +159,3 @@ def _update(
     numbers = [count, width, *rows, *(step for its_own in row_strides for step in its_own)]
     numbers += [*columns, *column_strides[0], *column_strides[1]]
     return _launch(spec, arguments, [*numbers, *(_axes(its, around) if listed is None else [])], count * width)
-
-
-__all__ = ["Surroundings", "gather", "scatter"]

@@ -1,4 +1,4 @@
-"""What each op does on the device, a file per family; importing this package fills the table.
+"""Device kernels of the ops, a file per family; importing this package fills the table.
 
 Elementwise ops are not here: they are parts of generated kernels. An op that has no entry goes through the host by
 the reference engine's kernel.

@@ -58,7 +58,7 @@ def _comparable(context: Context, x: Any) -> Any:
 
 
 def _reduction(node: Node) -> Kernel:
-    """A reduction that is in no kernel with others."""
+    """Kernel of a reduction that is not fused."""
     axes, text = attributes.Axes.of(node).axes, node_text(node)
 
     def kernel(context: Context, operands: list[Any]) -> Any:
@@ -223,6 +223,18 @@ def _fft(node: Node) -> Kernel:
     return call(kernel)
 
 
+def _real_fft(node: Node) -> Kernel:
+    given, dtype = attributes.RealTransform.of(node), node.result.tensor.dtype
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x, fft = context.on_device(operands[0]), context.xp.fft
+        if node.op.name == "rfft":
+            return fft.rfft(x, axis=given.axis).astype(dtype, copy=False)
+        return fft.irfft(x, given.size, axis=given.axis, norm="forward").astype(dtype, copy=False)
+
+    return call(kernel)
+
+
 _IDENTITIES = ("stop_gradient", "barrier", "watch", "forget_sizes")
 _VIEWS: dict[str, str] = {"transpose": "axes", "expand_dims": "axes", "squeeze": "axes", "flip": "axes"}
 
@@ -242,4 +254,6 @@ DEVICE |= {
     "searchsorted": _searchsorted,
     "nonzero": _nonzero,
     "fft": _fft,
+    "rfft": _real_fft,
+    "irfft": _real_fft,
 }

@@ -34,6 +34,3 @@ def converted(context: Context, x: Any, dtype: np.dtype) -> Any:
     found = context.library.empty(tuple(x.shape), dtype)
     compute(context, cast_text(x.dtype, dtype), tuple(x.shape), [x], [found])
     return found
-
-
-__all__ = ["add_to", "added", "converted"]

@@ -20,12 +20,13 @@ from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.elementwise import add_to
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel
-from ctrlgrad.engines.cuda.program import explained, scalar
+from ctrlgrad.engines.cuda.program import scalar
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.engines.cuda.texts import binary_text
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.ops.indexing import fill
+from ctrlgrad.ops.arrays import fill
 
 _ARRAY = Access(())
 
@@ -55,7 +56,7 @@ def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tu
 
 
 def _has_index(context: Context, key: Sequence[Any]) -> bool:
-    """Whether an index is on the device."""
+    """Return true if an index is on the device."""
     return any(context.library.is_array(item) for item in key)
 
 
@@ -73,7 +74,8 @@ def _launch(context: Context, node: Node, its: Chosen, launches: Callable[[Surro
 
 
 def is_view(node: Node) -> bool:
-    """Whether a read by this key may be a view: no index array takes part. By a scalar on the device it is a copy."""
+    """Return true if a read by this key may be a view: no index array takes part. A read by a scalar on the device is
+    a copy."""
     return not any(isinstance(v.type, TensorType) and v.tensor.rank for v in node.operands[1:])
 
 
@@ -174,5 +176,3 @@ def _scalar_or_array(context: Context, value: Any) -> Any:
 DEVICE["getitem"] = _getitem
 DEVICE["setitem"] = _updating(_set)
 DEVICE["additem"] = _updating(_add)
-
-__all__ = ["is_view"]

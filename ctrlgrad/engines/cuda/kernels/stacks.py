@@ -69,7 +69,7 @@ def _push(node: Node) -> Kernel:
 
 
 def put(context: Context, stack: Stack, shape: Sequence[int], dtype: np.dtype) -> Any:
-    """Where the next row of a stack is to be written."""
+    """Writable array for the next row of a stack."""
     if isinstance(stack, DeviceStack):
         # The ellipsis makes a view of a scalar's slot.
         return stack.slot(shape)
@@ -260,5 +260,3 @@ DEVICE["stack_from_tensor"] = _from_tensor
 DEVICE["stack_rows"] = _rows
 DEVICE["stack_concat"] = _concat
 DEVICE["stack_split"] = _split
-
-__all__ = ["commit", "element_of", "joined", "put"]

@@ -74,14 +74,14 @@ class Binding:
         self._inputs = inputs[len(inputs) - len(body.carries) :]
         # The two buffers of each array that is carried; twice the same where there is one.
         self.carried: dict[Carried, list[Any]] = {}
-        # Whether the next iteration reads the second buffers.
+        # 1 if the next iteration reads the second buffers, else 0.
         self.odd = 0
         self._given: Mapping[Given, Any] = {}
         self._memory: Any = None
         # Where an index that is out of range is noted, if any may be.
         self._flag: Any = None
         self._launcher: Launcher | None = None
-        # Whether all of the list has been called before: what is loaded at its first call is there.
+        # True once all of the list has been called: everything that CUDA loads at a first call is loaded.
         self.is_warm = False
         # That of the list as it is, if there is one; and those that are kept, what was asked for last at the end.
         # Each has the list as it was, and the address of the memory that its products have while it runs.
@@ -90,7 +90,7 @@ class Binding:
         # Why its last launch was not.
         self.refused: graphs.Refused | None = None
         self._workspace: Any = None
-        # What the run under way has launched, and whether it began with the second buffers.
+        # Launches of the run under way, and the side of the buffers that it began with.
         self._launched, self._begun = walker.Counts(), 0
         self._moment = self._number = 0
         self._writer = ListWriter(body, self.library, self.precision)
@@ -101,7 +101,7 @@ class Binding:
 
         Args:
             given: captures, constants and numbers of the host.
-            carry: what the loop carries. An array that nobody else holds becomes a buffer; others are copied into one.
+            carry: the loop's carry. An array with no other reference becomes a buffer; a shared one is copied into one.
 
         Raises `MemoryError` where there is no memory for the buffers; what is carried is in `carry` then.
         """
@@ -150,7 +150,7 @@ class Binding:
         return Table(array, self.carried[Carried(position, is_marks=True)][self.odd])
 
     def has(self, position: int, value: Any) -> bool:
-        """Whether this is what is carried at a position now."""
+        """Return true if `value` is the current carry at a position."""
         found = self.carry(position)
         if isinstance(found, Table) and isinstance(value, Table):
             return found.rows is value.rows and found.marks is value.marks
@@ -212,7 +212,7 @@ class Binding:
         return found
 
     def saved(self) -> list[tuple[Any, Any]]:
-        """What is carried now, and the run's flag, each with a copy. Raises `MemoryError`."""
+        """The current carry and the run's flag, each with a copy. Raises `MemoryError`."""
         found = [buffers[self.odd] for buffers in self.carried.values()]
         return [(x, self.library.xp.array(x)) for x in (*found, *([] if self._flag is None else [self._flag]))]
 
@@ -253,7 +253,7 @@ class Binding:
         return its
 
     def _have_trips(self, integers: Mapping[int, int], before: int) -> None:
-        """How often loops inside go on in the next iteration, before which there were so many."""
+        """Write the trip counts of the inner loops in the next iteration, before which `before` iterations ran."""
         for first, trips in self._writer.counted.values():
             if isinstance(trips, Affine):
                 self.list.words[first + TRIPS] = trips.value(integers) + before * trips.step
@@ -281,7 +281,7 @@ class Binding:
     # The graph.
 
     def has_graph(self) -> bool:
-        """Whether there is a graph of the list as it is.
+        """Return true if there is a graph of the list in its current state.
 
         Raises `MemoryError` where there is no memory for the products' workspace.
         """
@@ -293,7 +293,7 @@ class Binding:
 
     @property
     def may_have_graph(self) -> bool:
-        """Whether there is one but for where its products' memory lies."""
+        """Return true if there is a graph of this list, whatever the address of its products' workspace."""
         return any(state == self.list.state for state, _ in self._graphs)
 
     @property
@@ -350,7 +350,7 @@ class Binding:
         return self.library.address(self.carried[Carried(ending.position)][0])
 
     def _word(self, named: object, context: Context) -> int:
-        """What is named in the list, as it is now."""
+        """Current value of a named word of the list."""
         match named:
             case Given():
                 return self.library.address(self._given[named])
@@ -366,6 +366,3 @@ class Binding:
         if named is MEMORY:
             return self.library.address(self._memory)
         return self._called.handle
-
-
-__all__ = ["Binding"]

@@ -1,4 +1,4 @@
-"""From the steps of a loop's body, and what it runs on, to its prepared form, or to why there is none."""
+"""Compile the steps of a loop body, for given input shapes, to a `PreparedBody`, or raise `CannotPrepare`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from ctrlgrad.ir.control import is_loop
 
 
 def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: Ending | None = None) -> PreparedBody:
-    """An iteration of a body, of whose inputs so many are captures and the others are carried.
+    """Prepare an iteration of a body. The first `captures` inputs are captures; the remaining ones are carried.
 
     Raises `CannotPrepare`.
     """
@@ -117,7 +117,7 @@ def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, S
 
 
 def _after(carries: Sequence[Carry], position: int) -> View:
-    """What an iteration leaves."""
+    """View of a carried array after an iteration."""
     its = carries[position]
     assert isinstance(its, CarriedArray)
     return View(Carried(position, its.is_double), its.dtype, its.shape, contiguous(its.shape, its.dtype))
@@ -218,7 +218,7 @@ def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
     return viewed(whole, lambda x: x[key])
 
 
-# What an iteration leaves.
+# The carry after an iteration.
 
 
 def _leave(reading: Reading, captures: int) -> tuple[Carry, ...]:
@@ -282,6 +282,3 @@ def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffe
             return CarriedArray(before.dtype, before.shape, True)
     reading.launches.copied(after, replace(before, source=target))
     return CarriedArray(before.dtype, before.shape, True)
-
-
-__all__ = ["prepared"]

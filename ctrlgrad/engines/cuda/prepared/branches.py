@@ -1,9 +1,9 @@
-"""Branches in a prepared body: a list for each side, of which the card says which one is gone through.
+"""Branches in a prepared body: a launch list for each side; the card decides which list runs.
 
-A kernel writes the number of the side, from the selector as the op has it: 0 where it is below, the last one where it
-is beyond. What all sides yield alike (an array that one of them updates in place, among others) is that; else there is
-a buffer, which each side writes. A side that pushes or pops counts how often it has been gone through, since only the
-card knows: the rows of its stacks lie by these counters.
+A kernel writes the number of the side, from the selector as the op defines it: 0 for a selector below 0, the last
+side for one that is too large. A result that all sides share (an array that one of them updates in place, say) is
+used itself; else there is a buffer, which each side writes. A side that pushes or pops counts its passes, since
+only the card knows their number; the rows of its stacks lie by these counters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Side:
     renamed: dict[Source, Source] = field(default_factory=dict)
 
     def is_own(self, source: Source) -> bool:
-        """Whether it is one of its buffers, and no other result's by now."""
+        """Return true if `source` is a buffer of this side that no other result has taken yet."""
         is_first = source not in self.renamed.values()
         return is_first and isinstance(source, Buffer) and source.number >= self.first
 
@@ -84,12 +84,12 @@ def _read(reading: Reading, program: Program, given: Sequence[object], read: Rea
 
 
 def _joined(reading: Reading, sides: Sequence[_Side], values: Sequence[Any], stacks: dict[int, StackValue]) -> object:
-    """What the sides yield as one value."""
+    """Join the sides' values of one result."""
     first = values[0]
     if isinstance(first, StackValue):
         if any(not isinstance(x, StackValue) or x.position != first.position for x in values):
             raise CannotPrepare("stacks change places")
-        # What sides add is counted.
+        # Rows that sides push are counted.
         return stacks[first.position]
     if all(x is first or x == first for x in values):
         return first
@@ -148,6 +148,3 @@ def _count(side: _Side, stacks: dict[int, StackValue]) -> None:
     if any(transfer.counter == reading.counter for transfer in reading.transfers):
         with reading.launches.listing(side.items):
             reading.launches.advance(reading.counter, reading.listing.slots(reading.counter))
-
-
-__all__ = ["branches", "called"]

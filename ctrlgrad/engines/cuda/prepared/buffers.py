@@ -1,5 +1,5 @@
-"""What a loop captures, and the buffers of what it carries: two of an array that iterations read and write in turn, one
-that stays twice."""
+"""Captures of a loop, and the buffers of its carry: two for an array that iterations read and write in turn; an array
+that stays has the same buffer twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctrlgrad.engines.cuda.stacks import own_array
 
 
 def captured(context: Context, shared: Sequence[Any], inputs: Sequence[Input]) -> dict[Given, Any]:
-    """What a loop captures, tables as arrays."""
+    """Captures of a loop by slot; a table is two arrays."""
     given: dict[Given, Any] = {}
     for slot, (x, its) in enumerate(zip(shared, inputs, strict=False)):
         if not isinstance(its, TableInput):
@@ -51,7 +51,7 @@ def array_buffers(context: Context, its: CarriedArray, carry: list[Any], positio
 def table_buffers(
     context: Context, its: CarriedTable, given: Input, carry: list[Any], position: int
 ) -> tuple[list[Any], list[Any]]:
-    """Those of the rows and of the marks. Where there is no memory for them, what there was is carried still."""
+    """Buffers of the rows and of the marks. If memory runs out, the previous table is still carried."""
     assert isinstance(given, TableInput)
     table = as_table(context, carry[position], given)
     marks = table.marks
@@ -59,7 +59,7 @@ def table_buffers(
         context.counts.calls += 1
         marks = context.xp.ones(its.marks.shape, its.marks.dtype)
     held, buffers = [table.rows, marks], list[list[Any]]()
-    # No name is left of them: what nobody else holds becomes a buffer.
+    # These names are dropped, so that an array with no other reference becomes a buffer.
     del table, marks
     carry[position] = None
     try:
@@ -69,6 +69,3 @@ def table_buffers(
         carry[position] = Table(*(array for array, _ in buffers), *held[len(buffers) :])
         raise
     return buffers[0], buffers[1]
-
-
-__all__ = ["array_buffers", "captured", "table_buffers"]

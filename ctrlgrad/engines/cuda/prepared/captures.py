@@ -1,4 +1,5 @@
-"""How a list is captured as the body of a graph's while node: which entries go where, and what sets the conditions."""
+"""Capture of a launch list as the body of a graph's while node: the order of its entries, and the kernels that set the
+conditions."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.words import WORD, Words
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 
-# What says on the card that there is another iteration.
+# Value of a body's `GoesOn` word while there is another iteration.
 GOING_ON = (1,)
 
 
@@ -55,7 +56,7 @@ class Capture:
 
     @property
     def kernels(self) -> list[KernelSpec | ReductionSpec | IndexSpec]:
-        """Those that may not have been called before: of conditions, and in lists inside."""
+        """Kernels that may not have been called before: those of conditions, and of the lists inside."""
         sides = {_numbers(item) for item in items_in_order(self.body.items) if isinstance(item, Branching)}
         if not self.body.is_known:
             sides.add(GOING_ON)
@@ -113,7 +114,7 @@ class Capture:
         self._set_conditions(graphs.going_on(), [address, *self._numbers_of_runs()], stream, handles)
 
     def _numbers_of_runs(self) -> list[int]:
-        """Where the run's number is, and that of one that is stopped."""
+        """Addresses of this run's id, and of the id of a run that is stopped."""
         return [self.list.now(self._writer.place(self.body.word(RunNumber()), 0)), self._stopped]
 
     def end(self, stream: int, handle: int) -> None:
@@ -139,6 +140,3 @@ class Capture:
 def _numbers(item: Branching) -> tuple[int, ...]:
     """By which numbers there is something to do: sides that launch anything."""
     return tuple(k for k, side in enumerate(item.sides) if side)
-
-
-__all__ = ["GOING_ON", "Capture"]

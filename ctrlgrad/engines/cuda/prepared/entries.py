@@ -1,9 +1,9 @@
-"""A list of launches as it is written: entries for each half, and the kernels that set the words of a run.
+"""Writer of a launch list: entries for each half, and the kernels that set the words of a run.
 
-Addresses are named in it (`words`), and set when a run begins. Of branches the sides stand one behind the other: the
-number of the one that is chosen is read from the card, and says how many entries further it is. A loop begins with an
-entry that goes on behind it, and ends with one that goes back to that: words of the host's count how often, where it
-knows, and else the card is asked each time.
+Addresses are named in the list (`words`), and set when a run begins. The sides of a branch stand one after the
+other: the number of the chosen side is read from the card, and tells how many entries to skip. A loop begins with
+an entry that can jump behind the loop, and ends with one that jumps back to it. Words of the host count the
+iterations where it knows the trip count; else the card is asked each time.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class ListWriter:
         return tuple(Known(NumberWord(argument, k)) for k in range(-(-argument.dtype.itemsize // WORD)))
 
     def place(self, view: View, side: int) -> Known:
-        """Where a view begins, for iterations that read the buffers of a side."""
+        """Place of a view's beginning (source and offset), for iterations that read the buffers of `side`."""
         source, offset = view.source, view.offset
         if isinstance(source, Buffer):
             place = self.body.placement.places[source.number]
@@ -236,7 +236,7 @@ class ListWriter:
 
 
 def entries_of(items: Sequence[Item]) -> int:
-    """How many entries of a list items are."""
+    """Number of list entries of the items."""
     # Of branches and loops two before their lists, and one behind each of these.
     return sum(2 + sum(entries_of(x) + 1 for x in inside) if (inside := lists_in(item)) else 1 for item in items)
 
@@ -257,17 +257,3 @@ def bits_of(dtype: np.dtype, value: Any) -> list[int]:
 def parameters_of(words: Words, given: Sequence[int | Known | tuple[int | Known, ...]]) -> list[int]:
     """Add a kernel's parameters, which are a word or several; the number of the first of each."""
     return [words.add(*(x if isinstance(x, tuple) else (x,))) for x in given]
-
-
-__all__ = [
-    "GOING",
-    "HANDLE",
-    "MEMORY",
-    "TRIPS",
-    "ListWriter",
-    "NumberWord",
-    "bits_of",
-    "entries_of",
-    "parameters_of",
-    "setting",
-]

@@ -48,7 +48,7 @@ class Form:
 
     @property
     def kept_graphs(self) -> int:
-        """Those of lists that no run has now."""
+        """Number of graphs kept by lists that are in no run."""
         return sum(binding.kept_graphs for bindings in list(self.idle.values()) for binding in list(bindings))
 
     def give_back(self, binding: Binding) -> None:
@@ -71,7 +71,7 @@ class Body:
     refused: str = ""
     # How often the card was asked in an iteration when it was run from the list last, if loops inside ask.
     asked: float | None = None
-    # Whether some runs were by a graph; why others were not, though long enough; and whether that is so for good.
+    # True if some runs launched a graph; the reason why other long runs did not; true if that reason is permanent.
     is_in_graph: bool = False
     without_graph: str = ""
     has_no_graph: bool = False
@@ -93,12 +93,12 @@ class Body:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether there is a list of an iteration."""
+        """Return true if there is a launch list of an iteration."""
         return any(isinstance(form, Form) for form in self.forms.values())
 
     @property
     def launching(self) -> str:
-        """How its launches were put on the stream so far, for people."""
+        """Description, for people, of how the launches were put on the stream so far."""
         forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
         found = ["; ".join(sorted(set(map(_said, forms))))]
         if self.is_in_graph:
@@ -128,12 +128,9 @@ def _said(form: Form | str) -> str:
 
 def _input(library: ArrayLibrary, x: Any, is_carried: bool) -> Input:
     if library.is_array(x):
-        # What is carried lies in buffers.
+        # A carry lies in buffers, which are contiguous.
         return ArrayInput(x.dtype, tuple(x.shape), () if is_carried else tuple(x.strides))
     if isinstance(x, np.generic):
         return NumberInput(x.dtype)
     # On the device a stack is blocks, or rows that are arrays.
     return NumbersInput() if type(x) is list else StackInput(isinstance(x, DeviceStack))
-
-
-__all__ = ["Body", "Form"]

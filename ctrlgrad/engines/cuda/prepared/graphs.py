@@ -17,13 +17,13 @@ predicate holds. A run is one launch of the driver's, however many iterations it
 A host that no longer wants the results writes the run's number into a word on the card, which every while node's
 condition looks at: so loops end that would not end by themselves, too.
 
-A body is captured on a stream of its own: nobody else's work comes between. The capture is a relaxed one: in the others
-CUDA refuses what may wait or take memory, whoever asks for it, and spoils the capture. cuBLAS loads a kernel when it is
-first launched, such as that of a branch that no iteration has gone into yet; and what Python collects meanwhile may be
-another library's memory or event. A workspace for products is given, since
-what cuBLAS allocates by itself in a capture would be a node that no while node may hold. A capture that is spoilt takes
-the body that it went to with it: the driver frees that, though its node has it still. Such a graph is left as it is,
-since destroying it would free the body again, which ends the process.
+A body is captured on a stream of its own, apart from all other work. The capture mode is relaxed: in the other modes
+CUDA refuses calls of any thread that may wait or allocate, and spoils the capture. Such calls happen: cuBLAS loads a
+kernel at its first launch (in a branch that no iteration has taken yet, say), and Python's garbage collector may free
+memory or an event of another library. Products are given a workspace, since memory that cuBLAS allocates in a capture
+would be a node that no while node may hold. When a capture is spoilt, the driver frees the body that it went to, though
+the body's node still refers to it. Such a graph is never destroyed: that would free the body again, which ends the
+process.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ FUNCTIONS: Mapping[str, tuple[type, ...]] = {
 # CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_IF and _WHILE,
 # CU_STREAM_CAPTURE_MODE_RELAXED.
 _ASSIGN_DEFAULT, _CONDITIONAL, _IF, _WHILE, _RELAXED = 1, 13, 0, 1, 2
-# What the driver says where it has no memory, does not support something, or cannot capture it; of cuBLAS, in a
-# capture, CUBLAS_STATUS_ALLOC_FAILED and CUBLAS_STATUS_NOT_SUPPORTED.
+# Error codes of the driver for "out of memory", "not supported" and "cannot be captured"; below, the codes of cuBLAS in
+# a capture: CUBLAS_STATUS_ALLOC_FAILED and CUBLAS_STATUS_NOT_SUPPORTED.
 _OUT_OF_MEMORY = 2
 _REFUSALS = {_OUT_OF_MEMORY: "there is no memory for it", 801: "not supported"}
 _REFUSALS |= dict.fromkeys(range(900, 909), "not captured")
@@ -165,7 +165,7 @@ class GraphDriver:
         }
 
     def status(self, name: str, *given: object) -> int:
-        """What a function answers."""
+        """Call a driver function and return its status."""
         return int(self._functions[name](*given))
 
     def call(self, name: str, *given: object) -> None:
@@ -242,7 +242,7 @@ class _Writer:
         return handle.value
 
     def node(self, graph: ctypes.c_void_p, before: Sequence[int], condition: int, handle: int) -> _Node:
-        """A conditional node behind others."""
+        """Add a conditional node that depends on the nodes `before`."""
         node, earlier = ctypes.c_void_p(), _array(before)
         given = NodeParameters(kind=_CONDITIONAL, handle=handle, condition=condition, size=1, context=self._context)
         count = len(before)
@@ -293,7 +293,7 @@ class _Writer:
         return last
 
     def _ended(self) -> int:
-        """What the driver says of the capture at its end."""
+        """End the capture and return the driver's status."""
         status = self._driver.status("cuStreamEndCapture", self._stream, ctypes.byref(ctypes.c_void_p()))
         self.is_spoilt |= bool(status)
         return status
@@ -312,22 +312,3 @@ def _set(part: Fork | Cycle, handles: Sequence[int], stream: int) -> None:
 
 def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
     return (ctypes.c_void_p * len(nodes))(*nodes) if nodes else None
-
-
-__all__ = [
-    "FUNCTIONS",
-    "NEEDED",
-    "TURN",
-    "Cycle",
-    "Fork",
-    "GraphDriver",
-    "GraphFailed",
-    "LoopGraph",
-    "NodeParameters",
-    "Part",
-    "Refused",
-    "Stretch",
-    "choice",
-    "condition",
-    "going_on",
-]

@@ -1,4 +1,4 @@
-"""What a body is told of what it runs on, when it is prepared."""
+"""Descriptions of a body's inputs (dtype, shape, kind), from which it is prepared."""
 
 from __future__ import annotations
 
@@ -47,5 +47,3 @@ class StackInput:
 
 
 Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
-
-__all__ = ["ArrayInput", "Input", "NumberInput", "NumbersInput", "StackInput", "TableInput"]

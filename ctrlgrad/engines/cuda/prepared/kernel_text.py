@@ -1,8 +1,9 @@
-"""A prepared kernel as CUDA C++: where each element lies, around the statements that compute it.
+"""A prepared kernel as CUDA C++: the addresses of elements, around the statements that compute them.
 
-Shapes and strides are numbers in the text. What moves is found by the words that the card has: `words[0]` counts the
-iterations, others count what else is gone through, or are an address or a number as it is when a run begins. Which
-words these are, and how much is added for what they count, are parameters: kernels that differ in them alone are one.
+Shapes and strides are numbers in the text. Moving addresses and numbers come from words on the card: `words[0]`
+counts the iterations; other words count passes of inner regions, or hold an address or a number from a run's
+beginning. The numbers of these words, and the step for each count, are parameters: kernels that differ in them
+alone are one.
 """
 
 from __future__ import annotations
@@ -85,6 +86,3 @@ def _indices(flat: str, shape: Shape) -> list[str]:
         lines.append(f"const long long i{axis} = {place}{'' if not axis else f' % {shape[axis]}LL'};")
         below *= shape[axis]
     return lines
-
-
-__all__ = ["BLOCK", "MOST_BLOCKS", "NAME", "grid_of", "source"]

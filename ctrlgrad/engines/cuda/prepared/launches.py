@@ -70,7 +70,7 @@ def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list
 
 
 def whole(inputs: int | Sequence[str], outputs: Sequence[str]) -> KernelText:
-    """A kernel of whole numbers, of others named `a0` and so on, of which some may have other dtypes."""
+    """Kernel of int64 results over operands named `a0`, `a1`, ...; `inputs` is their number, or their dtypes."""
     dtypes = ["int64"] * inputs if isinstance(inputs, int) else inputs
     read = tuple(Parameter(dtype, f"a{k}") for k, dtype in enumerate(dtypes))
     written = tuple(Parameter("int64", f"o{k}") for k in range(len(outputs)))
@@ -81,7 +81,7 @@ class Launches:
     """In the order of execution. Buffer 0 is that of the words."""
 
     def __init__(self) -> None:
-        # Those of the region that is read now.
+        # Items of the region that is being read.
         self.items: list[Item] = []
         self.words: dict[Word, int] = {Counter(0): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
@@ -160,7 +160,7 @@ class Launches:
         self.items += scan(text, x.shape, axis, [x], [result], self._sized, self.buffer)
 
     def _sized(self, x: Operand) -> Access:
-        """Where the strides are parameters."""
+        """Access whose strides are parameters."""
         found = self._access(x)
         return found if found.strides is None else replace(found, strides=())
 
@@ -292,6 +292,3 @@ class Launches:
             return replace(launch, a=a, b=b, out=out)
 
         self.items[:] = map(named, self.items)
-
-
-__all__ = ["Launches", "whole"]

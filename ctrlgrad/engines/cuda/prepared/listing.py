@@ -1,8 +1,8 @@
-"""What the readings of a body and of the regions in it write together: launches, counters, rows, bounds.
+"""Shared record of the readings of a body and of the regions in it: launches, counters, rows, bounds.
 
-Regions are the body (0), sides of branches and bodies of loops, by their counters. The host knows beforehand how often
-a loop goes on where that follows from integers that go by steps, or from numbers that are popped off a stack of the
-host's: a gradient's loops go on as often as the stack of trip counts says.
+The regions are the body (0), sides of branches and bodies of loops; their numbers are those of their counters. The
+host knows a trip count beforehand where it follows from integers that go by steps, or from numbers that are popped
+off a stack of the host: the loops of a gradient take their trip counts from such a stack.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from ctrlgrad.engines.cuda.program import Program
 
 @dataclass
 class Rates:
-    """What an iteration adds to each integer on the host, by the counter of iterations since the loop began and the
-    carry's position, or to the rows of a local stack; how many rows each region adds to a carried one, by its position
-    and the region's counter; how many rows each new local stack has at last; and on which carried stacks as many rows
-    are pushed as the data says, or popped off.
+    """Amounts that an iteration adds. One reading of the body finds them; the next reading uses them.
 
-    Found in one reading, used in the next.
+    Attributes:
+        numbers: amount added to each integer on the host, or to the rows of a local stack, by the counter of iterations
+            since the loop began and the carry's position.
+        rows: rows that each region adds to a carried stack, by the stack's position and the region's counter.
+        lengths: final number of rows of each new local stack.
+        endless: carried stacks with a number of pushed rows that depends on the data, or of popped rows that only the
+            card knows.
     """
 
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -36,12 +39,12 @@ class Rates:
 
 
 class Listing:
-    """What the readings of a body and of the regions in it write."""
+    """Shared record of the readings of a body and of the regions in it."""
 
     def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
-        # What the reading before has found, and the shapes of carried arrays.
+        # Rates that the previous reading found, and the shapes of carried arrays.
         self.rates, self.carried = rates, carried
-        # Whether iterations may run past the loop's end.
+        # True if iterations may run past the loop's end.
         self.is_masked = is_masked
         self.launches = Launches()
         self.programs = [program]
@@ -87,7 +90,7 @@ class Listing:
         return counter
 
     def is_clipped(self, step: tuple[int, int]) -> bool:
-        """Whether this is such a number."""
+        """Return true if a step is a clipped number: its counter, once."""
         counter, factor = step
         return factor == 1 and isinstance(self.regions.numbers.get(counter), Clipped)
 
@@ -102,14 +105,14 @@ class Listing:
             self.rows.setdefault(position, {})[counter] = rows
 
     def slots(self, counter: int) -> dict[int, int]:
-        """How many rows a region pushes, or pops (below 0), of which only the card knows how many there are, by the
-        stacks' positions."""
+        """Rows that a region pushes, or pops (below 0), by the positions of the stacks whose number of rows only the
+        card knows."""
         found = {position: self.rates.rows[position].get(counter, 0) for position in sorted(self.rates.endless)}
         return {position: rows for position, rows in found.items() if rows}
 
     @property
     def may_be_short(self) -> bool:
-        """Whether as many rows are popped as only the card knows: of those that a run has there may be too few."""
+        """Return true if only the card knows how many rows are popped: a run may have fewer."""
         return any(rows < 0 for position in self.rates.endless for rows in self.rates.rows[position].values())
 
     def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
@@ -118,6 +121,3 @@ class Listing:
             raise CannotPrepare("rows of one stack differ in shape")
         if self._pushes.setdefault(position, pushes) != pushes:
             raise CannotPrepare("a stack is pushed on and popped off")
-
-
-__all__ = ["Listing", "Rates"]

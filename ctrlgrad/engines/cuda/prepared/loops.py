@@ -1,23 +1,23 @@
-"""Loops in a prepared body: a list of an iteration, which is gone through as long as a number on the card says so.
+"""Inner loops in a prepared body: the launch list of an iteration, which repeats while a number on the card says so.
 
-What such a loop carries is, for all of its iterations:
+The list is the same for all iterations, so each carry has one form:
 
-- an array: one buffer, which holds the value before an iteration when the list begins and the one after it when it
-  ends. The first value is copied in, or lies there already if nobody else needs it. What an iteration computes is
-  written there at once where all that reads the value before comes earlier; else it is copied at the end;
-- an integer of the host's that goes by steps: its first value and so much for each time that the loop's own counter has
-  counted, which counts since the loop began. It stands behind the loop, too, until this begins again: what the integer
-  is then follows from it;
+- an array: one buffer, with the value before an iteration when the list begins and the value after it when the list
+  ends. The first value is copied in, or lies there already if nothing else needs it. An iteration writes its value
+  there at once if all launches that read the value before come earlier; else the value is copied at the end;
+- an integer of the host that goes by steps: its first value, and a step for each count of the loop's own counter, which
+  counts from the loop's beginning. The counter keeps its value after the loop, until the loop begins again, so the
+  integer's last value follows from it;
 - a table: its rows and its marks, each as an array;
-- a stack: as in sides of branches, rows lie by a counter that counts ever since the run began;
-- anything that an iteration leaves as it is, which is no carry.
+- a stack: rows lie by a counter that counts from the run's beginning, as in sides of branches;
+- a value that no iteration changes: no carry at all.
 
-Where the loop counts to a bound that goes by steps, a run has only iterations in which how often it goes on is not
-below 0, and indices that go by the loop's counter are held within their axes by the first and the last one. Where it
-counts to a number that only the card has (a trip count that was popped), the card has how often it goes on; the host
-may know that beforehand too (`passes`). Where it does not, what is pushed may be more than there is memory for, and
-what is popped more than a run has at hand: such a run is made again (`row_memory`). An index that goes by a counter
-whose end only the card has is one of the card's.
+Where the loop counts to a bound that goes by steps, a run only has iterations in which the trip count is not below
+0; indices that go by the loop's counter are checked at its first and its last iteration. Where the loop counts to a
+number that only the card has (a trip count that was popped), the card has the trip count, and the host may know it
+beforehand too (`passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
+more than a run has: such a run is repeated (`row_memory`). An index that goes by a counter with an end that only
+the card knows is an index of the card.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Listed:
         self.captured, self.entering = loop.parts.split(step.operands)
         self.captures = len(self.captured)
         self.trips = trips_of(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
-        # Whether the card has that in a counter.
+        # True if only the card has the trip count, in a counter.
         self.is_on_card = self.trips is not None and reading.is_endless(self.trips)
         if self.trips is not None and self.is_on_card:
             self.trips = reading.clipped(self.trips)
@@ -109,16 +109,17 @@ class _Listed:
         return tuple(map(self._result, range(len(self.loop.parts.carries))))
 
     def _listed_trips(self) -> Affine | View | None:
-        """How often it goes on, as far as the list is told beforehand."""
+        """Trip count that the list is given beforehand: a number of the host, or the card's counter; None where it is
+        unknown."""
         if self.trips is not None and self.is_on_card:
             return self.launches.counter(self.trips.steps[0][0])
         is_known = self.trips is not None and not any(counter for counter, _ in self.trips.steps)
         return self.trips if is_known else None
 
-    # What it carries, when it begins.
+    # Carries at the beginning of the loop.
 
     def _carried(self, position: int) -> object:
-        """What a carry is in the iterations."""
+        """Value of a carry inside the iterations."""
         slot = self.entering[position]
         value = at_least(self.reading, self.reading.value(slot))
         adds = self.listing.rates.numbers.get((self.since, position), 0)
@@ -148,12 +149,12 @@ class _Listed:
         return value
 
     def _fixed(self) -> frozenset[Source]:
-        """What all iterations read as it was."""
+        """Memory that all iterations read unchanged."""
         stay = [n < self.captures or self._stays(n - self.captures) for n in range(len(self.given))]
         seen = [x for x, stays in zip(self.given, stay, strict=True) if stays]
         return frozenset(source for x in seen for source in sources_of(x))
 
-    # Whether it goes on.
+    # Predicate and counters.
 
     def _begin(self) -> None:
         """The counter is 0, and the predicate is asked for the first time."""
@@ -183,7 +184,7 @@ class _Listed:
 
     @property
     def _has_counter(self) -> bool:
-        """Whether it needs to know how many iterations there were since it began."""
+        """Return true if the number of iterations since the loop began is needed."""
         if self.trips is not None or any(since == self.since for since, _ in self.listing.rates.numbers):
             return True
         # An index that is out of range is noted with it.
@@ -197,7 +198,7 @@ class _Listed:
         text = whole(["bool", *["int64"] * len(given[1:])], [f"np_select({condition}, int64(1), int64(0))"])
         self.launches.kernel(text, (), given, [self.goes_on])
 
-    # What an iteration leaves.
+    # End of an iteration.
 
     def _leave(self, inside: Reading) -> None:
         """Have the carries be what is left, all at once: what is read of one is read before another is written."""
@@ -260,16 +261,17 @@ class _Listed:
             self.listing.numbers[self.since, position] = step.constant
 
     def _stays(self, position: int) -> bool:
-        """Whether an iteration leaves a carry as it is."""
+        """Return true if an iteration leaves a carry unchanged."""
         return self.loop.iteration.outputs[position] == self.captures + position
 
     def _is_its_own(self, inside: Reading, view: View) -> bool:
-        """Whether a view is all of a buffer of the iteration's."""
+        """Return true if a view is a whole buffer that the iteration made."""
         return isinstance(view.source, Buffer) and view.source.number >= self.first and inside.is_whole(view)
 
     def _may_be_in(self, after: View, before: View) -> bool:
-        """Whether what is written to one buffer may be written to the other one at once: all that reads what is there
-        has been launched, but for a kernel that reads each element where it writes it."""
+        """Return true if values for `after`'s buffer may be written to `before`'s buffer at once. All launches that
+        read `before` must come first; the writing kernel itself may read each element at the place where it writes
+        it."""
         is_written = False
         for item in self.launches.items:
             views = [view for inner in items_in_order([item]) for view in views_of(inner)]
@@ -289,7 +291,7 @@ class _Listed:
         return self._at_last(position, value) if isinstance(value, Affine) else value
 
     def _at_last(self, position: int, number: Affine) -> Affine:
-        """What an integer is behind the loop."""
+        """Value of an integer after the loop."""
         adds = self.listing.numbers.get((self.since, position), 0)
         if self.trips is None or not adds:
             return number
@@ -297,7 +299,8 @@ class _Listed:
         return number.plus(Affine(0, (), ((self.since, known),)), -1).plus(self.trips, adds)
 
     def _limit(self, first: int) -> None:
-        """What the numbers of the host must be like for a run, beside what there was before the loop was read."""
+        """Replace the bounds that the loop's iterations need by bounds at its first and last iteration, in terms of
+        numbers outside of the loop. A trip count that the host knows must not be negative."""
         bounds = self.reading.bounds
         inside, bounds[first:] = bounds[first:], []
         for index, size in inside:
@@ -312,14 +315,14 @@ class _Listed:
             bounds.append((self.trips, ENDLESS))
 
     def _times(self, most: int | None) -> int | None:
-        """How many rows all iterations together add at most, where that is known beforehand."""
+        """Upper bound of the rows that all iterations add together; None where it is unknown beforehand."""
         if self.trips is None or self.trips.is_moving or most is None:
             return None
         return most * self.trips.constant
 
 
 def _captured(reading: Reading, value: object) -> object:
-    """What iterations see alike."""
+    """Value of a capture as all iterations see it: a local stack as a table."""
     if not isinstance(value, LocalStack):
         return value
     try:
@@ -329,7 +332,8 @@ def _captured(reading: Reading, value: object) -> object:
 
 
 def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> bool:
-    """Whether a launch only writes the one, and reads the other's elements in their places."""
+    """Return true if a launch only writes one view, and reads the other buffer's elements at the places where it
+    writes."""
     if lists_in(item) or not isinstance(item, KernelLaunch) or len(writes) != 1:
         return False
     outputs = item.arguments[len(item.spec.inputs) :]
@@ -338,6 +342,3 @@ def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> b
         not x.is_moving and (x.shape, x.strides, x.offset) == (target.shape, target.strides, target.offset)
         for x in reads
     )
-
-
-__all__ = ["repeated"]

@@ -49,7 +49,7 @@ class KernelSpec:
 
     @property
     def is_moving(self) -> bool:
-        """Whether it reads the counter and words."""
+        """Return true if it reads the iteration counter and words."""
         return any(access.is_moving for access in self.accesses)
 
 
@@ -113,7 +113,7 @@ def lists_in(item: Item) -> tuple[tuple[Item, ...], ...]:
 
 
 def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
-    """Those of all lists inside too, in their order."""
+    """All launches in order, with those of the lists inside."""
     for item in items:
         for inside in lists_in(item):
             yield from all_launches(inside)
@@ -122,7 +122,7 @@ def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
 
 
 def loops_in(items: Sequence[Item]) -> Iterator[Repeating]:
-    """All of them, also those inside others."""
+    """All loops, with nested ones."""
     for item in items:
         if isinstance(item, Repeating):
             yield item
@@ -180,26 +180,27 @@ class CarriedRows:
 
     @property
     def is_endless(self) -> bool:
-        """Whether an iteration pushes as many as the data says, or pops as many as only the card knows."""
+        """Return true if the rows of an iteration have no known bound: the data decides about its pushes, or only the
+        card counts its pops."""
         return not self.is_known and self.most is None and (self.pushes or not self.is_bounded)
 
     @property
     def least(self) -> int:
-        """How many rows any pass has that has some."""
+        """Fewest rows of a pass through a region, of the regions with rows."""
         return min(abs(count) for _, count in self.rows)
 
     @property
     def at_least(self) -> int:
-        """How many rows there must be memory for before an iteration: an endless one has those of any pass at least."""
+        """Rows that must fit in memory before an iteration: the known maximum, or else the largest pass of a region."""
         return max(abs(count) for _, count in self.rows) if self.most is None else self.most
 
     def usable(self, capacity: int) -> int:
-        """How many rows may be pushed, or popped, where there is memory for so many: no pass begins behind the last
-        slot."""
+        """Number of rows that may be pushed, or popped, within `capacity` rows of memory: no pass begins behind the
+        last slot."""
         return capacity - self.at_least + self.least if self.is_endless else capacity
 
     def moved(self, counts: Mapping[int, int]) -> int:
-        """How many rows are pushed, or popped (below 0), where regions are gone through so often."""
+        """Number of rows that are pushed, or popped (below 0), if each region runs as often as `counts` says."""
         return sum(rows * counts[counter] for counter, rows in self.rows)
 
     @property
@@ -217,7 +218,7 @@ Carry = CarriedArray | CarriedTable | CarriedNumber | CarriedRows | Unchanged
 
 
 def carried_arrays(carries: Sequence[Carry]) -> Iterator[tuple[Carried, CarriedArray]]:
-    """What lies in buffers, by what it is called as an iteration is given it."""
+    """Carried arrays that lie in buffers, each with its name in an iteration."""
     for position, its in enumerate(carries):
         if isinstance(its, CarriedArray):
             yield Carried(position), its
@@ -239,8 +240,8 @@ class Ending:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where each buffer lies: in which carried array's buffer, or in the loop's own memory (buffer 0), and how many
-    bytes from its beginning; None where nothing names it. And the bytes of the loop's own memory."""
+    """Place of each buffer: in a carried array's buffer or in the loop's own memory (buffer 0), with its offset in
+    bytes; None where no launch names it. And the bytes of the loop's own memory."""
 
     places: tuple[tuple[Source, int] | None, ...]
     nbytes: int
@@ -282,12 +283,12 @@ class PreparedBody:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """Those of all sides."""
+        """Launches of all lists."""
         return tuple(all_launches(self.items))
 
     @property
     def asks(self) -> bool:
-        """Whether only the card knows how often loops inside go on."""
+        """Return true if only the card knows an inner loop's trip count."""
         return any(not isinstance(loop.trips, Affine) for loop in loops_in(self.items))
 
     @property
@@ -303,12 +304,13 @@ class PreparedBody:
 
     @property
     def is_known(self) -> bool:
-        """Whether a run is as long as the host says: neither rows that the card alone knows of end it, nor data."""
+        """Return true if the host knows the number of iterations of a run: neither data nor the card's row counts end
+        it."""
         return GoesOn() not in self.words
 
     @property
     def is_asked(self) -> bool:
-        """Whether the loop's end is asked for behind each iteration."""
+        """Return true if the loop's predicate is computed after each iteration."""
         return self.ending is not None and not self.ending.is_masked
 
     def word(self, its: Word) -> View:

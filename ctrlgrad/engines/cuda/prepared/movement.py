@@ -1,4 +1,4 @@
-"""How addresses and numbers move from iteration to iteration: by a word, and by what counters count."""
+"""Movement of addresses and numbers from iteration to iteration: by a word, and by counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Movement:
 
 
 def movement(x: Operand) -> Movement | None:
-    """How an operand moves, if it does."""
+    """Movement of an operand; None where it does not move."""
     if isinstance(x, View):
         # However the elements of rows lie, one word tells where they begin.
         word = replace(x, shape=(), strides=()) if isinstance(x.source, Rows) else x.moved
@@ -28,6 +28,3 @@ def movement(x: Operand) -> Movement | None:
 
 def _by(word: View | Affine, moved: Affine) -> Movement:
     return Movement(word, moved.step, tuple((counter, step) for counter, step in moved.steps if counter))
-
-
-__all__ = ["Movement", "movement"]

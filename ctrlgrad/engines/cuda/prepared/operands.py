@@ -1,4 +1,4 @@
-"""What a prepared body's launches work on: memory, the host's integers, and words that the card has."""
+"""Operands of a prepared body's launches: memory, the host's integers, and words on the card."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ENDLESS = 1 << 62
 
 @dataclass(frozen=True)
 class Given:
-    """What is in a slot of a program as long as a loop runs: a capture, a number or a constant.
+    """Content of a program's slot that stays while a loop runs: a capture, a number or a constant.
 
-    `region` is the program's number: 0 is the body's, others are those of regions inside. Of a table (`tables`) there
-    are the rows, and the marks that say which of them were written.
+    `region` is the program's number: 0 is the body's, and inner regions have higher numbers. A table (`tables`) has
+    two entries: its rows, and the marks that say which rows were written.
     """
 
     slot: int
@@ -77,12 +77,12 @@ class Affine:
 
     @property
     def is_moving(self) -> bool:
-        """Whether it is known only when a run of iterations begins."""
+        """Return true if the value is known only when a run of iterations begins."""
         return bool(self.terms or self.steps)
 
     @property
     def step(self) -> int:
-        """What an iteration adds."""
+        """Amount that an iteration adds."""
         return dict(self.steps).get(0, 0)
 
     def times(self, factor: int) -> Affine:
@@ -140,7 +140,7 @@ class View:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the address is known only when a run of iterations begins."""
+        """Return true if the address is known only when a run of iterations begins."""
         return isinstance(self.source, Rows) or self.moved != Affine(0)
 
     @property
@@ -161,9 +161,9 @@ Operand = View | Fixed | Affine | Converted | Site
 
 @dataclass(frozen=True)
 class Counter:
-    """How often a region has been gone through in a run: 0 is the body, others are sides of branches and bodies of
-    loops. Or another integer that kernels write: iterations since a loop began, a number that was popped, or, below 0,
-    the `slot` of a stack."""
+    """Number of passes of a region in a run: 0 is the body, higher numbers are sides of branches and bodies of loops.
+    Or another integer that kernels write: iterations since a loop began, a popped number, or, below 0, the `slot`
+    of a stack."""
 
     number: int
 
@@ -175,13 +175,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class GoesOn:
-    """Whether there is another iteration: where the loop's end depends on data, and where only the card knows how many
-    rows each has, for which there must be memory."""
+    """Word that says if there is another iteration. It is needed where the loop's end depends on data, and where only
+    the card knows how many rows an iteration must have memory for."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many rows a run may push on a carried stack, or pop off it."""
+    """Number of rows that a run may push on a carried stack, or pop off it."""
 
     position: int
 
@@ -220,7 +220,8 @@ class RunNumber:
 
 @dataclass(frozen=True)
 class Short:
-    """Whether a pass has begun for which there are not enough rows that it pops: what follows from it means nothing."""
+    """Word that is set when a pass begins for which too few rows are left to pop: the run's results are meaningless
+    then."""
 
 
 # As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
@@ -228,9 +229,9 @@ Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | B
 
 
 def slot(position: int) -> int:
-    """The counter of rows on a stack on which as many are pushed as the data says, or off which as many are popped. No
-    pass begins behind the last slot: rows for which there is no memory are written there, each over the one before, and
-    a pass that would pop more rows than there are reads others."""
+    """Counter of the rows of a stack where the data decides about pushes, or where only the card knows how many rows
+    are popped. No pass begins behind the last slot: rows without memory are written there, each over the one
+    before, and a pass that pops more rows than there are reads wrong ones."""
     return -1 - position
 
 

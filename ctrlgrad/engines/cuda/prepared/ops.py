@@ -1,4 +1,4 @@
-"""What the steps of a body are when it is prepared, beside groups: views, numbers, products, updates and the like."""
+"""Preparation of a body's steps other than groups: views, numbers, products, updates and the like."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     if any(isinstance(index, View) for index in indices):
         return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
     found = _part(reading, step.node, reading.view(step.operands[0]), indices)
-    # What is about to be overwritten is read first.
+    # The view is about to be overwritten, so it is copied first.
     return (reading.launches.copy(found) if reading.is_updated(found) else found,)
 
 
 def _part(reading: Reading, node: Node, x: View, indices: Sequence[Affine | View]) -> View:
-    """What a key names in which all indices go by steps."""
+    """Part of an array that a key selects, where all indices go by steps."""
     steps = [index for index in indices if isinstance(index, Affine)]
     found, bounds = part(x, attributes.Index.of(node).key, steps)
     reading.bounds += bounds
@@ -109,7 +109,7 @@ def _part(reading: Reading, node: Node, x: View, indices: Sequence[Affine | View
 
 
 def _gathered(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> View:
-    """What a key names in which there are indices from the card."""
+    """Gather by a key with indices from the card."""
     its = _chosen(reading, node, x, indices)
     if not its.has_elements:
         raise CannotPrepare("an array without elements")
@@ -164,7 +164,7 @@ def _update(name: str | None) -> Op:
 
 
 def _reduction(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """One that is in no kernel with others."""
+    """Reduction that is not fused."""
     view, node = reading.view(step.operands[0]), step.node
     if node.op.name == "sum_to":
         shape = known_shape(node)
@@ -224,5 +224,3 @@ DEVICE: dict[str, Op] = {
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 IDENTITIES["ensure_sizes"] = _ensure_sizes
-
-__all__ = ["DEVICE", "IDENTITIES", "computed"]

@@ -1,4 +1,4 @@
-"""How often regions are gone through in a run, and for how many iterations there are rows, where the host knows.
+"""Number of passes of regions in a run, and number of iterations for which there are rows, where the host knows them.
 
 A region is gone through in passes, which are numbered through all iterations of a run. Each pass of a loop's body is
 within one pass of the region around the loop, so a number that the region has is repeated for all of them.
@@ -31,7 +31,7 @@ class Since:
 
 @dataclass(frozen=True)
 class Popped:
-    """What each pass of a region pops off a stack of the host's, by its position."""
+    """Number that each pass of a region pops off a stack of the host, by the stack's position."""
 
     position: int
     region: int
@@ -63,7 +63,7 @@ class Regions:
     numbers: dict[int, Since | Popped | Clipped] = field(default_factory=dict)
 
     def is_known(self, region: int) -> bool:
-        """Whether the host knows how often an iteration goes through it."""
+        """Return true if the host knows the number of passes of a region in each iteration."""
         if not region:
             return True
         its = self.found.get(region)
@@ -72,10 +72,10 @@ class Regions:
         return all(self._is_counted(counter) for counter, _ in its.trips.steps)
 
     def is_bounded(self, region: int) -> bool:
-        """Whether the host knows how often the first iterations of a run go through it at most.
+        """Return true if the host knows an upper bound of a region's passes in the first iterations of a run.
 
-        A number that is popped is the next one for whoever pops it, so no iterations have more of them, or others, than
-        if all sides were gone through each time.
+        Numbers are popped in order. So the first iterations pop no more numbers, and no different ones, than if
+        every side of a branch were run each time.
         """
         if self.is_known(region):
             return True
@@ -85,7 +85,7 @@ class Regions:
         return its.trips.constant >= 0 and not its.trips.terms and all(map(self._is_popped, its.trips.steps))
 
     def _is_popped(self, step: tuple[int, int]) -> bool:
-        """Whether it is made of numbers that are popped, the more the greater these are."""
+        """Return true if a step is a sum of popped numbers that grows with them."""
         counter, factor = step
         match self.numbers.get(counter):
             case Popped(_, region):
@@ -105,12 +105,12 @@ class Regions:
 
     @property
     def known(self) -> list[int]:
-        """Those that the host knows, the body first and each before those in it."""
+        """Regions with a number of passes that the host knows, outer regions first."""
         return [0, *filter(self.is_known, sorted(self.found))]
 
     @property
     def bounded(self) -> list[int]:
-        """Those of which it knows at least how often that is at most."""
+        """Regions with a number of passes that the host can bound, outer regions first."""
         return [0, *filter(self.is_bounded, sorted(self.found))]
 
 
@@ -119,15 +119,15 @@ class TooManyPasses(Exception):
 
 
 class Passes:
-    """Those of the first iterations of a run."""
+    """Passes of the regions in the first iterations of a run."""
 
     def __init__(self, regions: Regions, iterations: int, integers: Integers, numbers: Numbers) -> None:
         self.regions, self.iterations, self.integers, self.numbers = regions, iterations, integers, numbers
         self._around: dict[int, np.ndarray] = {0: np.arange(iterations)}
 
     def each(self, region: int) -> np.ndarray:
-        """How often each iteration goes through a region, where the host knows; else what all of the first ones do
-        together is no more than that.
+        """Number of passes of a region in each iteration, where the host knows it; else numbers whose sum bounds the
+        passes in all of these iterations.
 
         >>> regions = Regions({1: Region(0, Affine(1, (), ((0, 1),))), 2: Region(1, Affine(0, (), ((3, 1),)))})
         >>> regions.numbers[3] = Since(1)
@@ -146,7 +146,7 @@ class Passes:
         return int(self.each(region).sum())
 
     def _trips(self, region: int) -> np.ndarray:
-        """How often a loop goes on, by the passes of the region around it."""
+        """Trip counts of a loop, one for each pass of the region around it."""
         its = self.regions.found[region]
         assert its.trips is not None
         found: np.ndarray = np.maximum(self._values(its.trips, its.outside), 0)
@@ -160,7 +160,7 @@ class Passes:
         return found
 
     def _counted(self, counter: int, region: int) -> np.ndarray:
-        """What a counter is in each pass of a region."""
+        """Value of a counter in each pass of a region."""
         if not counter:
             return self._iteration(region)
         match self.regions.numbers[counter]:
@@ -175,7 +175,7 @@ class Passes:
                 return self._inside(np.maximum(self._values(number, clipping), 0), clipping, region)
 
     def _inside(self, values: np.ndarray, outer: int, region: int) -> np.ndarray:
-        """What each pass of a region has of each pass of one around it."""
+        """Repeat values of an outer region's passes for each pass of a region inside it."""
         if region == outer:
             return values
         around = self._inside(values, outer, self.regions.found[region].outside)
@@ -203,17 +203,3 @@ def fitting(needed: np.ndarray, there: int) -> int:
     (3, 3)
     """
     return int(np.searchsorted(np.cumsum(needed), there, side="right"))
-
-
-__all__ = [
-    "Clipped",
-    "Integers",
-    "Numbers",
-    "Passes",
-    "Popped",
-    "Region",
-    "Regions",
-    "Since",
-    "TooManyPasses",
-    "fitting",
-]

@@ -1,11 +1,11 @@
-"""Where the temporaries of an iteration lie: those that are not needed together share memory.
+"""Placement of an iteration's temporaries: those that are not alive at the same time share memory.
 
-The launches of an iteration are a straight line, the sides of a branch one behind the other, so a temporary is needed
-from the first launch that names it to the last. What a loop inside reads of what was there before, it may read again:
-that is needed to the loop's end. Of a carried array's two buffers one is free before what is carried is
-written, and the other one after it has been read. What lies where follows from that and from sizes, not from which
-array has been made of which: a plan's placement gives an array the buffer of another one of its size, here any part of
-one memory may be used again.
+The launches of an iteration are a straight line, with the sides of a branch one after the other. The live range of
+a temporary is from the first launch that names it to the last. An inner loop may read an earlier value in each of
+its iterations, so such a value is alive until the loop's end. Of a carried array's two buffers, one is free until
+the next value is written, and the other one after its value has been read. The placement follows from live ranges
+and sizes alone: any part of a memory may be used again. (A plan's placement instead gives an array the buffer of
+another array of its size.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def views_of(launch: Item) -> Iterator[View]:
-    """What a launch reads and writes; of branches and loops, what says how it goes on."""
+    """Views that an item reads and writes; of a branch or loop, the view of the number that controls it."""
     if isinstance(launch, Branching | Repeating):
         yield launch.chosen if isinstance(launch, Branching) else launch.goes_on
         return
@@ -137,6 +137,3 @@ def _rounded(place: int, nbytes: int) -> int:
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
-
-
-__all__ = ["alignment", "items_in_order", "placed", "views_of"]

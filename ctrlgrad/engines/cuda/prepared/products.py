@@ -21,7 +21,7 @@ def matmul(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """A product that is added to the first operand, in place where nobody else reads that."""
+    """Add a product to the first operand, in place where no later step reads that operand."""
     total, *factors = step.operands
     a, b = (_factor(reading, _numbers(reading, slot)) for slot in factors)
     _check_sizes(a, b, ())
@@ -86,6 +86,3 @@ def _factor(reading: Reading, view: View) -> View:
 
 def _transposed(view: View) -> View:
     return viewed(view, lambda x: x.swapaxes(-1, -2))
-
-
-__all__ = ["matmul", "product_sum"]

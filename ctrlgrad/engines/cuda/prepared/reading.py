@@ -113,7 +113,7 @@ class Reading:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
         self.read_again = read_again
         self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
-        # The most rows that the regions inside add to a stack in one go; None where nobody knows.
+        # Upper bound of the rows that inner regions add to a stack in one pass; None where it is unknown.
         self.most: dict[int, int | None] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
         self.values: dict[int, Any] = dict(enumerate(values))
@@ -134,19 +134,19 @@ class Reading:
         return self.repeated(program, values, counter, frozenset())
 
     def repeated(self, program: Program, values: Sequence[Any], counter: int, read_again: frozenset[Source]) -> Reading:
-        """That of one that is gone through again and again, with this counter."""
+        """Reading of an inner region that is repeated, with this counter."""
         self.listing.programs.append(program)
         region = len(self.listing.programs) - 1
         return Reading(program, values, self.listing, region, counter, self, read_again)
 
     def add_most(self, position: int, rows: int | None) -> None:
-        """What is inside adds at most so many rows more to a stack, or takes them off it."""
+        """Add to the upper bound of the rows that inner regions push on a stack, or pop off it."""
         before = self.most.get(position, 0)
         self.most[position] = None if rows is None or before is None else before + rows
 
     @property
     def results(self) -> list[Any]:
-        """What the region yields."""
+        """Values that the region returns."""
         return [self.values[slot] for slot in self.program.outputs]
 
     # Values.
@@ -175,7 +175,7 @@ class Reading:
         return self._numbers[number]
 
     def is_endless(self, number: Affine) -> bool:
-        """Whether it goes by a loop of which only the card knows the end, or by one that only the card has."""
+        """Return true if a number depends on a counter that only the card has."""
         return any(counter in self.listing.endless for counter, _ in number.steps)
 
     def stored(self, number: Operand, counter: int) -> Affine:
@@ -194,8 +194,8 @@ class Reading:
         return Affine(0, (), ((counter, 1),))
 
     def unless_short(self, condition: str, given: Sequence[Operand]) -> tuple[str, list[Operand]]:
-        """A condition on numbers `a0` and so on, and these: it does not hold where rows have been missing, since what
-        follows from others in their place must not go on for ever."""
+        """Extend a condition on numbers `a0`, `a1`, ...: it is false once rows are missing, since meaningless rows
+        must not keep a loop going for ever. Returns its text and its operands."""
         if not self.listing.may_be_short:
             return condition, list(given)
         return f"({condition}) & (a{len(given)} == int64(0))", [*given, self.launches.number(Short())]
@@ -220,7 +220,7 @@ class Reading:
         return self.launches.copy(view)
 
     def is_whole(self, view: View) -> bool:
-        """Whether a view is all of some memory of the loop's own, in its order."""
+        """Return true if a view is contiguous and covers a whole buffer or carried array."""
         if isinstance(view.source, Buffer):
             shape, _ = self.launches.buffers[view.source.number]
         elif isinstance(view.source, Carried):
@@ -243,7 +243,7 @@ class Reading:
         return {n for n, x in self.values.items() if view.source in sources_of(x)}
 
     def is_updated(self, view: View) -> bool:
-        """Whether some step from here on may overwrite a view's memory in place."""
+        """Return true if a step from here on may overwrite a view's memory in place."""
         sharing = self._sharing(view)
         if any(n in sharing for n in self._updated(self.position)):
             return True
@@ -272,7 +272,7 @@ def sources_of(x: object) -> tuple[Source, ...]:
 
 
 def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates: Rates) -> Iterator[Any]:
-    """The values of a body's inputs, of which so many are captures and the others are carried."""
+    """Values of a body's inputs. The first `captures` inputs are captures; the remaining ones are carried."""
     for slot, given in enumerate(inputs):
         position = slot - captures
         match given:
@@ -344,16 +344,3 @@ def slots_read(step: Step) -> tuple[int, ...]:
         return (*step.reads, *(write.stack for write in step.writes if write.stack is not None))
     assert isinstance(step, NodeStep)
     return step.operands
-
-
-__all__ = [
-    "Computed",
-    "LocalStack",
-    "Reading",
-    "StackValue",
-    "TableValue",
-    "Unusable",
-    "body_inputs",
-    "slots_read",
-    "sources_of",
-]

@@ -1,16 +1,16 @@
-"""Where the rows of a carried stack lie while a run of iterations pushes them, or pops them off.
+"""Memory of a carried stack's rows while a run of iterations pushes them, or pops them off.
 
-They lie in the stack's last block, where a run ends before the block is full, or empty. Rows of which only the card
-knows how many there are lie in memory of the run's own where the block may be too short for those of an iteration: they
-are pushed on the stack behind the run. So blocks are full, however iterations run. Numbers of the host's are sent to
-the card in front of a run that pops them, and read behind one that pushes them.
+They lie in the stack's last block, and a run ends before the block is full, or empty. Where only the card knows how
+many rows an iteration has, the block may be too short for them. They lie in memory of the run's own then, and are
+pushed on the stack after the run. So blocks are full, however iterations run. Numbers of the host are sent to the
+card before a run that pops them, and read after a run that pushes them.
 
-Of a stack on which as many rows are pushed as the data says nobody knows how much memory an iteration needs: as much as
-any before it, as a rule. Where it turns out to be more, the run is made again from its beginning, with as much memory
-as it has turned out to need. So it is where as many rows are popped as only the card knows, and the block on top may
-have fewer: then they lie in memory of the run's own, with those of the blocks below, and a run that would have popped
-more is made again with twice as many. Below the last row there may be some that mean nothing, which keep a pass that is
-given others than it should be within this memory.
+Where the data decides how many rows are pushed, the memory that an iteration needs is unknown; as a rule it is the
+most that any iteration has needed so far. Where an iteration needs more, the run is repeated from its beginning,
+with as much memory as it turned out to need. Where only the card knows how many rows are popped, the block on top
+may have fewer. The rows, with those of the blocks below, lie in memory of the run's own then, and a run that would
+have popped more is repeated with twice as many. Below the last row there may be meaningless rows, which keep a pass
+that reads wrong rows within this memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_NUMBERS, OWN_NUMBERS, OWN_BYTES = 1 << 16, 1 << 12, 1 << 12
 
 @dataclass(frozen=True)
 class RowMemory:
-    """Where the next row is pushed, or behind the next one that is popped, and how many rows there may be.
+    """Place of the next row to push, or of the end of the next row to pop, and the number of rows that fit.
 
     Attributes:
         most: how many an iteration is expected to push, where the data says that, or to pop, where only the card knows.
@@ -58,7 +58,7 @@ class StackRows:
         self._aside: Any = None
 
     def _own(self, carry: Values) -> Stack:
-        """The stack, which nobody else has from now on."""
+        """Make the carry the only owner of its stack, and return the stack."""
         holder = [carry[self.position]]
         carry[self.position] = None
         stack = carry[self.position] = own_stack(holder)
@@ -67,8 +67,7 @@ class StackRows:
     # Before a run.
 
     def there(self, carry: Values, is_needed: bool = True) -> int:
-        """How many rows a run may push next to each other, or pop off. Another block may be asked for if one is needed
-        at once."""
+        """Number of contiguous rows that a run may push or pop. If one is needed at once, a block may be added."""
         its, stack = self.its, self._own(carry)
         if not isinstance(stack, DeviceStack):
             if its.is_known:
@@ -85,15 +84,15 @@ class StackRows:
         return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
 
     def _numbers(self, stack: list[Any]) -> int:
-        """How many numbers may be pushed or popped, where only the card knows how many are: off a stack without any
-        those of an iteration, which does not."""
+        """Number of scalars that may be pushed or popped, where only the card knows how many are. Off an empty stack
+        it is an iteration's number: such an iteration pops none."""
         if self.its.pushes:
             return max(OWN_NUMBERS, 2 * self.most)
         return min(len(stack), OWN_NUMBERS) if stack else self.most
 
     def _is_aside(self, stack: DeviceStack) -> bool:
-        """Whether an iteration's rows lie elsewhere: those that it may push, in a stack that has no memory for them as
-        long as nothing is pushed, and those that no iteration pops, of a stack without rows."""
+        """Return true if an iteration's rows lie in memory of the run's own. That holds for rows that it may push
+        beyond the open block, and for an empty stack, off which no iteration pops."""
         if self.its.is_known:
             return False
         return stack.open_rows(self.its.shape) < self.most if self.its.pushes else not len(stack)
@@ -104,7 +103,7 @@ class StackRows:
 
     @property
     def _plenty(self) -> int:
-        """Rows for whoever takes nobody knows how many; those of arrays without elements have no bytes."""
+        """Capacity when the number of rows per iteration is unknown; rows of arrays without elements have no bytes."""
         return max(2 * self.most, OWN_BYTES // max(self.its.row_bytes, 1))
 
     def lent(self, carry: Values, needed: int) -> RowMemory:
@@ -141,7 +140,7 @@ class StackRows:
         return self.its.is_endless and not self.its.pushes
 
     def _taken(self, stack: Stack) -> RowMemory:
-        """Where the rows on top lie: in the block, or aside."""
+        """Memory of the rows on top: in the block, or aside."""
         its = self.its
         if not isinstance(stack, DeviceStack):
             return self.taken_aside(stack, max(OWN_NUMBERS, 2 * self.most))
@@ -200,9 +199,6 @@ class StackRows:
 
 
 def pushed_too_many(form: PreparedBody, rows: Mapping[int, RowMemory], counts: Mapping[int, int]) -> dict[int, int]:
-    """How many rows were pushed on stacks of which some had no memory."""
+    """Number of rows pushed on each stack that had too little memory for them."""
     moved = {position: its.moved(counts) for position, its in form.endless.items()}
     return {n: count for n, count in moved.items() if count > form.endless[n].usable(rows[n].capacity)}
-
-
-__all__ = ["RowMemory", "StackRows", "pushed_too_many"]

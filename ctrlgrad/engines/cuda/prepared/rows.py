@@ -1,15 +1,16 @@
-"""Rows of stacks in a prepared body: where a push writes, and where a pop reads.
+"""Rows of stacks in a prepared body: the place that a push writes, and the place that a pop reads.
 
-A stack that the loop carries lies in blocks, which a run begins with: rows are so far from the first, by what regions
-have added so far. One that begins and ends within an iteration is one array, of as many rows as the host knows. If it
-is new, that is how many it has when it is read as an array, found in one reading of the body and used in the next; if
-it is made of an array, it is popped off where that lies.
+A stack that the loop carries lies in blocks that exist when a run begins. The offset of a row from the first one
+follows from the number of rows that regions have added so far. A stack that begins and ends within an iteration is
+one array, and the host knows its number of rows. For a new stack that is its number when it is read as an array,
+found in one reading of the body and used in the next; a stack that is made of an array is popped off where that
+array lies.
 
-A stack of numbers on the host has rows on the card as long as a run lasts. An integer that is popped off it is one
-that only the card has from then on, though the host may know it beforehand.
+A stack of numbers on the host has rows on the card while a run lasts. An integer that is popped off it is only on
+the card from then on, though the host may know it beforehand.
 
-No stack is both pushed on and popped off. A new one that was pushed on is not used again as it was before, so a row
-stays as it is.
+No stack is both pushed on and popped off. The old version of a new stack is not used after a push, so rows are
+never overwritten.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MANY = 1 << 20
 
 
 def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
-    """The row behind the others of the stack in a slot, and the stack with it."""
+    """Push a row on the stack in a slot: the view to write, and the stack with it."""
     stack = reading.value(slot)
     after: object
     if isinstance(stack, LocalStack):
@@ -86,7 +87,7 @@ def _carried(value: object) -> StackValue:
 
 
 def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
-    """The row behind the others, or the last one."""
+    """View of the row behind the last one, for a push; else of the last row."""
     reading.listing.row_type(stack.position, (shape, dtype), pushes)
     row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
     nbytes = row.size * dtype.itemsize
@@ -110,7 +111,7 @@ def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
 
 
 def _is_used_again(reading: Reading, number: int) -> bool:
-    """Whether a stack is read behind the step that is read now."""
+    """Return true if a stack is read after the current step."""
     same = [n for n, x in reading.values.items() if isinstance(x, LocalStack) and x.number == number]
     if any(reading.last.get(n, -1) > reading.position for n in same):
         return True
@@ -147,7 +148,7 @@ def _from_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def _to_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     rows = as_array(reading, reading.value(step.operands[0]))
-    # What is about to be overwritten is read first.
+    # The rows are about to be overwritten, so they are copied first.
     return (reading.launches.copy(rows) if reading.is_updated(rows) else rows,)
 
 
@@ -158,7 +159,5 @@ def _known(shape: KnownShape, node: Node) -> Shape:
 
 
 STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
-# Those of numbers on the host.
+# Ops on stacks of numbers on the host.
 NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
-
-__all__ = ["NUMBERS", "STACKS", "pushed"]

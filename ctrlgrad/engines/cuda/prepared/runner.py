@@ -1,4 +1,5 @@
-"""How a loop runs its iterations: prepared ones as many at once as everything moves by steps, others step by step."""
+"""Execution of a loop's iterations: prepared ones in runs in which everything moves by steps, all other ones step by
+step."""
 
 from __future__ import annotations
 
@@ -31,22 +32,22 @@ LEAST_IN_GRAPH = 16
 # Iterations of it and of loops inside together that are put on the stream at once, where the host knows these; and how
 # often a list may ask the card in an iteration: by itself a loop inside asks for many of its iterations at once.
 MOST_INSIDE, MOST_ASKED = 1 << 16, 16
-# What share of iterations is tried where those of loops inside are too many to be counted one by one.
+# Divisor of the number of iterations to try, where those of inner loops are too many to be counted one by one.
 PASSES_SHARE = 16
 
 
 class Iterations:
-    """Those of one run of a loop, in a block of code that lets go of the buffers at its end.
+    """Iterations of one run of a loop: a context manager that releases the buffers at its end.
 
-    Past the loop's end a masked body leaves everything as it is: a graph leaves such iterations out. No other body runs
-    past it.
+    Past the loop's end a masked body leaves everything as it is, and a graph leaves such iterations out. No other
+    body runs past the end.
     """
 
     def __init__(self, body: Body, context: Context, state: LoopState) -> None:
         self.body, self.context, self.state = body, context, state
         found = body.form(context.library, state.shared, state.carry)
         self._form: Form | None = found if isinstance(found, Form) else None
-        # Whether there was no memory for it.
+        # True if there was no memory for the prepared form.
         self._is_step_by_step = False
         # The list, while what is carried is in its buffers.
         self._binding: Binding | None = None
@@ -56,7 +57,7 @@ class Iterations:
         # did.
         self._each: dict[int, np.ndarray] = {}
         self._counted: dict[int, int] = {}
-        # Whether it had not enough rows that are popped: what it computed means nothing.
+        # True if a run popped more rows than there were: its results are meaningless.
         self._is_short = False
         self._stacks: dict[int, StackRows] = {}
 
@@ -90,7 +91,7 @@ class Iterations:
         Of those that run again `MemoryError` is raised where there is no memory for that.
         """
         form = self._form
-        # Which blocks stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
+        # The blocks that stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
         count = self._count(form.body, max(most, longest)) if form is not None else 0
         if form is None or not count or self._is_step_by_step:
             return 0
@@ -99,7 +100,7 @@ class Iterations:
         try:
             binding = self._bound(form)
             count = self._worth(binding, count)
-            # What is called for the first time may be loaded then, which no capture allows.
+            # CUDA may load a function at its first call, which no capture allows.
             first = 0 if binding.is_warm else TURN
             is_long = self._is_long(form.body, count, first)
             in_graph = is_long and self._has_graph(binding)
@@ -144,14 +145,15 @@ class Iterations:
         return 1
 
     def _asks_too_often(self, form: PreparedBody, count: int) -> bool:
-        """Whether loops inside would ask the card again and again, and no graph does that instead."""
+        """Return true if inner loops would ask the card too often, and no graph asks instead of the host."""
         found = (self.body.asked or 0) > MOST_ASKED and (self._is_refused or not self._is_long(form, count))
         if found:
             self.body.refused = "a loop inside asks the card too often"
         return found
 
     def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
-        """Whether so many iterations, behind the first ones, and those of loops inside are enough for a graph."""
+        """Return true if `count` iterations, after the `first` ones, with those of inner loops, are enough for a
+        graph."""
         known = form.regions.known
         has_loops = len(known) > 1 or form.asks
         if count <= TURN + first:
@@ -168,12 +170,12 @@ class Iterations:
         self._unbind()
         carry = self.state.carry
         for position, x in enumerate(carry):
-            # What has failed leaves nothing.
+            # A failed run leaves no results.
             if isinstance(x, Table) and failure is None:
                 carry[position] = as_stack(self.context, x)
 
     def steps(self) -> dict[int, int]:
-        """What each iteration of a run adds to integers on the host, by their position in the carry."""
+        """Amount that each iteration of a run adds to integers on the host, by their positions in the carry."""
         carries = self._form.body.carries if self._form is not None else ()
         return {
             position: carry.step
@@ -242,7 +244,7 @@ class Iterations:
         return count
 
     def _needed(self, its: CarriedRows, count: int) -> int:
-        """How many rows so many iterations push, or pop off, where the host knows that; else 0."""
+        """Number of rows that `count` iterations push or pop, where the host knows it; else 0."""
         return int(self._needed_each(its)[:count].sum()) if its.is_known else 0
 
     def _needed_each(self, its: CarriedRows) -> np.ndarray:
@@ -258,8 +260,8 @@ class Iterations:
         return {slot: int(x) for slot, x in enumerate(values) if isinstance(x, np.integer)}
 
     def _worth(self, binding: Binding, count: int) -> int:
-        """How many of so many iterations are put on the stream at once: of a loop that may end soon not so many that a
-        graph is made for them."""
+        """Number of iterations, of `count`, to put on the stream at once. For a loop that may end soon they are too
+        few for a graph."""
         unknown = LEAST_IN_GRAPH - TURN - self.state.trips
         if not binding.body.is_asked or unknown <= 0 or binding.may_have_graph:
             return count
@@ -270,7 +272,7 @@ class Iterations:
         return self._has_no_graph or self.body.has_no_graph
 
     def _has_graph(self, binding: Binding) -> bool:
-        """Whether there is a graph of a list that has been gone through, made where there was none."""
+        """Return true if there is a graph of a list that has been called before; capture it if needed."""
         if not self._is_refused:
             try:
                 if not binding.has_graph() and binding.is_warm:
@@ -297,7 +299,7 @@ class Iterations:
             self._form.give_back(binding)
 
     def _lent(self, form: PreparedBody, count: int) -> dict[int, RowMemory]:
-        """Where the rows of so many iterations lie, by the positions of their stacks."""
+        """Memory of the rows of `count` iterations, by the positions of their stacks."""
         return {
             position: self._stack(position, its).lent(self.state.carry, self._needed(its, count))
             for position, its in enumerate(form.carries)
@@ -340,11 +342,11 @@ class Iterations:
             for position in () if self._is_short else form.endless:
                 self._stacks[position].most = words[Most(position)]
         if form.asks and not in_graph:
-            # The card may have ended the run before the others.
+            # The card may have ended the run early: only the iterations that ran count.
             self.body.asked = launched.reads / self._counted[0]
 
     def _moved(self, form: PreparedBody, binding: Binding) -> int:
-        """What is carried behind a run; how many iterations it had."""
+        """Update the carry after a run, and return the number of iterations that it had."""
         carry, ran = self.state.carry, self._counted[0]
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray | CarriedTable):
@@ -361,11 +363,11 @@ class Iterations:
         state = self.state
         binding, self._binding = self._binding, None
         if binding is not None and not all(binding.has(n, state.carry[n]) for n in binding.positions):
-            # What is carried lies elsewhere by now.
+            # The carry lies elsewhere by now.
             form.give_back(binding)
             binding = None
         if binding is None:
-            # No name is left of what is carried: what nobody else holds becomes a buffer.
+            # The carry has no other name here: an array with no other reference becomes a buffer.
             given = captured(self.context, state.shared, form.inputs)
             first = len(state.shared)
             given |= {Given(first + n): x for n, x in enumerate(state.carry) if isinstance(x, np.generic)}
@@ -387,6 +389,3 @@ class Iterations:
                 counters.popped(transfer.node, counted[transfer.counter])
             else:
                 counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
-
-
-__all__ = ["LEAST_IN_GRAPH", "LONGEST_RUN", "Iterations"]

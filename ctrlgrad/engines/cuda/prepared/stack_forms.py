@@ -1,10 +1,10 @@
-"""What a stack in a prepared body is as: a table, rows to pop off, or an array.
+"""Form of a stack in a prepared body: a table, rows to pop off, or an array.
 
-A stack that a body carries is pushed on or popped off (a `StackValue`), or its rows are read and written by index (a
-`TableValue`). One that begins within an iteration is what it is used as: made of an array or by so many pushes (a
-`LocalStack`) it is a table where it is read by index. Either is rows to pop off, or an array, where it is used so. Rows
-stay where they lie, but for those of a table of which some may not have been written: these are zeros then. What a loop
-inside carries is in all of its iterations what the loop uses it as.
+A stack that a body carries is pushed on or popped off (a `StackValue`), or its rows are read and written by index
+(a `TableValue`). A stack that begins within an iteration is made of an array or by a known number of pushes (a
+`LocalStack`). Its form follows from its use: a table where it is read by index, else rows to pop off, or an array.
+Rows stay where they lie, except those of a table with rows that may not have been written: these are zeros then. A
+stack that an inner loop carries has the same form in all of its iterations.
 """
 
 from __future__ import annotations
@@ -89,16 +89,3 @@ def as_popped(reading: Reading, stack: object) -> LocalStack:
         return stack
     rows = as_array(reading, stack)
     return LocalStack(rows, Affine(rows.shape[0]))
-
-
-__all__ = [
-    "BOOL",
-    "WRITTEN",
-    "as_array",
-    "as_popped",
-    "as_table",
-    "chosen_rows",
-    "elementwise",
-    "marks_of",
-    "own_table",
-]

@@ -1,4 +1,4 @@
-"""What a loop is between two iterations, and how those before it ran."""
+"""State of a loop between two iterations, and the ways in which earlier iterations ran."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LoopState:
     shared: Values
     carry: Values
     trips: int = 0
-    # How iterations ran since somebody cleared this.
+    # Ways in which iterations ran since this was last cleared.
     ways: list[Way] = field(default_factory=list)
 
     def note(self, way: Way) -> None:
@@ -30,6 +30,3 @@ class LoopState:
         if self.ways and self.ways[-1].is_listed == way.is_listed:
             way = Way(self.ways.pop().iterations + way.iterations, way.is_listed)
         self.ways.append(way)
-
-
-__all__ = ["LoopState", "Way"]

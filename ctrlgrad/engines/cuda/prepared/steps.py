@@ -1,4 +1,5 @@
-"""Which integers of the host go by whole steps: sums and multiples of others that do, from iteration to iteration."""
+"""Search for host integers that go by whole steps: sums and multiples of integers that do, from iteration to
+iteration."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ctrlgrad.ir import Graph, Node, TensorType, Value, attributes
 
 
 def stepped(node: Node, operands: Sequence[object]) -> Affine | None:
-    """What an op makes of integers that go by steps, where that does so too."""
+    """Result of an op on integers that go by whole steps, where it goes by whole steps too; else None."""
     known = [x for x in operands if isinstance(x, Affine)]
     if len(known) != len(operands) or node.op.name not in _OPS:
         return None
@@ -31,7 +32,7 @@ def stepping(graph: Graph, inputs: Mapping[Value, Affine]) -> dict[Value, Affine
 
 
 def is_integer(value: Value) -> bool:
-    """Whether a value is an integer as the host counts."""
+    """Return true if a value is an integer as the host counts (a scalar int64)."""
     return isinstance(value.type, TensorType) and value.type.rank == 0 and value.type.dtype == INT64
 
 
@@ -49,5 +50,3 @@ _OPS: dict[str, Callable[..., Affine | None]] = {
     "negative": lambda node, a: a.times(-1),
     "cast": lambda node, a: a if is_integer(node.result) else None,
 }
-
-__all__ = ["is_integer", "stepped", "stepping"]

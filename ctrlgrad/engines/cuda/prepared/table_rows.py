@@ -24,7 +24,7 @@ class Table:
 
 
 def table_input(stack: Table | Stack, element: TensorType) -> TableInput | StackInput:
-    """What a list is told of a stack: there must be rows on the card, all of one shape."""
+    """Description of a stack for a launch list. A table needs rows on the card, all of one shape."""
     if isinstance(stack, Table):
         return TableInput(element.dtype, tuple(stack.rows.shape), stack.marks is None)
     if isinstance(stack, DeviceStack):
@@ -58,18 +58,15 @@ def as_table(context: Context, stack: Table | Stack, its: TableInput) -> Table:
     marks = None if written.all() else context.on_device(written)
     context.counts.calls += 1
     if not written.any():
-        # What is chosen of a row and of zeros is read, whichever it is.
+        # A row that was not written is read as zeros, whatever its memory holds.
         return Table(context.xp.zeros(its.shape, its.dtype), marks)
     blank = None if marks is None else context.xp.zeros(its.shape[1:], its.dtype)
     return Table(context.xp.stack([blank if row is None else row for row in stack]), marks)
 
 
 def as_stack(context: Context, table: Table) -> Stack:
-    """What a table is outside of lists. Waits for the marks."""
+    """Stack form of a table, outside of launch lists. Waits for the marks."""
     (written,) = context.on_host(table.marks)
     if written.all():
         return DeviceStack.of(context.library, table.rows)
     return DeviceRows(table.rows[number, ...] if is_there else None for number, is_there in enumerate(written))
-
-
-__all__ = ["Table", "as_stack", "as_table", "table_input"]

@@ -86,7 +86,7 @@ def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     if table.marks is not None:
         mark = _seen(reading, _row(reading, table.marks, index), step.node)
         return (chosen_rows(reading, mark, row),)
-    # What is about to be overwritten is read first.
+    # The row is about to be overwritten, so it is copied first.
     return (reading.launches.copy(row) if reading.is_updated(table.rows) else row,)
 
 
@@ -195,5 +195,3 @@ TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
     "stack_sum": both,
     "stack_length": length,
 }
-
-__all__ = ["TABLES"]

@@ -1,4 +1,4 @@
-"""How often a loop in a prepared body goes on, where the host knows."""
+"""Trip count of a loop in a prepared body, where the host knows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HasTables(Protocol):
 
 
 class Looping(Protocol):
-    """What runs a `while` node (`ctrlgrad.engines.cuda.loops.Loop`), of which this is asked."""
+    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.loops.Loop`) that this module needs."""
 
     parts: Loop
     places: Places
@@ -56,7 +56,7 @@ def at_least(reading: Reading, value: object) -> object:
 
 
 def trips_of(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
-    """How often a loop goes on, where the host knows; below 0 stands for never."""
+    """Trip count of a loop, where the host knows it; below 0 means no iteration."""
     found = [_distance(reading, loop, counting, given, captures) for counting in loop.counting]
     if not found or None in found:
         return None
@@ -70,7 +70,7 @@ def trips_of(reading: Reading, loop: Looping, given: Sequence[Any], captures: in
 def _distance(
     reading: Reading, loop: Looping, counting: Counting, given: Sequence[Any], captures: int
 ) -> Affine | None:
-    """How far a counter is from its bound."""
+    """Number of iterations until a counter reaches its bound."""
     bound: Any = counting.bound
     if isinstance(bound, Value):
         bound = at_least(reading, given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)])
@@ -85,6 +85,3 @@ def _distance(
 
 def is_at_most(trips: Affine | None, maximum: int) -> bool:
     return trips is not None and not trips.is_moving and trips.constant <= maximum
-
-
-__all__ = ["Looping", "at_least", "is_at_most", "trips_of"]

@@ -17,7 +17,7 @@ from ctrlgrad.ir.attributes import DYNAMIC
 
 
 def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
-    """What a function of NumPy's that copies nothing makes of a view."""
+    """Apply a NumPy function that copies nothing to a view."""
     memory = np.zeros(1, view.dtype)
     # An array without elements has no address that could be compared.
     shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape
@@ -85,6 +85,3 @@ def known_shape(node: Node) -> Shape:
 def broadcast(view: View, shape: Shape) -> View:
     """A view that is seen with a shape that it broadcasts to."""
     return viewed(view, lambda x: np.broadcast_to(x, shape))
-
-
-__all__ = ["broadcast", "known_shape", "part", "reshaped", "viewed"]

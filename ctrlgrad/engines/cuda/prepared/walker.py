@@ -8,7 +8,7 @@ A list is two words an entry: what is done and the address of its arguments, a w
 - `READ`: an address of the host's and one of the card's, for `cuMemcpyDtoHAsync`: a word is copied and waited for;
 - `SWITCH`: the address of a word of the host's, and for each of its values, from 0 on, how many entries further to go
   (below 0: back);
-- `ADD`: the addresses of three words of the host's: the first becomes the sum of the others;
+- `ADD`: the addresses of three words of the host's: the first becomes the sum of the other two;
 - `COUNT`: the address of a word of the host's, and how many entries further to go where it is 0; else 1 is taken off.
 
 A list may go on for long, and one that asks the card how to go on for as long as the data says. So Python has a turn
@@ -38,7 +38,7 @@ _GEMM = (
     *("ptr", "ptr", "i32", "i32", "i64", "i32", "i32", "i32"),
 )
 _COPY = ("ptr", "i64", "i64 8", "ptr %stream")
-# What a walk is given by `run`.
+# Parameters of a walk, from `run`.
 _GIVEN = "ptr %stream, ptr %functions, ptr %counts"
 
 
@@ -55,7 +55,7 @@ class Functions:
 
 @dataclass
 class Counts:
-    """What was called."""
+    """Counts of calls."""
 
     kernels: int = 0
     products: int = 0
@@ -189,7 +189,7 @@ _TEXT = "\n".join(
         "br i1 %is.turn, label %turning, label %head",
         "turning:",
         "%turning.status = call i32 %turn()",
-        # What has failed says more.
+        # The error of a failed call says more.
         "%fine = icmp eq i32 %status, 0",
         "%status.then = select i1 %fine, i32 %turning.status, i32 %status",
         "br label %head",
@@ -294,6 +294,3 @@ def run(
     if found:
         raise Failed(found >> 32, found & 0xFFFFFFFF)
     return Counts(*counts)
-
-
-__all__ = ["ADD", "COUNT", "ENTRY", "KERNEL", "PRODUCT", "READ", "SWITCH", "Counts", "Failed", "Functions", "run"]

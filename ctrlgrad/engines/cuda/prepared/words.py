@@ -14,14 +14,14 @@ WORD = np.dtype(np.int64).itemsize
 
 @dataclass(frozen=True)
 class Known:
-    """What is known when a loop runs, and what is to be added to it."""
+    """Word that is known when a loop runs, and an amount to add to it."""
 
     what: Hashable
     plus: int = 0
 
 
 class Words:
-    """Words in one array, which nothing may move: `inner` ones are addresses of others."""
+    """Words in one array that must not be moved: `inner` words hold addresses of other words."""
 
     def __init__(self) -> None:
         self._words: list[int] = []
@@ -74,7 +74,7 @@ class LaunchList:
         return tuple(self._now.values())
 
     def now(self, known: Known) -> int:
-        """What is known by now."""
+        """Current value of a known word."""
         return self._now[known.what] + known.plus
 
     def set(self, what: Hashable, word: int) -> None:
@@ -83,6 +83,3 @@ class LaunchList:
             places, plus = self._places[what]
             self.words[places] = plus + word
             self._now[what] = word
-
-
-__all__ = ["WORD", "Known", "LaunchList", "Words"]

@@ -1,4 +1,4 @@
-"""How elements become one number: the texts of reductions, from expressions of the plan's."""
+"""Texts of reductions, from expressions of the plan: combination of elements to one number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctrlgrad.engines.cuda.kernel import KernelText, Parameter, element_lines, l
 from ctrlgrad.engines.cuda.reductions.model import POSITION, ReductionText, Result
 from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Instruction, Number, select
-from ctrlgrad.plan.lowering.tensors import parts_of
+from ctrlgrad.plan.lowering.state import parts_of
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.reductions import neutral_of
 
@@ -29,7 +29,7 @@ def _op(how: str, dtype: np.dtype) -> str:
 
 
 def is_reduced(how: str, dtype: np.dtype) -> bool:
-    """Whether kernels have a reduction of a dtype."""
+    """Return true if kernels can reduce a dtype in this way."""
     return dtype.name in KERNEL_DTYPES and has_expression(_op(how, dtype), [dtype, dtype], dtype)
 
 
@@ -123,7 +123,7 @@ def plain_text(how: str, dtype: np.dtype) -> ReductionText:
 
 
 def extreme_text(how: str, dtype: np.dtype) -> ReductionText:
-    """Where the first "max" or "min" of one array's elements lies. A NaN is beyond all numbers, as in NumPy.
+    """Position of the first "max" or "min" of one array's elements. A NaN is beyond all numbers, as in NumPy.
 
     A state is an element and its position; that of no element is -1, which any other comes before.
     """
@@ -143,6 +143,3 @@ def extreme_text(how: str, dtype: np.dtype) -> ReductionText:
     element = KernelText(inputs, outputs, f"e0 = {value};\ne1 = position;")
     starts = (literal(state.type(0), state), literal(np.int64(-1), INT64))
     return ReductionText(element, combination, starts, (Result("int64", (1,)),))
-
-
-__all__ = ["extreme_text", "is_reduced", "plain_text", "reduction_text"]

@@ -30,7 +30,7 @@ def source(spec: ReductionSpec) -> str:
 
 
 def _elementwise(spec: ReductionSpec) -> list[str]:
-    """What a thread does where each result is an element."""
+    """Statements of a thread where each result is an element."""
     first = f"(long long)blockIdx.x * {BLOCK} + threadIdx.x"
     return [
         f"for (long long result = {first}; result < results; result += (long long)gridDim.x * {BLOCK}) {{",
@@ -41,7 +41,7 @@ def _elementwise(spec: ReductionSpec) -> list[str]:
 
 
 def _tiles(spec: ReductionSpec) -> list[str]:
-    """What a thread does where elements become states: for some results, or rows, at a time."""
+    """Statements of a thread where elements become states: for some results, or rows, at a time."""
     text, lines = spec.text, list[str]()
     if spec.lanes > 1:
         lines += [f"__shared__ {state.dtype} h{k}[{BLOCK}];" for k, state in enumerate(text.states)]
@@ -66,7 +66,7 @@ _END = "const long long end = count - part * span < span ? count : (part + 1) * 
 
 
 def _reduction(spec: ReductionSpec) -> list[str]:
-    """What a thread does for a tile: its elements, and the tree."""
+    """Statements of a thread for a tile: its elements, and the tree."""
     text = spec.text
     return [
         "if (result < results) {",
@@ -89,7 +89,8 @@ def _reduction(spec: ReductionSpec) -> list[str]:
 
 
 def _scan(spec: ReductionSpec) -> list[str]:
-    """What a thread does for a tile: at most `SERIAL` elements of a row at a time, beside those of the other lanes.
+    """Statements of a thread for a tile: at most `SERIAL` elements of a row at a time, beside those of the other
+    lanes.
 
     The state of its elements becomes that of all up to the last of them, in as many steps as the number of lanes has
     bits. Then it goes through them again, from the state of all before them: that of the row so far, c0, c1, ..., and
@@ -130,7 +131,7 @@ def _scan(spec: ReductionSpec) -> list[str]:
         *read(wholes, f"threadIdx.x + ({spec.lanes - 1} - lane) * {pitch}"),
         *_started(text, own),
         *([f"if (lane > 0) {{ {' '.join(read(own, f'threadIdx.x - {pitch}'))} }}"]),
-        # Nobody writes for the next elements before all have read.
+        # No thread writes for the next elements before all have read.
         "__syncthreads();",
     ]
     alone = [*(f"{whole} = {mine};" for whole, mine in zip(wholes, own, strict=True)), *_started(text, own)]
@@ -173,7 +174,7 @@ def _started(text: ReductionText, names: list[str]) -> list[str]:
 
 
 def _pairs(text: ReductionText, other: str) -> list[str]:
-    """The states so far, and others by how they are called."""
+    """Arguments of a combination: the states so far, and the states named by the format `other`."""
     return [*(state.name for state in text.states), *(other.format(k) for k in range(len(text.states)))]
 
 
@@ -197,7 +198,7 @@ def indices(flat: str, axes: range) -> list[str]:
 
 
 def _element(spec: ReductionSpec) -> list[str]:
-    """What happens for one element: loads, statements, stores."""
+    """Statements for one element: loads, the operation, stores."""
     text = spec.text
     lines = []
     for p, access in zip(text.inputs, spec.accesses, strict=False):
@@ -235,6 +236,3 @@ def _tree(spec: ReductionSpec) -> list[str]:
 
 def _value(text: ReductionText, result: Result) -> str:
     return rounded(result.dtype, ", ".join(text.states[k].name for k in result.states))
-
-
-__all__ = ["indices", "source"]

@@ -1,4 +1,4 @@
-"""What a reduction is made of, as data."""
+"""Data of reductions: their texts, specifications and launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POSITION = Parameter("int64", "position")
 
 @dataclass(frozen=True)
 class Result:
-    """What is written of a reduction: a number of a dtype, from one of the states, or from two a complex one."""
+    """Result of a reduction: a number of a dtype, made of one state, or of two for a complex number."""
 
     dtype: str
     states: tuple[int, ...]
@@ -26,9 +26,9 @@ class Result:
 class ReductionText:
     """Reductions of one space over the same axes.
 
-    `element` is what happens for one element: its first outputs are written there and then, the others are the
-    element's states. `combination` makes of states x0, x1, ... and those of elements behind them, y0, y1, ..., the
-    states of all, r0, r1, ...; `starts` are the states of no element. Without states nothing is reduced.
+    `element` computes for one element: its first outputs are stored at once, and the remaining ones are the
+    element's states. `combination` makes of states x0, x1, ... and those of later elements, y0, y1, ..., the states
+    of all, r0, r1, ...; `starts` are the states of no element. Without states nothing is reduced.
     """
 
     element: KernelText
@@ -42,17 +42,17 @@ class ReductionText:
 
     @property
     def inputs(self) -> tuple[Parameter, ...]:
-        """What is read of memory, or passed."""
+        """Inputs that are read from memory, or passed."""
         return tuple(p for p in self.element.inputs if p != POSITION)
 
     @property
     def stored(self) -> tuple[Parameter, ...]:
-        """What is written of each element."""
+        """Outputs that are stored for each element."""
         return self.element.outputs[: len(self.element.outputs) - len(self.states)]
 
     @property
     def written(self) -> tuple[Parameter, ...]:
-        """What is written of all."""
+        """Outputs that are written for all elements together."""
         return tuple(Parameter(result.dtype, f"q{k}") for k, result in enumerate(self.results))
 
     @property
@@ -76,7 +76,7 @@ class ReductionText:
 
     @property
     def preamble(self) -> str:
-        """What its text calls."""
+        """Definitions of the functions that its text calls."""
         written = " ".join(map(str, (self.element, self.combination, *self.written)))
         return preamble(written) + definitions((*self.element.functions, *self.combination.functions))
 
@@ -111,7 +111,7 @@ class ReductionSpec:
 
     @property
     def is_moving(self) -> bool:
-        """Whether it reads the counter and words."""
+        """Return true if it reads the iteration counter and words."""
         return any(access.is_moving for access in self.accesses)
 
     @property
@@ -121,12 +121,13 @@ class ReductionSpec:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """Those that are read, and those that are written."""
+        """Parameters that are read, then those that are written."""
         return (*self.reads, *self.text.stored, *self.text.written)
 
     @property
     def by_part(self) -> tuple[Parameter, ...]:
-        """Parameters whose arrays lie as [part, result], contiguous; others have the elements' sizes."""
+        """Parameters whose arrays have the shape [part, result], contiguous; the other arrays have the elements'
+        sizes."""
         return self.text.before if self.is_scan else self.text.written
 
     @property
@@ -150,6 +151,3 @@ class ReductionLaunch:
     arguments: tuple[Any, ...]
     numbers: tuple[int, ...]
     blocks: int
-
-
-__all__ = ["POSITION", "ReductionLaunch", "ReductionSpec", "ReductionText", "Result", "without_reductions"]

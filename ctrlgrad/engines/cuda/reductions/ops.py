@@ -65,6 +65,3 @@ def check_elements(node: Node, shape: tuple[int, ...], axes: Sequence[int]) -> N
         raise ValueError(f"attempt to get {node.op.name} of an empty sequence")
     if node.op.name in _EXTREMES and 0 not in (size for axis, size in enumerate(shape) if axis not in axes):
         raise ValueError(f"zero-size array to reduction operation {_EXTREMES[node.op.name]} which has no identity")
-
-
-__all__ = ["HOW", "REDUCTIONS", "SCANS", "check_elements", "node_text", "reduced_axes", "reduced_shape", "summed_axes"]

@@ -45,6 +45,3 @@ def _accessed(context: Context) -> Callable[[Any], Access]:
 def _launch(context: Context, launches: Iterable[ReductionLaunch]) -> None:
     for launch in launches:
         context.launch(launch)
-
-
-__all__ = ["compute", "cumulate", "reduce"]

@@ -89,7 +89,7 @@ def scan(
 
 
 def _extent(shape: Shape, kept: Sequence[int], axes: Sequence[int]) -> tuple[int, int, bool]:
-    """How many results there are, of how many elements each, and whether the last axis is reduced."""
+    """Number of results, number of elements of each, and true if the last axis is reduced."""
     last = max((axis for axis in range(len(shape)) if shape[axis] != 1), default=-1)
     results, count = (math.prod(shape[axis] for axis in chosen) for chosen in (kept, axes))
     return results, count, last < 0 or last in axes
@@ -120,6 +120,3 @@ def _launch(
     for mine in zip(outer[1], reduced[1], strict=True):
         numbers += [stride for part in mine for stride in part]
     return ReductionLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))
-
-
-__all__ = ["elementwise", "scan", "stages"]

@@ -1,4 +1,4 @@
-"""Who goes through which elements, by the shape alone: what is computed twice has the same bits."""
+"""Assignment of elements to threads, by the shape alone: a repeated computation has the same bits."""
 
 from __future__ import annotations
 
@@ -52,6 +52,3 @@ def scan_tree(results: int, count: int, is_inner: bool) -> Tree:
 def _power(n: int) -> int:
     """The least power of two that is not below n."""
     return 1 << max(n - 1, 0).bit_length()
-
-
-__all__ = ["BLOCK", "MOST_BLOCKS", "SERIAL", "SHARED", "Tree", "scan_tree", "tree"]

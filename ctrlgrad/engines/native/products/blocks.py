@@ -73,7 +73,7 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
 
     with f.loop(0, whole, real.rows) as i:
         call(real.rows, real.at(f, "%a", f.mul(i, "%sa")), i)
-    # What is left lies in one panel, where A is packed.
+    # The remaining rows lie in one panel, where A is packed.
     a, done = real.at(f, "%a", f.mul(whole, "%sa")), whole
     for rows in reversed(heights(real)[:-1]):
         bit = f.op(f"and i64 {left}, {rows}")

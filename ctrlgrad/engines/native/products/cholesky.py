@@ -158,6 +158,3 @@ def _routine(kind: Field, small: bool) -> str:
             real.put(f, f.select(is_below, real.scalar, real.element(f, source), "0.0"), place)
     f.leave("i64 0")
     return f.text()
-
-
-__all__ = ["cholesky", "symbols"]

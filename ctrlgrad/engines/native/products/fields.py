@@ -107,8 +107,7 @@ def _by_squares(f: Function, real: Real, to: Planes, source: Planes, sizes: tupl
 
 
 def squares(f: Function, m: Number, n: Number, from_diagonal: bool = False) -> Iterator[tuple[str, str]]:
-    """What is written once runs for each row and column, square after square; `from_diagonal`: squares below the
-    diagonal are left out."""
+    """Loop over all rows and columns, square by square; with `from_diagonal`, without squares below the diagonal."""
     side = COPIED_AT_ONCE
     with f.loop(0, m, side) as top, f.loop(top if from_diagonal else 0, n, side) as left:
         bottom, right = f.smaller(f.add(top, side), m), f.smaller(f.add(left, side), n)
@@ -125,6 +124,3 @@ def declarations(real: Real) -> list[str]:
     """The routines of products that are called."""
     product = "ptr, i64, ptr, i64, i64, ptr, i64, i64, i64, i64, i64, i64, ptr"
     return [f"declare void @cg_gemm_{real.name}({product})", f"declare i64 @cg_gemm_scratch_{real.name}(i64, i64, i64)"]
-
-
-__all__ = ["Field", "Planes", "add_product", "copy", "declarations", "fields", "squares"]

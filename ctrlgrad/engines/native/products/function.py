@@ -106,7 +106,7 @@ class Function(Writer):
 
     @contextlib.contextmanager
     def leaving_when(self, condition: str) -> Iterator[None]:
-        """What is written inside runs where the condition holds and ends with the function's return."""
+        """Context of code that runs where the condition holds; it must end with the function's return."""
         inside, after = self.new_label("then"), self.new_label("after")
         self.branch_if(condition, inside, after)
         self.label(inside)
@@ -115,12 +115,12 @@ class Function(Writer):
 
     @contextlib.contextmanager
     def loop(self, first: Number, end: Number, step: Number = 1) -> Iterator[str]:
-        """What is written inside runs for each index from `first` below `end`."""
+        """Loop over the indices from `first` below `end`."""
         with counted_loop(self, str(first), str(end), str(step)) as index:
             yield index
 
     @contextlib.contextmanager
     def loop_down(self, count: Number) -> Iterator[str]:
-        """What is written inside runs for each index from `count` - 1 down to 0."""
+        """Loop over the indices from `count` - 1 down to 0."""
         with self.loop(0, count) as k:
             yield self.sub(self.sub(count, 1), k)

@@ -1,7 +1,7 @@
 """The kernels that products of one type call, each an object of its own: a product of given sizes needs few of them.
 
-A table in memory has their addresses (and another one those of `times`). Whoever declares a product also declares the
-kernels that its sizes need (see `blocks.needed`), so that they are compiled and in the table before it runs.
+A table in memory has their addresses (and another one those of `times`). A module that calls a product also declares
+the kernels that its sizes need (see `blocks.needed`), so that they are compiled and in the table before it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def kernels(real: Real) -> list[str]:
 
 
 def compiled_alone(real: Real) -> list[str]:
-    """Those that are objects of their own; the others are parts of one."""
+    """Names of kernels that are objects of their own. `by_vectors` is part of the matrix-vector routines' object."""
     return [*(name for name in kernels(real) if name != by_vectors_name(real)), *times.names(real)]
 
 

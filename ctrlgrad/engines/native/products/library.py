@@ -21,6 +21,7 @@ from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.products import blocks, pack, pool, real
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
+from ctrlgrad.engines.threads import MOST_THREADS, default_threads
 from ctrlgrad.errors import UserInputError
 
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
@@ -37,7 +38,7 @@ class Products:
         return self.symbols[name]
 
     def packed_elements(self, dtype: Any, k: int, n: int) -> int:
-        """How many elements a packed right operand of `k` rows and `n` columns takes."""
+        """Number of elements of a packed right operand of `k` rows and `n` columns."""
         kind = self.reals[np.dtype(dtype).char]
         return k * -(-n // kind.columns) * kind.columns + pack.SLACK // kind.bytes
 
@@ -50,11 +51,11 @@ class Products:
         return packed
 
     def scratch_bytes(self, dtype: Any, m: int, n: int, k: int) -> int:
-        """What a product of two matrices (m by k and k by n) wants as scratch."""
+        """Scratch bytes of a product of two matrices (m by k and k by n)."""
         return self._bytes("gemm", dtype, m, n, k) if np.dtype(dtype).char in self.reals else 0
 
     def matmul(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
-        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with the others."""
+        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with `a` and `b`."""
         (m, k), n = a.shape, b.shape[1]
         if a.dtype.char in self.reals:
             self._need(a.dtype, m, n, False, _strides(b)[1] == 1)
@@ -138,15 +139,15 @@ class Products:
 
     @property
     def threads(self) -> int:
-        """How many threads share a product, the calling one counted."""
+        """Number of threads that share a product, the calling one counted."""
         found: int = _prototype("", ctypes.c_int64)(self.symbols["cg_pool_threads"])()
         return found
 
     def set_threads(self, threads: int) -> None:
         """Share products by so many threads; they are made when they are first needed."""
-        if not 1 <= threads <= pool.MOST_THREADS:
+        if not 1 <= threads <= MOST_THREADS:
             raise UserInputError(
-                "the number of threads is out of range", expected=f"1 to {pool.MOST_THREADS}", got=str(threads)
+                "the number of threads is out of range", expected=f"1 to {MOST_THREADS}", got=str(threads)
             )
         self._resize(threads)
 
@@ -210,15 +211,3 @@ def _products() -> Products:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=library._forget)
     return library
-
-
-def default_threads() -> int:
-    """`$CTRLGRAD_THREADS`, or as many as the process may use processors."""
-    if given := os.environ.get("CTRLGRAD_THREADS"):
-        if given.isdecimal() and 1 <= int(given) <= pool.MOST_THREADS:
-            return int(given)
-        raise UserInputError(
-            "CTRLGRAD_THREADS is not a number of threads", expected=f"1 to {pool.MOST_THREADS}", got=repr(given)
-        )
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(available, pool.MOST_THREADS)

@@ -16,7 +16,35 @@ from ctrlgrad.engines.native.products.fields import Field, Planes, add_product, 
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.solves import SOLVE, largest_below
 from ctrlgrad.engines.native.products.triangular import BLOCK, HALVES, and_for_products, halves_name
-from ctrlgrad.engines.native.products.whole import given
+from ctrlgrad.engines.native.products.whole import GEMM, given
+
+# Products of integers, by simple loops; they wrap.
+#
+# cg_gemm_TYPE(the arguments of the float products; strides count numbers, and `scratch` is not used)
+
+
+INTEGERS = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}
+
+
+def plain() -> list[str]:
+    return [_integers(kind) for kind in INTEGERS]
+
+
+def _integers(kind: str) -> str:
+    size = INTEGERS[kind]
+    f = Function(f"cg_gemm_{kind}", GEMM)
+    with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
+        total = f.variable(kind, 0)
+        with f.when(f.test("ne", "%accumulate", 0)):
+            f.set(total, f.load(kind, f.at("%c", f.add(f.mul(i, "%rc"), j), kind), size))
+        with f.loop(0, "%k") as p:
+            a = f.load(kind, f.at("%a", f.add(f.mul(i, "%ra"), f.mul(p, "%ca")), kind), size)
+            b = f.load(kind, f.at("%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")), kind), size)
+            f.set(total, f.op(f"add {kind} {f.get(total)}, {f.op(f'mul {kind} {a}, {b}')}"))
+        f.store(kind, f.get(total), f.at("%c", f.add(f.mul(i, "%rc"), j), kind), size)
+    f.leave()
+    return f.text()
+
 
 FACTOR = [
     ("ptr", "w"),
@@ -110,7 +138,8 @@ def _exchange(f: Function, kind: Field, here: str, there: str, k: str, best: str
 
 
 def _sizes(f: Function, kind: Field) -> tuple[str, str, str, str]:
-    """How long a row of the matrix is, and of the right sides; how many elements both take, of whole vectors."""
+    """Padded row lengths of the matrix and of the right sides, then the number of elements of each, in whole
+    vectors."""
     lanes = kind.real.lanes
     width = f.rounded_up("%n", lanes)
     of_right = f.select(f.test("eq", "%r", 1), "i64", 1, f.rounded_up("%r", lanes))
@@ -158,6 +187,3 @@ def _routine(kind: Field) -> str:
     copy(f, real, Planes(("%x",), "%rx", 1), Planes((y,), of_right, 1), ("%n", "%r"), (1,))
     f.leave("i64 0")
     return f.text()
-
-
-__all__ = ["lu", "symbols"]

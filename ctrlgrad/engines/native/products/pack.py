@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 8
 
 @record
 class Packing:
-    """How wide a panel is, in elements, and of how many vectors a row of it is written."""
+    """Shape of a panel: its width in elements, and the vectors that a row of it takes."""
 
     real: Real
     width: int

@@ -6,7 +6,7 @@
     cg_pool_forget()                           in a forked child, where the threads are gone
     cg_pool_scratch(worker)                    memory of a worker's own (not of worker 0, who brings his)
 
-The caller writes the job and works on it; whoever is awake claims panels one by one from the ticket. So a thread that
+The caller writes the job and works on it; threads that are awake claim panels one by one from the ticket. A thread that
 comes late finds nothing and costs nothing. The caller is worker 0; it returns when every panel is done. While a call is
 under way another caller (of another thread, or a panel's own) does all its panels itself. Work that is soon done is
 not worth waking anybody: with `wake` 0 only threads that are awake take panels.
@@ -33,8 +33,8 @@ from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
 from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.engines.threads import MOST_THREADS
 
-MOST_THREADS = 256
 SPIN, CALLER_SPIN = 100_000, 30_000
 SYMBOLS = ("cg_parallel", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
 DECLARATIONS = (
@@ -175,7 +175,7 @@ def _work() -> str:
 
 
 def _worker() -> str:
-    """What a thread of the pool does until it is told to stop: work, look for a while, sleep."""
+    """Main loop of a pool thread, until it is told to stop: work, spin for a while, sleep."""
     f = Function("pool_worker", [("ptr", "number")], "ptr", "internal")
     worker = f.op("ptrtoint ptr %number to i64")
     again, sleep, wait, woken = (f.new_label(n) for n in ("again", "sleep", "wait", "woken"))
@@ -275,7 +275,7 @@ def _parallel() -> str:
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {2 << 32}"))
     asleep = read(f, "@pool_sleepers")
     with f.when(f.both(f.test("sgt", asleep, 0), f.test("ne", "%wake", 0))):
-        # Whoever has looked at the ticket and is about to sleep holds the lock until it sleeps.
+        # A thread between its last look at the ticket and its sleep holds the lock; taking the lock waits for it.
         _lock(f)
         _unlock(f)
         with f.loop(0, f.smaller(asleep, f.sub("%panels", 1))):

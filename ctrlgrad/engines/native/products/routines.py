@@ -1,7 +1,8 @@
 """The routines of this folder by name: objects of their own for each type, compiled once per machine when first needed.
 
-A program of float32 waits for the products of float32 only, one whose products have one row or one column for no
-others, each product for the kernels of its sizes, and a program without systems of equations for no solves.
+A program compiles only the routines that it needs: products of float32 only, if it has no other type; matrix-vector
+routines only, if each product has one row or one column; the kernels for its products' sizes; solves only for systems
+of equations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from ctrlgrad.engines.native.products import (
     kernels,
     lu,
     pack,
-    plain,
     pool,
     real,
     shared,
@@ -47,7 +47,7 @@ _MODULES = (
     loops,
     lu,
     pack,
-    plain,
+    lu,
     pool,
     real,
     shared,
@@ -85,9 +85,9 @@ class Part:
 
 
 def parts(machine: Target) -> list[Part]:
-    """What others call comes before them."""
+    """Parts of the library, callees before their callers."""
     kinds = real.reals(machine)
-    simple = tuple(f"cg_gemm_{kind}" for kind in plain.INTEGERS)
+    simple = tuple(f"cg_gemm_{kind}" for kind in lu.INTEGERS)
     vectors = [Part("vectors", tuple(name.format(kind.name) for name in _VECTORS), (kind,)) for kind in kinds]
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
@@ -113,7 +113,7 @@ def source(machine: Target, part: Part) -> str:
     if part.name == "pool":
         lines.append(pool.pool(machine, max(map(blocks.most_scratch, part.kinds))))
     elif part.name == "plain":
-        lines += plain.plain()
+        lines += lu.plain()
     elif part.name == "vectors":
         (kind,) = part.kinds
         lines += [*pool.DECLARATIONS, *vector.vectors(kind)]

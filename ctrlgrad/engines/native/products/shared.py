@@ -1,4 +1,4 @@
-"""The routines that others call: a product is done at once where it is small, else cut into parts for all threads.
+"""Entry points for products: a product is done at once where it is small, else cut into parts for all threads.
 
     cg_gemm_TYPE(C, row stride, A, row stride, column stride, B, row stride, column stride,
                  rows, columns, depth, accumulate, scratch)
@@ -17,14 +17,14 @@ from ctrlgrad.engines.native.products.times import LONGEST
 from ctrlgrad.engines.native.products.whole import GEMM, given
 
 WORK_TO_SHARE, WORK_TO_WAKE = 1 << 19, 1 << 20
-"""Multiplications from which a product is shared with threads that are awake, and from which others are woken: some 10
-and 20 microseconds of one thread, more than telling a thread and waking one cost."""
+"""Multiplications from which a product is shared with threads that are awake, and from which sleeping ones are woken:
+some 10 and 20 microseconds of one thread, more than telling a thread and waking one cost."""
 WORK_OF_A_PART = 1 << 17
 PARTS_PER_THREAD = 4
 LONG_PART = 512
 """So long at least is a part of a product whose other side is half as long or longer, while there are enough parts."""
 
-# What a part finds in its context: the arguments of the product, then how C is cut.
+# Fields of a part's context: the arguments of the product, then how C is cut.
 _FIELDS = [name for _, name in GEMM] + ["by_rows", "unit", "last"]
 
 
@@ -54,7 +54,7 @@ def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
     # A side shorter than the number of parts is cut into parts of one tile.
     unit = f.larger(f.div(length, parts), 1)
     unit = f.mul(f.div(f.add(unit, f.sub(tile, 1)), tile), tile)
-    # The last part takes what is left over, at least a tile: so a tile is the same whoever does it.
+    # The last part takes the remainder, at least a tile: so tiles do not depend on the thread that computes them.
     panels = f.larger(f.div(f.sub(f.add(length, unit), tile), unit), 1)
     several = f.both(f.test("sgt", threads, 1), f.test("sgt", panels, 1))
     cut = f.new_label("cut")

@@ -166,6 +166,3 @@ def _read(f: Function, real: Real, is_wide: bool, place: str) -> str:
 
 def _write(f: Function, real: Real, is_wide: bool, value: str, place: str) -> None:
     (real.write if is_wide else real.put)(f, value, place)
-
-
-__all__ = ["SUBSTITUTE", "multiply_add", "planes_at", "reciprocal", "substitute"]

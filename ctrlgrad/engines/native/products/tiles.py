@@ -101,10 +101,10 @@ def _store(f: Function, real: Real, sums: list[list[list[Variable]]], mask: str 
 
 
 def heights(real: Real) -> list[int]:
-    """How many rows tiles have: the full number, and powers of two for what is left."""
+    """Heights of tiles in rows: the full height, and powers of two for the remainder."""
     return [1 << k for k in range(real.rows.bit_length()) if 1 << k < real.rows] + [real.rows]
 
 
 def widths(real: Real) -> list[tuple[int, bool]]:
-    """How many vectors tiles have, and whether the last may be less than whole."""
+    """Widths of tiles in vectors, each with a flag: the last vector may be partial."""
     return [(real.vectors, False), *((vectors, True) for vectors in range(1, real.vectors + 1))]

@@ -8,7 +8,7 @@ at once, each in an accumulator, which are then added up across: one vector of r
 eight vectors of results are held while the columns go by, or, where M is larger than a cache, eight columns are read
 from end to end and added to the results in memory.
 
-A table in memory has their addresses. Whoever declares a product declares those that its strides need, too.
+A table in memory has their addresses. A module that calls a product also declares the kernels that its strides need.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def call(f: Function, real: Real, name: str) -> None:
 
 
 def rows(real: Real) -> str:
-    """Where rows of M lie in memory, and x."""
+    """Kernel for contiguous rows of M and contiguous x."""
     f = Function(rows_name(real), PARAMETERS)
     whole = f.sub("%rows", f.rest("%rows", real.lanes))
     with f.loop(0, whole, real.lanes) as i:
@@ -94,7 +94,7 @@ def rows(real: Real) -> str:
 
 
 def columns(real: Real) -> str:
-    """Where columns of M lie in memory, and the results."""
+    """Kernel for contiguous columns of M and contiguous results."""
     f = Function(columns_name(real), PARAMETERS)
     with f.leaving_when(f.test("sgt", f.mul("%rows", "%k"), HELD_BYTES // real.bytes)):
         _streams(f, real)

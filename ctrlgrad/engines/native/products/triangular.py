@@ -166,6 +166,3 @@ def as_parts(f: Function, kind: Field, name: str, row: Number, column: Number) -
     """A matrix of the caller's, whose parts lie side by side."""
     pointers = tuple(kind.real.at(f, f"%{name}", part) for part in range(kind.parts))
     return Planes(pointers, f.mul(row, kind.parts), f.mul(column, kind.parts))
-
-
-__all__ = ["BLOCK", "HALVES", "SOLVE", "and_for_products", "as_parts", "halves_name", "parts", "symbols", "triangular"]

@@ -1,4 +1,4 @@
-"""How threads of the pool wait: they look at a place for a while, unless they keep the processor from another one.
+"""Waiting of pool threads: they spin on a word for a while, unless they occupy the processor that the caller was on.
 
 Everything between threads is sequentially consistent, since each of two sides must see the other's store when it misses
 its own wake-up (Dekker).
@@ -45,7 +45,7 @@ def _now() -> str:
 
 
 def _processor() -> str:
-    """The processor that the thread runs on; where nobody knows, none."""
+    """Processor that the thread runs on; `NOWHERE` where the system does not tell."""
     f = Function("pool_here", [], "i64", "internal")
     found = f.op(f"sext i32 {call(f, 'sched_getcpu')} to i64") if _KNOWS_PROCESSOR else NOWHERE
     f.leave(f"i64 {found}")

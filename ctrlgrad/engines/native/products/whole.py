@@ -1,4 +1,4 @@
-"""What all routines of products have in common: their arguments, and products without depth."""
+"""Common parts of all product routines: their arguments, and products of depth 0."""
 
 from __future__ import annotations
 

@@ -1,0 +1,658 @@
+"""Declarations of operations on arrays: complex parts, reductions, shapes, sorting, Fourier transforms, indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Attributes, Item, Key
+from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
+from ctrlgrad.ir.types import INDEX, Dim, RegionType, Shape, TensorType, Type, broadcast_shapes
+from ctrlgrad.ops.checks import axes, default_int, product, require_kind, scalar_index, template, tensors
+from ctrlgrad.ops.elementwise import add, broadcast
+
+# Ops between complex numbers and their parts, elementwise.
+
+
+# The complex dtype whose parts have a real dtype, and back.
+COMPLEX_OF: dict[np.dtype, np.dtype] = {
+    np.dtype(np.float32): np.dtype(np.complex64),
+    np.dtype(np.float64): np.dtype(np.complex128),
+}
+REAL_OF: dict[np.dtype, np.dtype] = {c: r for r, c in COMPLEX_OF.items()}
+
+
+def _on_complex(name: str, *, real: bool) -> TypeRule:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        if x.dtype not in REAL_OF:
+            raise TypeMismatchError(
+                f"{name}: the operand is not complex", expected="c64 or c128", got=str(x), source=None
+            )
+        return (TensorType(REAL_OF[x.dtype] if real else x.dtype, x.shape),)
+
+    return infer
+
+
+def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    re, im = types = tensors("complex", operands)
+    if re.dtype != im.dtype or re.dtype not in COMPLEX_OF:
+        raise TypeMismatchError(
+            "complex: the parts are not floats of one dtype",
+            expected="f32 or f64, twice",
+            got=f"{re} and {im}",
+            source=None,
+        )
+    return (broadcast("complex", types, COMPLEX_OF[re.dtype]),)
+
+
+for _name, _real in {"conj": False, "real": True, "imag": True}.items():
+    add(_name, 1, _on_complex(_name, real=_real), None, total=Trait.TOTAL)
+
+
+def _complex(re: Any, im: Any) -> Any:
+    result = np.empty(np.broadcast_shapes(re.shape, im.shape), COMPLEX_OF[re.dtype])
+    result.real, result.imag = re, im
+    return result
+
+
+add("complex", 2, _infer_complex, None, numpy=_complex, jax="lax.complex", total=Trait.TOTAL_IF_STATIC)
+
+
+# Reductions and scans along axes. `axes` is a sorted tuple counted from the front; `keepdims` a bool.
+
+
+def reduced_shape(shape: Shape, over: Sequence[int], keepdims: bool) -> Shape:
+    """The shape after reducing over axes."""
+    if keepdims:
+        return tuple(1 if axis in over else d for axis, d in enumerate(shape))
+    return tuple(d for axis, d in enumerate(shape) if axis not in over)
+
+
+def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_elements: bool = False) -> TypeRule:
+    def infer(operands: Sequence[Type], attrs: attributes.Reduction, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        require_kind(name, kinds, (x,))
+        over = axes(name, attrs.axes, x.rank)
+        if needs_elements and any(x.shape[axis] == 0 for axis in over):
+            raise ShapeError(
+                f"{name}: no elements along a reduced axis",
+                expected="at least one element",
+                got=str(x),
+                hint="concatenate a first element to it, or leave empty arrays out",
+                source=None,
+            )
+        return (TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs.keepdims)),)
+
+    return infer
+
+
+# The frontend widens small integers first, as NumPy does, so `sum` and `prod` keep their operand's dtype.
+declare("sum", 1, _reduction("sum", "iufc"), Trait.TOTAL, attributes=attributes.Reduction)
+# Products of floats are multiplied pair by pair, which makes their derivatives exact at zeros.
+declare("prod", 1, _reduction("prod", "iu"), Trait.TOTAL, attributes=attributes.Reduction)
+declare("any", 1, _reduction("any", "b"), Trait.TOTAL, attributes=attributes.Reduction)
+declare("all", 1, _reduction("all", "b"), Trait.TOTAL, attributes=attributes.Reduction)
+# An extreme fails only along an axis of size 0, which the type rule refuses where it is known. `argmax` and `argmin`
+# are of one axis each: the index of the first extreme value, as int64.
+for _name, _result in (("max", None), ("min", None), ("argmax", default_int()), ("argmin", default_int())):
+    _infer = _reduction(_name, "biuf", _result, needs_elements=True)
+    declare(_name, 1, _infer, Trait.TOTAL_IF_STATIC, Trait.SELECTS, attributes=attributes.Reduction)
+
+
+def _infer_scan(name: str, kinds: str) -> TypeRule:
+    def infer(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        require_kind(name, kinds, (x,))
+        axes(name, (attrs.axis,), x.rank)
+        return (x,)
+
+    return infer
+
+
+# `reverse=True` accumulates from the end: the transpose of the forward accumulation.
+declare("cumsum", 1, _infer_scan("cumsum", "iufc"), Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)
+declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)
+
+
+# Ops that move elements without computing on them, and `dim`, which reads a size.
+#
+# A shape that is not known when the graph is built is given as a template with operands for its unknown
+# dimensions; see `ctrlgrad.ops.checks.template`.
+
+
+def _infer_constant(
+    operands: Sequence[Type], attrs: attributes.Constant, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    return (TensorType(attrs.value.dtype, attrs.value.shape),)
+
+
+def _infer_dim(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("dim", operands)
+    axes("dim", (attrs.axis,), x.rank)
+    return (INDEX,)
+
+
+def _infer_iota(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
+    template("iota", attrs.shape, operands)
+    return (TensorType(INDEX.dtype, attrs.shape),)
+
+
+def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
+    x, *dims = tensors("reshape", operands)
+    template("reshape", attrs.shape, dims)
+    before, after = product(x.shape), product(attrs.shape)
+    if before is not None and after is not None and before != after:
+        raise ShapeError(
+            "reshape: the number of elements changes",
+            expected=f"{before} elements, as in {x}",
+            got=f"{after} elements, {attrs.shape}",
+            hint="one size may be -1 and takes what is left over",
+            source=None,
+        )
+    return (TensorType(x.dtype, attrs.shape),)
+
+
+def _infer_broadcast_to(
+    operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    x, *dims = tensors("broadcast_to", operands)
+    shape = attrs.shape
+    template("broadcast_to", shape, dims)
+    joined = broadcast_shapes((x.shape, shape))
+    if (
+        joined is None
+        or len(joined) != len(shape)
+        or any(d == 1 and j not in (1, None) for d, j in zip(shape, joined, strict=True))
+    ):
+        raise ShapeError(
+            "broadcast_to: the shape does not fit",
+            expected=f"a shape that {x} broadcasts to",
+            got=str(shape),
+            hint="add dimensions of size 1 where they are missing: x[:, None]",
+            source=None,
+        )
+    return (TensorType(x.dtype, shape),)
+
+
+def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
+    x, *dims = tensors("sum_to", operands)
+    shape = attrs.shape
+    template("sum_to", shape, dims)
+    require_kind("sum_to", "iufc", (x,))
+    if len(shape) > x.rank or broadcast_shapes((x.shape, shape)) is None:
+        raise ShapeError(
+            "sum_to: the shape does not fit", expected=f"a shape that broadcasts to {x}", got=str(shape), source=None
+        )
+    return (TensorType(x.dtype, shape),)
+
+
+def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("transpose", operands)
+    if sorted(attrs.axes) != list(range(x.rank)):
+        raise ShapeError(
+            "transpose: not a permutation of the axes",
+            expected=f"each of {x.rank} axes once",
+            got=str(attrs.axes),
+            hint="numpy.moveaxis or .swapaxes moves some and keeps the rest",
+            source=None,
+        )
+    return (TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs.axes)),)
+
+
+def _infer_expand_dims(
+    operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("expand_dims", operands)
+    rank = x.rank + len(attrs.axes)
+    new = axes("expand_dims", attrs.axes, rank)
+    old = iter(x.shape)
+    return (TensorType(x.dtype, tuple(1 if axis in new else next(old) for axis in range(rank))),)
+
+
+def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("squeeze", operands)
+    over = axes("squeeze", attrs.axes, x.rank)
+    for axis in over:
+        if x.shape[axis] not in (1, None):
+            raise ShapeError(
+                f"squeeze: axis {axis} is not of size 1",
+                expected="an axis of size 1",
+                got=str(x),
+                hint="take one element along it: x[0]",
+                source=None,
+            )
+    return (TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in over)),)
+
+
+def _infer_flip(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("flip", operands)
+    axes("flip", attrs.axes, x.rank)
+    return (x,)
+
+
+def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
+    types = tensors("concat", operands)
+    first, axis = types[0], attrs.axis
+    axes("concat", (axis,), first.rank)
+    shape: list[Dim] = []
+    for position in range(first.rank):
+        dims = [t.shape[position] if t.rank == first.rank else -1 for t in types]
+        known = {d for d in dims if d is not None}
+        if position == axis:
+            shape.append(None if None in dims else sum(d for d in dims if d is not None))
+        elif len(known) > 1:
+            raise ShapeError(
+                f"concat: sizes differ on axis {position}",
+                expected=f"arrays like {first}, but for axis {axis}",
+                got=", ".join(str(t) for t in types),
+                hint="arrays may differ in the axis along which they are joined, and in no other",
+                source=None,
+            )
+        else:
+            shape.append(known.pop() if known else None)
+    if any(t.dtype != first.dtype for t in types):
+        raise TypeMismatchError(
+            "concat: dtypes differ",
+            expected="one dtype",
+            got=", ".join(str(t) for t in types),
+            hint="cast with .astype",
+            source=None,
+        )
+    return (TensorType(first.dtype, tuple(shape)),)
+
+
+def _infer_common_size(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("common_size", operands)
+    if x.dtype != INDEX.dtype or x.rank != 1:
+        raise TypeMismatchError(
+            "common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x), source=None
+        )
+    return (INDEX,)
+
+
+def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("forget_sizes", operands)
+    over = axes("forget_sizes", attrs.axes, x.rank)
+    return (TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape))),)
+
+
+def _infer_ensure(
+    operands: Sequence[Type], attrs: attributes.Required, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    x, *dims = tensors("ensure_sizes", operands)
+    template("ensure_sizes", attrs.shape, dims)
+    wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))
+    given = TensorType(x.dtype, tuple(x.shape[a] if wanted.get(a) is None else wanted[a] for a in range(x.rank)))
+    if any(None not in (d, n) and d != n for d, n in zip(given.shape, x.shape, strict=True)):
+        raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint, source=None)
+    return (given,)
+
+
+# The identity on arrays of these sizes along some axes, which are in order; an error for any other sizes.
+declare(
+    "ensure_sizes",
+    None,
+    _infer_ensure,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.TOTAL_IF_STATIC,
+    Trait.SHAPE_OF_FIRST,
+    attributes=attributes.Required,
+    uses=(Use.PASS,),
+    further=Use.SIZE,
+)
+# The identity, after which the sizes of some axes count as unknown.
+declare(
+    "forget_sizes",
+    1,
+    _infer_forget,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.TOTAL,
+    Trait.SHAPE_OF_FIRST,
+    attributes=attributes.Axes,
+    uses=(Use.PASS,),
+)
+declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
+declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis, uses=(Use.MEASURE,))
+# The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
+# what they are the sizes of.
+declare("common_size", 1, _infer_common_size, attributes=attributes.Described)
+# 0, 1, ..., n - 1 of a shape (n,).
+declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape, further=Use.SIZE)
+for _name, _infer in (("reshape", _infer_reshape), ("broadcast_to", _infer_broadcast_to)):
+    declare(
+        _name,
+        None,
+        _infer,
+        Trait.VIEW,
+        Trait.CHEAP,
+        Trait.TOTAL_IF_STATIC,
+        attributes=attributes.Shape,
+        uses=(Use.VALUE,),
+        further=Use.SIZE,
+    )
+# Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
+declare(
+    "sum_to",
+    None,
+    _infer_sum_to,
+    Trait.TOTAL_IF_STATIC,
+    attributes=attributes.Shape,
+    uses=(Use.VALUE,),
+    further=Use.SIZE,
+)
+declare("transpose", 1, _infer_transpose, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("expand_dims", 1, _infer_expand_dims, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("squeeze", 1, _infer_squeeze, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Axes)
+declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Axes)
+declare("concat", None, _infer_concat, Trait.MOVES, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)
+
+
+# Ops that find an order or positions; what they yield are int64 indices, and values follow by `getitem`.
+
+
+_ORDERED = "biuf"
+
+
+def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("argsort", operands)
+    if dtype_kind(x.dtype) not in _ORDERED:
+        raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x), source=None)
+    axes("argsort", (attrs.axis,), x.rank)
+    return (TensorType(INDEX.dtype, x.shape),)
+
+
+def _infer_top_k(
+    operands: Sequence[Type], attrs: attributes.Selection, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("top_k", operands)
+    if dtype_kind(x.dtype) not in _ORDERED:
+        raise TypeMismatchError("top_k: the dtype has no order", expected="a real dtype", got=str(x), source=None)
+    axes("top_k", (attrs.axis,), x.rank)
+    size = x.shape[attrs.axis]
+    if attrs.count < 0 or (size is not None and size < attrs.count):
+        raise ShapeError(
+            "top_k: the axis does not have as many elements",
+            expected=f"0 <= k, and {attrs.count} elements or more along axis {attrs.axis}",
+            got=str(x),
+            source=None,
+        )
+    shape = (*x.shape[: attrs.axis], attrs.count, *x.shape[attrs.axis + 1 :])
+    return (TensorType(INDEX.dtype, shape),)
+
+
+def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    row, values = tensors("searchsorted", operands)
+    if row.rank != 1:
+        raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row), source=None)
+    if row.dtype != values.dtype or dtype_kind(row.dtype) not in _ORDERED:
+        raise TypeMismatchError(
+            "searchsorted: not two operands of one real dtype", got=f"{row} and {values}", source=None
+        )
+    return (TensorType(INDEX.dtype, values.shape),)
+
+
+def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("nonzero", operands)
+    if x.rank == 0:
+        raise ShapeError("nonzero: a scalar has no positions", got=str(x), source=None)
+    return (TensorType(INDEX.dtype, (x.rank, None)),)
+
+
+# The stable order along an axis.
+declare("argsort", 1, _infer_argsort, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Order)
+# The first of the stable order from the largest down; a NaN counts as the largest.
+declare("top_k", 1, _infer_top_k, Trait.TOTAL_IF_STATIC, attributes=attributes.Selection)
+# For each of the second operand, how many of the first come before it: those below it, or with the side
+# "right" those not above it.
+declare("searchsorted", 2, _infer_searchsorted, Trait.TOTAL, attributes=attributes.Search)
+# The positions of the elements other than zero, in C order: a row per axis, a column per element.
+declare("nonzero", 1, _infer_nonzero, Trait.TOTAL)
+
+
+# The discrete Fourier transform along one axis: the one op that `ctrlgrad.numpy.fft` is made of.
+#
+# y[k] = sum over n of x[n] exp(-2 pi i k n / N), or with `inverse` exp(+2 pi i k n / N): no factor.
+
+
+def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
+    (x,) = tensors("fft", operands)
+    (axis,) = axes("fft", (attrs.axis,), x.rank)
+    if dtype_kind(x.dtype) != "c":
+        raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+    if x.shape[axis] == 0:
+        raise ShapeError("fft: no elements along the axis", got=str(x), source=None)
+    return (x,)
+
+
+declare("fft", 1, _infer_fft, Trait.TOTAL_IF_STATIC, attributes=attributes.Transform)
+
+
+# The transform of N real numbers, of which only the first N // 2 + 1 elements are kept: the rest are their conjugates.
+#
+# `rfft` computes those of `fft`. `irfft` computes y[n] = sum over all k of z[k] exp(+2 pi i k n / N), without a factor,
+# from them; the imaginary parts of z[0] and, for even N, of z[N / 2] do not count. N is static: sizes that are unknown
+# go through `fft`.
+
+
+def _infer_rfft(operands: Sequence[Type], attrs: attributes.RealTransform, regions: object) -> Sequence[Type]:
+    (x,) = tensors("rfft", operands)
+    (axis,) = axes("rfft", (attrs.axis,), x.rank)
+    if x.dtype.name not in ("float32", "float64"):
+        raise TypeMismatchError("rfft: the operand is not real", expected="f32 or f64", got=str(x), source=None)
+    if x.shape[axis] != attrs.size or not attrs.size:
+        raise ShapeError("rfft: another size", expected=f"{attrs.size} elements", got=str(x), source=None)
+    dtype = np.dtype(np.complex64 if x.dtype == np.float32 else np.complex128)
+    return (TensorType(dtype, (*x.shape[:axis], attrs.size // 2 + 1, *x.shape[axis + 1 :])),)
+
+
+def _infer_irfft(operands: Sequence[Type], attrs: attributes.RealTransform, regions: object) -> Sequence[Type]:
+    (x,) = tensors("irfft", operands)
+    (axis,) = axes("irfft", (attrs.axis,), x.rank)
+    if dtype_kind(x.dtype) != "c":
+        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+    if x.shape[axis] != attrs.size // 2 + 1 or not attrs.size:
+        raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x), source=None)
+    dtype = np.dtype(np.float32 if x.dtype == np.complex64 else np.float64)
+    return (TensorType(dtype, (*x.shape[:axis], attrs.size, *x.shape[axis + 1 :])),)
+
+
+declare("rfft", 1, _infer_rfft, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+declare("irfft", 1, _infer_irfft, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+
+
+# Indexing with NumPy's meaning: `getitem` reads, `setitem` replaces, `additem` adds (repeated indices add up).
+#
+# The key is a tuple of items in the order of the axes: an int, a `slice`, None (a new axis) or `DYNAMIC`,
+# which stands for the next operand: a scalar integer or an integer array. A slice's bounds may be `DYNAMIC` too.
+# An index that is out of range is an error at run time; negative indices count from the end.
+
+
+def fill(key: Key, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The key with its placeholders replaced by operands, ready for `array[key]`."""
+    rest = iter(operands)
+    return tuple(_fill_item(item, rest) for item in key)
+
+
+def _fill_item(item: Item, rest: Iterator[Any]) -> Any:
+    if item is DYNAMIC:
+        return next(rest)
+    if isinstance(item, slice):
+        return slice(*(next(rest) if part is DYNAMIC else part for part in (item.start, item.stop, item.step)))
+    return item
+
+
+def is_advanced(key: Key, operands: Sequence[Type]) -> bool:
+    """Return true if an operand is an array of rank 1 or more, so that positions may repeat."""
+    return any(isinstance(t, TensorType) and t.rank > 0 for t in operands)
+
+
+def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
+    """The shape of `array[key]`: basic indexing, and advanced indexing as in NumPy.
+
+    Arrays broadcast together; their dimensions stand where the first of them stood, or in front when a
+    slice or a new axis separates them.
+    """
+    filled = fill(key, operands)
+    if sum(item is not None for item in filled) != len(shape):
+        raise ShapeError(
+            "indexing: one item per axis",
+            expected=f"{len(shape)} items",
+            got=str(key),
+            hint="x.ndim is the rank",
+            source=None,
+        )
+    advanced = any(isinstance(item, TensorType) and item.rank > 0 for item in filled)
+    result: list[Dim] = []
+    arrays: list[Shape] = []
+    places: list[int] = []
+    first, axis = 0, 0
+    for position, item in enumerate(filled):
+        if item is None:
+            result.append(1)
+            continue
+        dim, axis = shape[axis], axis + 1
+        if isinstance(item, slice):
+            result.append(_sliced(dim, item))
+            continue
+        if isinstance(item, int):
+            _check_range(item, dim, axis - 1)
+        if advanced:
+            if not places:
+                first = len(result)
+            places.append(position)
+            arrays.append(item.shape if isinstance(item, TensorType) else ())
+    joined = broadcast_shapes(arrays)
+    if joined is None:
+        raise ShapeError(
+            "indexing: the index arrays do not broadcast",
+            expected="index arrays of one shape, or shapes that broadcast",
+            got=", ".join(str(a) for a in arrays),
+            hint="x[i[:, None], j] takes every pair of i and j",
+            source=None,
+        )
+    adjacent = not places or places[-1] - places[0] + 1 == len(places)
+    at = first if adjacent else 0
+    return (*result[:at], *joined, *result[at:])
+
+
+def _sliced(dim: Dim, item: slice) -> Dim:
+    parts = (item.start, item.stop, item.step)
+    if parts == (None, None, None) or parts == (None, None, -1):
+        return dim
+    if any(isinstance(part, TensorType) for part in parts) or dim is None:
+        return None
+    return len(range(*item.indices(dim)))
+
+
+def _check_range(index: int, dim: Dim, axis: int) -> None:
+    if dim is not None and not -dim <= index < dim:
+        raise IndexOutOfRangeError(
+            f"indexing: index {index} is out of range on axis {axis}",
+            expected=f"-{dim} <= index < {dim}",
+            got=str(index),
+            hint="clip the index, or take x[-1] for the last",
+        )
+
+
+def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
+    inside_slice = []
+    for item in key:
+        parts = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
+        inside_slice += [isinstance(item, slice) for part in parts if part is DYNAMIC]
+    if len(inside_slice) != len(operands):
+        raise ShapeError(
+            f"{operation}: one operand per placeholder",
+            expected=str(len(inside_slice)),
+            got=str(len(operands)),
+            source=None,
+        )
+    for t, in_slice in zip(tensors(operation, operands), inside_slice, strict=True):
+        if dtype_kind(t.dtype) not in "iu":
+            raise TypeMismatchError(
+                f"{operation}: an index is not an integer",
+                expected="an integer dtype",
+                got=str(t),
+                hint="cast it with .astype(int)",
+                source=None,
+            )
+        if in_slice:
+            scalar_index(operation, "a slice's bound", t)
+
+
+def _infer_getitem(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
+    x, *indices = tensors("getitem", operands)
+    _check_operands("getitem", attrs.key, indices)
+    return (TensorType(x.dtype, indexed_shape(x.shape, attrs.key, indices)),)
+
+
+def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
+    x, value, *indices = tensors("an indexed update", operands)
+    _check_operands("an indexed update", attrs.key, indices)
+    region = indexed_shape(x.shape, attrs.key, indices)
+    joined = broadcast_shapes((region, value.shape))
+    if x.dtype != value.dtype:
+        raise TypeMismatchError(
+            "an indexed update: dtypes differ",
+            expected=str(x.dtype),
+            got=str(value.dtype),
+            hint="cast the value with .astype(x.dtype)",
+            source=None,
+        )
+    if (
+        joined is None
+        or len(joined) != len(region)
+        or any(r == 1 and j not in (1, None) for r, j in zip(region, joined, strict=True))
+    ):
+        raise ShapeError(
+            "an indexed update: the value does not fit",
+            expected=f"a shape that broadcasts to {region}",
+            got=str(value),
+            hint="reshape the value, or choose the index so that x[index] has the value's shape",
+            source=None,
+        )
+    return (x,)
+
+
+declare(
+    "getitem",
+    None,
+    _infer_getitem,
+    Trait.MOVES,
+    attributes=attributes.Index,
+    uses=(Use.READ,),
+    further=Use.INDEX,
+)
+
+
+def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
+    # `additem` takes the dtypes of `add`, which takes no booleans.
+    require_kind("additem", "iufc", tensors("additem", operands[:1]))
+    return _infer_update(operands, attrs, regions)
+
+
+for _name, _infer, _traits in (("setitem", _infer_update, ()), ("additem", _infer_added, (Trait.WHOLE,))):
+    declare(
+        _name,
+        None,
+        _infer,
+        Trait.SHAPE_OF_FIRST,
+        *_traits,
+        attributes=attributes.Index,
+        uses=(Use.UPDATE, Use.VALUE),
+        further=Use.INDEX,
+    )
+
+
+def is_static(key: Key) -> bool:
+    """True if a key has no placeholder: then an index that fits the shape cannot fail."""
+    return not any(
+        item is DYNAMIC or (isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step)) for item in key
+    )

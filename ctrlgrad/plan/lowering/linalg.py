@@ -1,0 +1,285 @@
+"""Lowering of products, factorisations and linear systems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo
+from ctrlgrad.ir import Builder, Graph, Node, TensorType
+from ctrlgrad.ir.attributes import Triangle
+from ctrlgrad.ops.term import Term, constant, emit
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma
+from ctrlgrad.plan.lowering.arithmetic import converted, expression_outputs
+from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
+from ctrlgrad.plan.lowering.outside import or_outside, outside
+from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, expression_of
+from ctrlgrad.plan.model import Array, Factorise, Kernel, Operand, Product, Register, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
+
+# Matrix products.
+#
+# Products of complex matrices are four products of real ones: the routines for real numbers pack, go by tiles and use
+# all cores, and taking the parts apart and putting them together is little beside that.
+
+
+# A product of at most so many terms for each of at most so many columns is a kernel: to call a routine takes longer,
+# and kernels over the same space become one with it.
+MOST_TERMS, MOST_COLUMNS = 4, 8
+# Of complex matrices, where four routines would be called.
+MOST_TERMS_BY_PARTS = 6
+
+
+def matmul(state: State, node: Node) -> None:
+    a, b = (state.tensor(v) for v in node.operands)
+    state.guard_equal(a.shape[-1], b.shape[-2])
+    dtype = node.result.tensor.dtype
+    if dtype.kind == "c":
+        state.items[node.result] = _of_parts(state, node, a, b)
+        return
+    computed = computed_dtype(dtype)
+    found = _product(state, node, converted(state, a, computed), converted(state, b, computed))
+    state.items[node.result] = converted(state, found.view, dtype)
+
+
+def _product(state: State, node: Node, a: Tensor, b: Tensor, base: Array | None = None) -> Array:
+    """The product of real matrices, added to `base`; what is broadcast over the batch has stride 0 there."""
+    batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], node.result.tensor.shape[:-2])
+    terms, columns = a.shape[-1] if a.shape[-1].is_known else b.shape[-2], b.shape[-1]
+    left = state.in_memory(spread(state, a, (*batch, a.shape[-2], terms)))
+    right = state.in_memory(spread(state, b, (*batch, terms, columns)))
+    result = state.array(a.dtype, (*batch, a.shape[-2], columns))
+    most = MOST_TERMS_BY_PARTS if node.result.tensor.dtype.kind == "c" else MOST_TERMS
+    is_short = terms.is_known and 0 < terms.factor <= most and columns.is_known and columns.factor <= MOST_COLUMNS
+    if is_short and a.dtype.kind == "f":
+        state.emit(_short_product(node, result, left, right, base))
+    else:
+        state.emit(Product(result, left, right, base, node=node))
+    return result
+
+
+def _of_parts(state: State, node: Node, a: Tensor, b: Tensor) -> View:
+    """The second product of each part is added to the first."""
+    a_real, a_imag, a_less = _parts(state, a, lambda builder, x: (x[0], x[1], -x[1]))
+    b_real, b_imag = _parts(state, b, lambda builder, x: x)
+    real = _product(state, node, a_less, b_imag, _product(state, node, a_real, b_real))
+    imag = _product(state, node, a_imag, b_real, _product(state, node, a_real, b_imag))
+    dtype = node.result.tensor.dtype
+    result = state.array(dtype, real.shape)
+    expression, operands, numbers = expression_of([real.view, imag.view], lambda builder, re, im: (re[0], im[0]))
+    write = Write(result.view, expression_outputs(dtype))
+    state.emit(Kernel(result.shape, operands, numbers, expression, (write,), nodes=(node,)))
+    return result.view
+
+
+def _parts(state: State, tensor: Tensor, make: Callable[..., Sequence[Number]]) -> list[View]:
+    """Arrays of what is made of the two parts of each element."""
+    expression, operands, numbers = expression_of([tensor], make)
+    dtype = np.dtype(tensor.dtype.type(0).real.dtype)
+    arrays = [state.array(dtype, tensor.shape) for _ in expression.outputs]
+    writes = tuple(Write(array.view, (k,)) for k, array in enumerate(arrays))
+    state.emit(Kernel(tensor.shape, operands, numbers, expression, writes))
+    return [array.view for array in arrays]
+
+
+def _short_product(node: Node, result: Array, a: View, b: View, base: Array | None) -> Kernel:
+    """A product with its few terms written out, each rounded once with the sum before it, as the routines do."""
+    builder = ExpressionBuilder()
+    operands: list[Operand] = []
+    total: Number | None = None
+    if base is not None:
+        operands.append(Operand(base.view))
+        total = builder.emit("load", (), result.dtype, (0, 0))
+    for term in range(a.shape[-1].factor):
+        pair = []
+        for view, along, strides in ((a, -1, (a.strides[-2], ZERO)), (b, -2, (ZERO, b.strides[-1]))):
+            offset = (*view.offset, Size(term) * view.strides[along]) if term else view.offset
+            operands.append(Operand(View(view.array, offset, result.shape, (*view.strides[:-2], *strides))))
+            pair.append(builder.emit("load", (), result.dtype, (len(operands) - 1, 0)))
+        total = pair[0] * pair[1] if total is None else fma(pair[0], pair[1], total)
+    assert total is not None
+    return Kernel(result.shape, tuple(operands), (), builder.finish(total), (Write(result.view, (0,)),), nodes=(node,))
+
+
+# Linear systems, Cholesky factors, determinants and adjugates.
+#
+# Triangular systems and Cholesky factors are of matrices of any size, real or complex; linear systems are of real
+# ones of any size, determinants of small real ones. Where a matrix has no answer, or sizes that only run time knows
+# turn out to be large, the reference kernel is called: it says what is wrong, or computes it.
+
+
+Factors = Literal["solve", "triangular_solve", "cholesky", "pivots"]
+# Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
+LARGEST = 64
+
+
+def _may_be_small(state: State, node: Node) -> bool:
+    """Return true if the matrices of a node may be factorised inline in the loop; else emit a call of the reference
+    kernel."""
+    rows, columns = state.shape(node.operands[0])[-2:]
+    sizes = [size.factor for size in (rows, columns) if size.is_known]
+    found = dtype_kind(node.operands[0].tensor.dtype) == "f" and all(size <= LARGEST for size in sizes)
+    if not found:
+        outside(state, node)
+    return found
+
+
+def solve(state: State, node: Node) -> None:
+    if dtype_kind(node.operands[0].tensor.dtype) == "f":
+        _system(state, node, "solve", None)
+    else:
+        outside(state, node)
+
+
+def triangular_solve(state: State, node: Node) -> None:
+    _system(state, node, "triangular_solve", Triangle.of(node))
+
+
+def _system(state: State, node: Node, how: Factors, triangle: Triangle | None) -> None:
+    a, b = (state.tensor(v) for v in node.operands)
+    batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], node.result.tensor.shape[:-2])
+    n = _side(state, a.shape)
+    state.guard_equal(b.shape[-2], n)
+    columns = b.shape[-1]
+    left = state.in_memory(spread(state, a, (*batch, n, n)))
+    right = state.in_memory(spread(state, b, (*batch, n, columns)))
+    result = state.array(node.result.tensor.dtype, (*batch, n, columns))
+    done = _emit(state, node, how, result, left, right, triangle, largest=None)
+    state.items[node.result] = result.view
+    or_outside(state, node, done, lambda: None, result.shape)
+
+
+def cholesky(state: State, node: Node) -> None:
+    a = state.in_memory(state.tensor(node.operands[0]))
+    n = _side(state, a.shape)
+    result = state.array(node.result.tensor.dtype, (*a.shape[:-2], n, n))
+    done = _emit(state, node, "cholesky", result, a, largest=None)
+    state.items[node.result] = result.view
+    or_outside(state, node, done, lambda: None, result.shape)
+
+
+def determinant(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    """`det`, `logabsdet` and `det_sign`, from the pivots."""
+    if not _may_be_small(state, node):
+        return
+    a = state.in_memory(state.tensor(node.operands[0]))
+    n = _side(state, a.shape)
+    pivots = state.array(a.dtype, (*a.shape[:-2], n))
+    done = _emit(state, node, "pivots", pivots, a)
+    graph = _of_pivots(node, a.dtype)
+
+    def from_pivots() -> None:
+        (state.items[node.result],) = state.run(graph, {graph.inputs[0]: pivots.view}, visit)
+
+    if n.is_known:
+        from_pivots()
+    else:
+        or_outside(state, node, done, from_pivots, pivots.shape[:-1])
+
+
+# The norm of a matrix times its inverse's, by the bytes of a number, up to which adjugates are made of inverses: the
+# error is so many times the rounding.
+_CONDITION = {4: 1e2, 8: 1e4}
+
+
+def adjugate(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    """det(a) inv(a), where that keeps the digits: of a matrix that has an inverse and is far from having none."""
+    if not _may_be_small(state, node):
+        return
+    a = state.in_memory(state.tensor(node.operands[0]))
+    n = _side(state, a.shape)
+    shape = (*a.shape[:-2], n, n)
+    inverse = state.array(a.dtype, shape)
+    done = _emit(state, node, "solve", inverse, a, _identity(state, a.dtype, shape))
+    of_pivots, of_inverse = _of_pivots(node, a.dtype), _of_inverse(node, a.dtype)
+
+    def from_inverse() -> None:
+        pivots = state.array(a.dtype, shape[:-1])
+        _emit(state, node, "pivots", pivots, a)
+        (det,) = state.run(of_pivots, {of_pivots.inputs[0]: pivots.view}, visit)
+        items = dict(zip(of_inverse.inputs, (a, inverse.view, det), strict=True))
+        state.items[node.result], holds = state.run(of_inverse, items, visit)
+        assert isinstance(holds, tuple)
+        or_outside(state, node, holds[0], lambda: None, shape)
+
+    or_outside(state, node, done, from_inverse, shape)
+
+
+def _identity(state: State, dtype: np.dtype, shape: Sizes) -> View:
+    """The identity for each matrix of a batch."""
+    n = shape[-1]
+    builder = ExpressionBuilder()
+    row, column = (builder.emit("index", (), INDEX, axis) for axis in (0, 1))
+    array = state.array(dtype, (n, n))
+    expression = builder.finish(row.equals(column).convert(dtype))
+    state.emit(Kernel((n, n), (), (), expression, (Write(array.view, (0,)),)))
+    return View(array, (), shape, (*(ZERO for _ in shape[:-2]), n, ONE))
+
+
+def _of_inverse(node: Node, dtype: np.dtype) -> Graph:
+    """Of matrices, their inverses and determinants: the adjugates, and whether these are precise."""
+    rank = node.operands[0].tensor.rank
+    builder = Builder(name=node.op.name)
+    builder.source = node.source
+    a, inverse = (Term(builder, builder.input(TensorType(dtype, (None,) * rank))) for _ in range(2))
+    det = Term(builder, builder.input(TensorType(dtype, (None,) * (rank - 2))))
+
+    def over(op: str, x: Term, axes: tuple[int, ...]) -> Term:
+        return emit(op, x, axes=axes, keepdims=False)
+
+    last = (rank - 2, rank - 1)
+    norms = [over("sum", emit("multiply", x, x), last) for x in (a, inverse)]
+    condition = emit("multiply", *norms)
+    size, number = emit("abs", det), finfo(dtype)
+    limit, least, most = (
+        constant(builder, np.asarray(x, dtype)) for x in (_CONDITION[dtype.itemsize] ** 2, number.tiny, number.max)
+    )
+    tests = (emit("less", condition, limit), emit("less_equal", least, size), emit("less_equal", size, most))
+    holds = emit("logical_and", emit("logical_and", tests[0], tests[1]), tests[2])
+    if rank > 2:
+        holds = over("all", holds, tuple(range(rank - 2)))
+    found = emit("multiply", emit("expand_dims", det, axes=last), inverse)
+    return builder.finish([found.value, holds.value])
+
+
+def _side(state: State, shape: Sizes) -> Size:
+    rows, columns = shape[-2:]
+    state.guard_equal(rows, columns)
+    return rows if rows.is_known else columns
+
+
+def _emit(
+    state: State,
+    node: Node,
+    how: Factors,
+    result: Array,
+    a: View,
+    b: View | None = None,
+    triangle: Triangle | None = None,
+    largest: int | None = LARGEST,
+) -> Register:
+    done = state.register(BOOL)
+    state.emit(Factorise(how, result, a, b, done, largest, node, triangle))
+    return done
+
+
+def _of_pivots(node: Node, dtype: np.dtype) -> Graph:
+    """The op as a function of the pivots [..., n]: the sign, the sum of the logarithms, or of both the product."""
+    rank = node.operands[0].tensor.rank - 1
+    builder = Builder(name=node.op.name)
+    builder.source = node.source
+    pivots = builder.input(TensorType(dtype, (None,) * rank))
+    attrs = {"axes": (rank - 1,), "keepdims": False}
+    zero = builder.constant(np.zeros((), dtype))
+    none, one, minus = (builder.constant(np.int64(k)) for k in (0, 1, -1))
+    is_zero, is_negative = (builder.emit(op, (pivots, zero)) for op in ("equal", "less"))
+    units = builder.emit("where", (is_zero, none, builder.emit("where", (is_negative, minus, one))))
+    sign = builder.emit("cast", (builder.emit("prod", (units,), attrs),), {"dtype": dtype})
+    size = builder.emit("sum", (builder.emit("log", (builder.emit("abs", (pivots,)),)),), attrs)
+    if node.op.name == "det_sign":
+        return builder.finish([sign])
+    if node.op.name == "logabsdet":
+        return builder.finish([size])
+    return builder.finish([builder.emit("multiply", (sign, builder.emit("exp", (size,))))])
