@@ -23,3 +23,7 @@ def checkpoint_name(x: Any, name: str) -> Any:
 
 
 __all__ = ["checkpoint", "checkpoint_name", "checkpoint_policies"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

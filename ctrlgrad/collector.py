@@ -16,7 +16,7 @@ from contextlib import contextmanager
 _NEVER = (1 << 31) - 1
 
 _lock = threading.Lock()
-# How many blocks of code are being run that put it off, and the thresholds from before.
+# Number of running blocks of code that postpone full collections, and the thresholds from before.
 _depth = 0
 _before = gc.get_threshold()
 

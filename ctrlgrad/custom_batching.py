@@ -5,3 +5,7 @@ from __future__ import annotations
 from ctrlgrad.transforms.custom_vmap import custom_vmap, sequential_vmap
 
 __all__ = ["custom_vmap", "sequential_vmap"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -196,3 +196,10 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
 
     attrs = {"fn": call, "label": label}
     return Tensor(builder, builder.emit("watch", [value_in(builder, x)], attrs, source=here()), x.weak)
+
+
+__all__ = ["breakpoint", "callback", "print", "watch_cotangent"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -369,5 +369,5 @@ def function(
     return Function(convert(fn) if autograph else fn, engine, signature, name, fixed, donated, fn)
 
 
-# How NumPy's functions compute on results that stayed on a card.
+# Work of NumPy's functions on results that stayed on a card.
 _COMPUTE = OnCard(lambda fn: Function(fn, "cuda", None, None), MOST_KNOWN)

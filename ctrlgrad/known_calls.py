@@ -23,7 +23,7 @@ from ctrlgrad.signature import Static
 
 # Numbers whose type says their dtype.
 _NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
-# How many sets of types and sizes of a function's arguments have their code at hand.
+# Number of signatures of a function whose code is kept at hand.
 MOST_KNOWN = 256
 
 Described = tuple[Any, Sequence[Any]]
@@ -58,7 +58,7 @@ class _Bound:
         except Exception as error:
             arrays = [np.asarray(x) for x in leaves]
             results = after_failure(self.graph, arrays, error)
-            # It may have been compiled again, for what turned out otherwise than it was taken for.
+            # The graph may have been compiled again, after an assumption turned out wrong.
             self.program = program_of(self.graph, arrays) or self.program
         return self.unflatten([np.asarray(x) for x in results])
 

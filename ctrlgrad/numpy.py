@@ -244,3 +244,7 @@ __all__ += behind.logic.__all__
 __all__ += behind.windows.__all__
 __all__ += behind.sorting.__all__
 __all__ += behind.ufunc_methods.__all__
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

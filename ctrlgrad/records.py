@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 Class = TypeVar("Class", bound=type)
 
-# Where `dataclasses` looks for a class's fields, and what a class gets anew when it is made again with slots.
+# Attribute where `dataclasses` looks for a class's fields, and attributes that a class remade with slots gets anew.
 _FIELDS_OF = "__dataclass_fields__"
 _OF_EACH_CLASS = ("__dict__", "__weakref__")
 

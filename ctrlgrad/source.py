@@ -68,7 +68,7 @@ class Source:
     file: str
     line: int
     function: str
-    # How often what stands here was differentiated: 0 for what the user wrote, 1 for its gradient.
+    # Number of differentiations: 0 for the user's own code, 1 for its gradient.
     order: int = 0
     # The device that the user put it on.
     device: str | None = None

@@ -297,3 +297,7 @@ __all__ = [
     "transpose",
     "unflatten",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -178,7 +178,7 @@ def register_dataclass(
     """Make a dataclass a pytree node of its fields; a decorator too, as `jax.tree_util.register_dataclass`.
 
     Args:
-        data_fields: the fields that are children; by default all that are not `meta_fields`.
+        data_fields: the fields that are children; by default all remaining fields.
         meta_fields: those that are part of the structure, compared and hashed; by default those declared as
             `dataclasses.field(metadata={"static": True})`.
         drop_fields: those that are left to their defaults.

@@ -87,7 +87,7 @@ class Recursion:
     batch: Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
     # True if the graph is linear, and this transposes it.
     linear: bool = False
-    # Where cotangents are strong zeros; None: nowhere.
+    # Analysis of the cotangents that are strong zeros; None if there are none.
     strong: StrongZeros | None = None
 
 

@@ -141,9 +141,9 @@ def _saved(function: Graph, saving: Saving, names: Mapping[Value, set[str]]) -> 
             return set(values) - refused
 
 
-# How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
-# all outputs; what the rows are called in it. Batching does not know this folder, nor this folder batching: who
-# differentiates hands it in.
+# Batching of a graph: adds rows along axis 0 to the inputs at some positions (of this number, if known) and to all
+# outputs; the name is that of the rows. The caller of differentiation passes it in, since batching and this folder do
+# not import each other.
 Batch = Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
 
 

@@ -174,12 +174,12 @@ def _log1p(of: Limits, x: Range) -> Range:
 
 
 def _bounded(low: float, high: float) -> Rule:
-    """Of a function that gives a bound of an infinity, and NaN of NaN alone."""
+    """Rule of a function that is finite at infinities, and NaN only of NaN."""
     return lambda of, x: WILD if x == WILD else _roughly((low, high))
 
 
 def _of_finite(low: float, high: float) -> Rule:
-    """Of a function that gives NaN of an infinity; an infinite bound stands for the end of the dtype."""
+    """Rule of a function that is NaN at infinities; an infinite bound stands for the end of the dtype."""
     return lambda of, *xs: WILD if any(map(is_wild, xs)) else finite(of, _roughly((low, high)))
 
 

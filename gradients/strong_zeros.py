@@ -179,10 +179,14 @@ class StrongZeros:
         self, node: Node, position: int, rule: Callable[[Term], Term], t: Term, selected: bool, hot: bool
     ) -> Term:
         stops = hot and Trait.PRODUCT in node.op.traits and node.operands[1 - position] in self.zero
-        if not stops and not (selected and self._may_be_wild(node, position)):
+        stopped = selected and self._may_be_wild(node, position)
+        if not stops and not stopped:
             return rule(t)
         slope = rule(constant(t.builder, 1, t.dtype))
-        return emit("strong_multiply", slope, t) if stops else emit("strong_multiply", t, slope)
+        if not stops:
+            return emit("strong_multiply", t, slope)
+        # Either factor may be a zero that stops the other.
+        return emit("strong_multiply", _where_finite(t.equals(0), slope) if stopped else slope, t)
 
     def cotangent_of_arrays(
         self, node: Node, position: int, rule: Callable[[Sequence[Term]], Term], ct: Term, operands: Sequence[Term]

@@ -37,3 +37,7 @@ __all__ = [
     "profile",
     "register_device",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

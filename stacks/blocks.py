@@ -56,9 +56,9 @@ class BlockStack:
     shared: bool = False
     # Slots that were written, if a loop tracks them; None: all of them. An unwritten slot holds zeros.
     written: np.ndarray | None = None
-    # Where rows that are brought together get their memory.
+    # Source of memory for rows that are joined.
     supply: Supply = UNLIMITED
-    # Where single rows that are pushed get their blocks, and the block on top while it takes more.
+    # Source of blocks for rows that are pushed one by one, and the block on top while it has room.
     tails: Tails | None = None
     tail: Tail | None = None
     # The block that rows are popped from, and its rows, open.

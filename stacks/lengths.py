@@ -16,7 +16,7 @@ from ctrlgrad.ir.attributes import Constant, Write
 from ctrlgrad.ir.counting import Number
 from ctrlgrad.records import record
 
-# How many rows an op with this use of a stack adds to it.
+# Number of rows that an op with this use of a stack adds to it.
 _ADDED = {Use.PUSH: 1, Use.POP: -1, Use.PASS: 0}
 
 
@@ -73,7 +73,7 @@ def _length(stack: Value, producers: Mapping[Value, Node], number: Number) -> Le
 
 
 def _made(node: Node, number: Number) -> Length | None:
-    """Of a new stack."""
+    """Length of a new stack."""
     if node.op.name == "stack_from_tensor":
         size = node.operands[0].tensor.shape[0]
         return None if size is None else Length(None, size)
@@ -86,7 +86,7 @@ def _made(node: Node, number: Number) -> Length | None:
 
 
 def _changed(node: Node, producers: Mapping[Value, Node], number: Number) -> Length | None:
-    """Of the next version of a stack. An update at an index leaves its length as it is, unless it may grow."""
+    """Length of the next version of a stack. An update at an index keeps the length, unless it may grow the stack."""
     if not node.operands or not node.op.use(0).goes_on:
         return None
     rows = _ADDED.get(node.op.use(0))
@@ -101,7 +101,7 @@ def _changed(node: Node, producers: Mapping[Value, Node], number: Number) -> Len
 def _through(
     region: Graph, place: int, operands: Sequence[Value], producers: Mapping[Value, Node], number: Number
 ) -> Length | None:
-    """Of what a region yields, which has these operands."""
+    """Length of an output of a region with these operands."""
     outside = dict(zip(region.inputs, operands, strict=True))
     its = _inside(region, place, outside, number)
     if its is None or its.base is None:
@@ -111,7 +111,7 @@ def _through(
 
 
 def _carried(loop: Loop, place: int, producers: Mapping[Value, Node], number: Number) -> Length | None:
-    """Of what a loop carries, to which every iteration adds as many rows."""
+    """Length of a loop's result, if every iteration adds the same number of rows."""
     carry = loop.carries[place]
     step = _inside(loop.body, place, {c.in_body: c.outer for c in loop.captures}, number)
     before = _length(carry.init, producers, number)
@@ -125,7 +125,7 @@ def _carried(loop: Loop, place: int, producers: Mapping[Value, Node], number: Nu
 
 
 def _inside(region: Graph, place: int, outside: Mapping[Value, Value], number: Number) -> Length | None:
-    """Of what a region yields, by its inputs, of which some are alike each time that it is gone through."""
+    """Length of a region's output relative to its inputs; `outside` has the inputs that are the same at every run."""
     producers = definitions(region)
 
     def known(value: Value) -> np.ndarray | None:

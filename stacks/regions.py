@@ -65,7 +65,7 @@ class RegionScope(Scope):
         return self.outer.number(self.captures[value]) if value in self.captures else super().number(value)
 
     def _length_outside(self, stack: Value) -> int | None:
-        """Of a capture, or of a carry whose length the body keeps."""
+        """Number of rows of a capture, or of a carry whose length the body keeps, if known."""
         if stack in self.captures:
             return self.outer.length(self.captures[stack])
         if stack not in self.carry:

@@ -34,7 +34,7 @@ class Restoring:
 
     @staticmethod
     def of(carry: Carry, producers: Producers, count: Mapping[Value, int]) -> Restoring | None:
-        """None where a carry is not updated in parts, or the parts are not smaller than it."""
+        """Return None if a carry is not updated in parts, or the parts are not smaller than the carry."""
         first = carry.in_body
         if not isinstance(first.type, TensorType) or any(v.type != first.type for v in (carry.init, carry.result)):
             return None

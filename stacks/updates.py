@@ -47,9 +47,9 @@ class Place:
 
 
 def last_places(value: Value, producers: Producers, count: Mapping[Value, int]) -> tuple[Value, list[Place]]:
-    """Of the last update of a value the place, with those before it at the same one; and what the first of these took.
+    """Return the places of a value's last update and of those just before it at the same place, and their operand.
 
-    Those before it give nothing that is used elsewhere; `count` has the uses. No places where no update gives it.
+    The earlier updates have no other uses; `count` has the uses. Without an update the list is empty.
     """
     places: list[Place] = []
     node = producers.get(value)
@@ -98,7 +98,7 @@ class CollectedRows:
 
 
 def collected_rows(value: Value, producers: Producers) -> CollectedRows | None:
-    """None where a value is not collected so."""
+    """Return the array and the places, if a loop collects a value from updated rows of an array; else None."""
     made = producers[value]
     axes = tuple(range(value.tensor.rank))
     if made.op.name == "transpose":

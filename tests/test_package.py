@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import re
 from pathlib import Path
+from types import ModuleType
 
 import ctrlgrad
 
@@ -16,7 +17,13 @@ RECIPE = (ROOT / "packaging" / "recipe.yaml").read_text()
 
 def test_dir_shows_public_names_alone() -> None:
     assert dir(ctrlgrad) == sorted([*ctrlgrad.__all__, "__version__"])
-    assert all(hasattr(ctrlgrad, name) for name in dir(ctrlgrad))
+    modules = [getattr(ctrlgrad, name) for name in ctrlgrad.__all__]
+    public = [module for module in modules if isinstance(module, ModuleType)]
+    inside = [ctrlgrad.numpy.fft, ctrlgrad.numpy.linalg, ctrlgrad.scipy.linalg, ctrlgrad.scipy.special]
+    for module in [ctrlgrad, *public, *inside]:
+        assert all(hasattr(module, name) for name in dir(module))
+        if module is not ctrlgrad:
+            assert dir(module) == sorted(module.__all__), module.__name__
 
 
 def test_the_version_is_said_once_and_the_same() -> None:

@@ -142,7 +142,7 @@ def _renamed(code: CodeType, name: str, original: CodeType, own: set[str]) -> Co
 # as functions; calls of functions become `ag__.converted_call`; reads of variables `ag__.ld`.
 
 
-# These look at the frame that calls them, so they are called where the user calls them.
+# Functions that look at the frame of their caller, so the user's code calls them directly.
 _FRAME_READERS = frozenset({"globals", "locals", "vars", "dir", "eval", "exec", "super", "breakpoint"})
 
 

@@ -56,7 +56,7 @@ def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def _innermost(candidates: list[Definition], code: CodeType) -> list[Definition]:
-    """Of several lambdas on a line, the smallest that spans all the code's instructions and has its arguments."""
+    """From several lambdas on a line, select the smallest that spans the code's instructions and has its arguments."""
     positions = [[n or 0 for n in position] for position in code.co_positions() if None not in position]
     # Instructions that stand for no text of the user's have an empty span.
     spans = [((a, b), (c, d)) for a, c, b, d in positions if (a, b) != (c, d)]

@@ -52,8 +52,8 @@ from ctrlgrad.records import record
 # Lanes at the borders of regions: the values that carry them, and how a region that not all rows enter sees them.
 
 
-# How a value crosses a border: shared by all rows; a stack with a batch axis that knows which slots were written; with
-# a batch axis; a stack with a length for each row. Each can become one that comes after it.
+# Kinds of values at a border: shared by all rows; a stack with a batch axis that knows which slots were written; with a
+# batch axis; a stack with a length for each row. Each kind can become any later one.
 SHARED, MARKED, ROWS, RAGGED = range(4)
 
 

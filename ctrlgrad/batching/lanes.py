@@ -67,10 +67,10 @@ class Rows:
     nested: tuple[int | Value, ...] = ()
     # Name of each of the axes in collectives over it.
     names: tuple[NamedAxis | None, ...] = (None,)
-    # Where some rows alone take part.
+    # True if only some rows take part.
     guarded: bool = False
-    # How the carries of a loop go round, by the node and the lanes that its operands come in. A loop around asks for it
-    # again with each guess at its own carries: without the answer a nest of loops costs twice as much with every level.
+    # Kinds of a loop's carries, by the node and the lanes of its operands. An outer loop asks again with each guess at
+    # its own carries: without this cache the cost doubles with each level of nested loops.
     carried: dict[tuple[Node, tuple[Any, ...]], list[int]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -177,7 +177,7 @@ class Uniform:
 
     @property
     def element(self) -> TensorType:
-        """Of one row."""
+        """Element type of one row."""
         assert isinstance(self.value.type, StackType)
         t = self.value.type.element
         return TensorType(t.dtype, t.shape[1:])

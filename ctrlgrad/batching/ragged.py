@@ -204,7 +204,7 @@ class RaggedOps:
         return self._with(cleared, self.lengths)
 
     def resize(self, lengths: Term) -> RaggedOps:
-        """Of these lengths; what is new holds zeros."""
+        """Resize each row's stack to these lengths; new slots hold zeros."""
         ready = self.with_capacity(greatest(lengths) + 1, None)
         mask = None if self.guard is None else Term(self.builder, self.guard.mask)
         lengths = _as_index(lengths)

@@ -43,3 +43,7 @@ __all__ = [
     "settings",
     "verify_flat",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

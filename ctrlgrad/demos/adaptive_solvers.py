@@ -12,7 +12,7 @@ from ctrlgrad.demos.finding import Finding
 
 
 def field(y: Any) -> Any:
-    """Of height and speed, with drag."""
+    """Time derivative of height and speed, with drag."""
     return cnp.stack([y[1], -9.81 - 0.1 * y[1]])
 
 

@@ -169,7 +169,7 @@ _OPERATORS = {
 
 
 def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingError:
-    """Of out=, or of an operator like += on a NumPy array."""
+    """Error for out=, or for an operator like += on a NumPy array."""
     targets = out if isinstance(out, tuple) else (out,)
     operator = _OPERATORS.get(name)
     in_place = operator is not None and any(args and target is args[0] for target in targets)

@@ -96,7 +96,7 @@ def _is_promoted(value: Value, wanted: np.dtype, user: Node, makers: Mapping[Val
 
 def _explained(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Value, Node]) -> Promotion:
     others = [v for v in node.operands if _dtype(v) == given and not _is_promoted(v, wanted, node, makers)]
-    # Where the other one was cast too, to a dtype that holds both, what counts is what it was.
+    # If the other operand was cast too, to a dtype that holds both, its dtype before the cast is what matters.
     others = [makers[v].operands[0] if _was_cast(v, node, makers) else v for v in others]
     before, after = dtype_name(wanted), dtype_name(given)
     if node.op.name == "cast" or _refuses(node, wanted, given):

@@ -15,7 +15,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-# Where each name stands, and the package that its module is written with. None of them is needed for another.
+# Module of each name, and the package that it needs. None of them is needed for another.
 _LAZY = {
     "from_onnx": ("ctrlgrad.interop.from_onnx", None),
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
@@ -53,7 +53,7 @@ sys.modules[__name__].__class__ = _Interop
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted(__all__)
 
 
 __all__ = ["from_jax", "from_onnx", "from_torch", "jax_primitive", "onnx_op", "to_jax", "to_torch"]

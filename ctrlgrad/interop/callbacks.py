@@ -87,7 +87,7 @@ def _without_derivative(equation: Equation, x: Any) -> Any:
 @entry("pure_callback")
 def _pure_callback(equation: Equation, *operands: Any) -> Any:
     params = equation.params
-    # Where JAX would refuse to map it, as in the errors of Equinox, it is called for each row.
+    # A callback that JAX would refuse to map, as in the errors of Equinox, is called for each row.
     method = params["vmap_method"]
     method = "sequential" if method in (None, "sequential_unrolled") else method
     results = [tensor_type(aval) for aval in equation.outputs]

@@ -101,7 +101,7 @@ class _Program:
         """The results that are arrays, recorded in the trace that goes on."""
         avals, builder = self.closed.in_avals, recorder()
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
-        # Where some arguments are known, what depends on them alone is computed now, and branches fall away.
+        # If some arguments are known, values that depend on them alone are computed now, and branches fall away.
         inlined = all(isinstance(x, Tensor) for x in given)
         if keeps_originals():
             inlined, found = False, self._called(given)

@@ -69,7 +69,7 @@ class Range(NamedTuple):
 
 
 def _of_corners(fn: Callable[[int, int], int]) -> Callable[[Range, Range], Range]:
-    """Of a function that has its extremes at the ends of ranges."""
+    """Make a rule of a function that has its extremes at the ends of ranges."""
 
     def found(a: Range, b: Range) -> Range:
         corners = [fn(x, y) for x in a for y in b]
@@ -217,10 +217,10 @@ def pushed_only(graph: Graph) -> bool:
 
 # A graph as operations of JAX, which JAX compiles, batches and differentiates itself.
 #
-# That is there for graphs whose every size is known before they run: every loop runs a known number of times, and
-# becomes a `lax.scan`. Its stacks are pushed to and become arrays, as those of `scan` are: the scan collects what an
-# iteration pushes. A rule that the user has given for a derivative stays his, so a graph that holds one goes another
-# way (`engine_primitive.py`).
+# This form exists for graphs whose every size is known before they run: every loop runs a known number of times, and
+# becomes a `lax.scan`. Its stacks are only pushed to and become arrays, as those of `scan` are: the scan collects the
+# rows that an iteration pushes. A user's derivative rule must be kept, so a graph with one takes another way
+# (`engine_primitive.py`).
 
 
 # In the judge's table they stand for nothing.

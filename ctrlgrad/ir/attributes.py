@@ -161,7 +161,7 @@ class Order(Axis):
 
 @record(kw_only=True)
 class Selection(Axis):
-    # How many elements along the axis.
+    # Number of elements along the axis.
     count: int
 
 
@@ -228,7 +228,7 @@ class Search(Attributes):
 
 @record(kw_only=True)
 class Answer(Attributes):
-    """Of ops on matrices of which some have no answer: `or_nan` gives NaN for these, in place of an error."""
+    """Attributes of a matrix op that fails on some operands: `or_nan` gives NaN for these, in place of an error."""
 
     or_nan: bool = False
 
@@ -261,7 +261,7 @@ class HostCall(Hook):
 
 
 class _Capturing:
-    """Of an op whose first operands, and first inputs of its regions, are captures."""
+    """Base for ops whose first operands, and first inputs of their regions, are captures."""
 
     __slots__ = ()
     captures: int
@@ -300,7 +300,7 @@ class NamedAxis:
     """The rows of a mapped function that has given them a name; `level` tells apart those of one name."""
 
     name: Hashable
-    # How many axes around it have names.
+    # Number of named axes around it.
     level: int
 
     def __repr__(self) -> str:
@@ -364,7 +364,7 @@ class Write(Attributes):
 
 @record(kw_only=True)
 class Rows(Attributes):
-    # How many there are, where that is known.
+    # Number of rows, if known.
     size: int | None
 
 
@@ -391,7 +391,7 @@ class CollectiveAlong(Collective):
     """Such that an axis of the operand or of the result has an element for each row."""
 
     axis: int = _quiet(0)
-    # How many rows there are, where that is known.
+    # Number of rows, if known.
     size: int | None
 
 

@@ -230,7 +230,7 @@ class Call:
 
     @property
     def rule(self) -> Any:
-        """Of a function that has a rule of its own: one of `ir.rules`."""
+        """Rule of a function that has one: an object of `ir.rules`."""
         return self.attrs.rule
 
     def captured_by(self, *graphs: Graph) -> list[Value]:
@@ -240,12 +240,12 @@ class Call:
 
     @property
     def row(self) -> Graph:
-        """Of the kind "rows": what computes one of them."""
+        """Region that computes one row, for the kind "rows"."""
         return self.regions[1]
 
     @property
     def primal(self) -> Graph:
-        """Of the kind "gradient": what is differentiated."""
+        """Function that is differentiated, for the kind "gradient"."""
         return self.regions[1]
 
     @property

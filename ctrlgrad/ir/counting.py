@@ -39,13 +39,12 @@ class Counting:
 
     @classmethod
     def of(cls, loop: Loop, number: Number) -> Counting | None:
-        """None where a loop does not count so; `number` knows the constants in front of it."""
+        """Return the counter of a loop, None if it has none; `number` knows the constants in front of the loop."""
         return cls._by(_producer(loop.cond, loop.predicate), loop, number)
 
     @classmethod
     def each(cls, loop: Loop, number: Number) -> tuple[Counting, ...]:
-        """Of a loop that goes on while several such tests hold, how it counts by each of them; none where by one it
-        does not count."""
+        """Return the counters of a loop that goes on while several such tests hold; empty if any test has none."""
         found: list[Counting] = []
         pending = [loop.predicate]
         while pending:

@@ -71,7 +71,7 @@ class StackFlow:
         # By version, those that it follows from, and those that follow.
         self.before: defaultdict[Value, list[Value]] = defaultdict(list)
         self.after: defaultdict[Value, list[Value]] = defaultdict(list)
-        # How many nodes and ends of graphs consume a version: not those that only observe it.
+        # Number of nodes and outputs of graphs that consume a version; observers do not count.
         self.consumers: Counter[Value] = Counter()
         # Versions that a loop sees in every iteration alike, and versions that an op has given.
         self.captured: set[Value] = set()

@@ -67,7 +67,7 @@ class _Picture:
         self.deepest = _deepest(whole)
         self.drawn: list[str] = []
         self.threads: list[str] = []
-        # Where a stack's pushes end: the column, and the place.
+        # Ends of a stack's pushes: the column, and the place.
         self.pushes: dict[str, list[tuple[int, float, float]]] = {}
         self.column = self.lanes = 0
         self.colors: dict[str, str] = {}

@@ -353,3 +353,7 @@ __all__ = [
     "while_loop",
     "zeta",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -327,7 +327,7 @@ class _Scatter:
 
     @property
     def axis(self) -> int:
-        """Of the windows in `operand[key]`."""
+        """Axis of the windows in `operand[key]`."""
         return self.windows.order(1).index("b0")
 
     def over(self, flags: Any) -> Any:

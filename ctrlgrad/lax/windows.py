@@ -20,7 +20,7 @@ from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp
 from ctrlgrad.transforms.jvp import jvp
 
-# How many windows lie along an axis, whose size may be a number that only a run knows.
+# Number of windows along an axis, whose size may be unknown until run time.
 
 
 def _not_negative(size: Any) -> Any:
@@ -391,7 +391,7 @@ def conv_general_dilated(
 
 
 def _windows(x: Any, counts: Sequence[int], window: Sequence[int], strides: Sequence[int], apart: Sequence[int]) -> Any:
-    """Of [group, batch, features, *sizes] the windows, [group, batch, *counts, *window, features]."""
+    """Windows of x[group, batch, features, *sizes]: [group, batch, *counts, *window, features]."""
     x = cnp.moveaxis(x, 2, -1)
     axes = len(counts)
     if math.prod(window) <= _SLICES:

@@ -39,3 +39,7 @@ __all__ += modules.__all__
 
 def __getattr__(name: str) -> Any:
     raise no_such_name("ctrlgrad.nn", name, globals())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

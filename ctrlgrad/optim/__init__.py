@@ -127,3 +127,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     raise no_such_name("ctrlgrad.optim", name, globals())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -74,7 +74,7 @@ class Found:
 
     @property
     def multiplications(self) -> int:
-        """Of the products that leave one iteration."""
+        """Number of multiplications in the products that leave one iteration."""
         tails = self.tail.products if self.tail is not None else ()
         return sum(map(multiplications, (*self.producers, *(p.node for p in self.sums.products), *tails)))
 
@@ -322,7 +322,7 @@ class ChunkedLoop:
         test = Builder(name="cond")
         inputs = [test.input(v.type, v.hint) for v in body.inputs]
         cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
-        # It counts its steps up, whether the loop counts up or down.
+        # The tail's loop counts its steps up, whether the loop counts up or down.
         attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None, counts_down=False)
         results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
         return results[len(counters) : len(carries)]
@@ -439,7 +439,7 @@ class _Finding:
         self._found: dict[Node, Found | None] = {}
 
     def of(self, node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
-        """None where nothing does, and for other nodes. `is_inside`: of another loop."""
+        """Return the parts that leave a loop; None if there are none. `is_inside`: the loop stands in another loop."""
         if not is_loop(node):
             return None
         if node not in self._found:

@@ -86,7 +86,7 @@ def inductions(loop: Loop) -> dict[int, Node]:
 
 
 def readers(loop: Loop) -> dict[Value, list[Node | int]]:
-    """Of each value of a loop's body the nodes that read it, and the carries (by position) that it is the next of."""
+    """For each value of a loop's body, the nodes that read it, and the positions of carries whose next value it is."""
     found: dict[Value, list[Node | int]] = {}
     for node in loop.body.nodes:
         for v in node.operands:

@@ -47,7 +47,7 @@ class Recurrence:
     settled: Collection[int] = ()
     producers: dict[Value, Node] = field(init=False)
     readers: dict[Value, list[Node | int]] = field(init=False)
-    # How often the cond uses each value.
+    # Number of uses of each value in the condition.
     tested: Counter[Value] = field(init=False)
 
     def __post_init__(self) -> None:

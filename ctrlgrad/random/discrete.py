@@ -167,7 +167,7 @@ def _many(key: Any, lam: Any) -> Any:
         k = cnp.floor((2 * a / shifted + b) * u + lam + 0.43)
         s = cnp.log(v * inverse / (a / (shifted * shifted) + b))
         is_refused = (k < 0) | ((shifted < 0.013) & (v > shifted))
-        # Where k is negative it is refused anyhow.
+        # A negative k is refused anyhow.
         fits = s <= -lam + k * logarithm - gammaln(cnp.maximum(k, 0.0) + 1)
         accepts = ((shifted >= 0.07) & (v <= bound)) | (~is_refused & fits)
         return cnp.where(accepts, k, found), is_accepted | accepts, key

@@ -10,3 +10,7 @@ __all__ = ["linalg", "special"]
 
 def __getattr__(name: str) -> Any:
     raise no_such_name("ctrlgrad.scipy", name, globals())
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -79,7 +79,7 @@ def _widened(x: Any) -> Any:
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
-    """By Horner's scheme, the coefficients from the highest."""
+    """Evaluate a polynomial by Horner's scheme, the highest coefficient first."""
     found: Any = coefficients[0]
     for c in coefficients[1:]:
         found = found * x + c

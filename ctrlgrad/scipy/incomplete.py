@@ -92,7 +92,7 @@ def _upper(a: Any, x: Any) -> Any:
 def _parts(a: Any, x: Any) -> tuple[Any, Any]:
     """The lower and the upper one, for a > 0 and finite x > 0: one is computed, the other one its difference to 1."""
     is_low = (x <= 1) | (x <= a)
-    # Where the other form is used, values for which this one converges at once.
+    # Elements that use the other form get values for which this one converges at once.
     lower = _lower(cnp.where(is_low, a, 1.0), cnp.where(is_low, x, 0.5))
     upper = _upper(cnp.where(is_low, 1.0, a), cnp.where(is_low, 2.0, x))
     return cnp.where(is_low, lower, 1 - upper), cnp.where(is_low, 1 - lower, upper)

@@ -372,3 +372,7 @@ __all__ = [
     "svd",
     "toeplitz",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -21,7 +21,7 @@ from ctrlgrad.source import here
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.report import GradientReport, Row, advice
 
-# How much two computations of one derivative may differ.
+# Tolerance between two computations of one derivative.
 #
 # Without the user's own `rtol` and `atol`, a tolerance is a base for the dtype and order, plus what was
 # measured: how far the result moves when the arguments move by their last bit, and the error that finite
@@ -429,10 +429,10 @@ class _Check:
         for name, direction in zip(inner, self.directions, strict=False):
             function = self.along(name, function, direction)
         label = " over ".join(reversed(chain))
-        if differences and tuple(inner) not in self.scalars:
-            self.scalars[tuple(inner)] = self.subject.graph(function)
-        scalar = self.scalars.get(tuple(inner))
         try:
+            if differences and tuple(inner) not in self.scalars:
+                self.scalars[tuple(inner)] = self.subject.graph(function)
+            scalar = self.scalars.get(tuple(inner))
             if mode == "rev":
                 self.reverse(function, len(chain), label, scalar)
             else:
@@ -621,7 +621,7 @@ def _distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _badness(row: Row) -> float:
-    """By which the worst row is found: one that was not judged is none, and NaN is the worst."""
+    """Rank of a row, the worst being the highest: an unjudged row is the lowest, NaN the highest."""
     if not row.is_judged:
         return -1.0
     ratio = row.absolute / row.tolerance if row.tolerance else row.absolute

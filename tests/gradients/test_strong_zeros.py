@@ -241,6 +241,30 @@ def test_a_line_search_that_guards_its_steps_has_finite_gradients() -> None:
     assert ours == pytest.approx(0.5 / np.sqrt(a), rel=1e-6)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_product_whose_factors_may_both_be_selected_zeros_is_stopped_by_either(engine: str) -> None:
+    """Forces of a Lennard-Jones potential, whose program masks NaN: the factors of its products are 0, inf or NaN."""
+
+    def energy(xp: Any, distance: Any, s: Any) -> Any:
+        inner = (s / xp.where(distance > 0.0, distance, 0.0)) ** 2
+        return xp.nan_to_num(inner * inner - inner)
+
+    def forces(s: Any) -> Any:
+        distances = jnp.array([0.0, 0.7])
+        return jnp.sum(jnp.sin(jax.grad(lambda x: jnp.sum(energy(jnp, x, s)))(distances)))
+
+    # Without the first distance, which adds 0 to every derivative, nothing is singular.
+    beside = lambda s: jnp.sin(jax.grad(lambda x: (s / x) ** 4 - (s / x) ** 2)(0.7))
+    with cg.options(engine=engine):
+        read = cg.from_jax(forces)
+        found, forward = cg.grad(read)(0.5), cg.jvp(read, (0.5,), (1.0,))[1]
+        second = cg.grad(cg.grad(read))(0.5)
+    assert float(found) == pytest.approx(float(jax.grad(beside)(0.5)), rel=1e-12)
+    assert float(forward) == pytest.approx(float(jax.jvp(forces, (0.5,), (1.0,))[1]), rel=1e-12)
+    assert float(second) == pytest.approx(float(jax.grad(jax.grad(beside))(0.5)), rel=1e-12)
+    assert float(found) == pytest.approx(float(forces(0.5 + 1e-6) - forces(0.5 - 1e-6)) / 2e-6, rel=1e-7)
+
+
 def test_the_analysis_leaves_products_alone() -> None:
     """A loop of bounded operations has no strong product, though rows are read and masks selected in it."""
 

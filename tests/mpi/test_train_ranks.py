@@ -257,6 +257,18 @@ def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, optio
     assert_same_within_rounding(alone("one", "--steps", 60), tmp_path / "run", 60)
 
 
+def test_a_rank_of_a_pipeline_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, options, alone, tmp_path):
+    few = ("--layers", 2, "--steps", 20, "--checkpoint-interval", 10)
+    ended = mpirun(2, PROGRAM, "kill", 1, 14, *options("run", *few, "--engine", "auto", "--pipeline"))
+    assert ended.code in KILLED and ended.stderr.count("rank 1 of 2 has died") == 1 and "Traceback" not in ended.stderr
+    assert f"try: mpirun -n 2 ctrlgrad train --resume --out {tmp_path / 'run'}\n" in ended.stderr
+    resumed = mpirun(2, PROGRAM, "nothing", 0, 0, "train", "--resume", "--out", tmp_path / "run")
+    assert resumed.code == 0 and "from step 10" in " ".join(resumed.stdout.split()), resumed.stderr
+    expected, found = (load_file(out / "checkpoint.safetensors") for out in (alone("one", *few), tmp_path / "run"))
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_a_rank_that_dies_in_the_first_step_leaves_nothing_to_resume(mpirun, options, tmp_path):
     ended = mpirun(2, PROGRAM, "kill", 1, 1, *options("run"))
     assert ended.code in KILLED

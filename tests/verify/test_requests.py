@@ -79,6 +79,11 @@ def test_a_mode_that_a_custom_rule_lacks_is_not_judged() -> None:
     assert report.ok
     assert [row.mode for row in report.rows if not row.is_judged] == ["fwd"]
     assert "custom_vjp: forward mode needs a forward rule" in str(report)
+    # Above order 1, too, where a mode inside of another lacks its rule.
+    second = check_grads(lambda x: square(x).sum(), (X,), modes=("rev", "fwd"), order=2)
+    assert second.ok
+    lacking = {row.mode for row in second.rows if not row.is_judged}
+    assert lacking == {"fwd", "rev over fwd", "fwd over fwd"}
 
 
 def test_jax_judges_a_solver_whose_step_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

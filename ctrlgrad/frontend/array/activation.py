@@ -75,7 +75,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     axes = axes_of("softmax", axis, rank_of(x))
     weights = exp(subtract(x, _shift(x, axes)))
     sums = total(weights, axes, keepdims=True)
-    # Where nothing counts the sum is zero.
+    # If no element counts the sum is zero.
     return divide(weights, sums if where is None else choose(equal(sums, 0), 1, sums))
 
 

@@ -164,7 +164,7 @@ def poly(seq_of_zeros: Any) -> Any:
 
 
 def _characteristic(a: Any) -> Any:
-    """By Faddeev and LeVerrier: each coefficient is the trace of a product of the matrix and the one before."""
+    """Characteristic polynomial by Faddeev and LeVerrier: each coefficient is the trace of a product of matrices."""
     size = known_size("poly", shape_of(a)[0])
     unit = np.eye(size, dtype=dtype_of(a))
     coefficients, m = [ones((), dtype_of(a))], unit

@@ -289,7 +289,7 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
     held = len(carried)
     if not all(map(is_array, carried)) and _is_known(node):
         return _unrolled(node, body, carried)
-    # Where the body runs, the loop is to go on.
+    # When the body runs, the loop's condition is true.
     going_on: Callable[..., list[Any]] = lambda i, *values: body(i, np.bool_(True), *values)
     read = _Read(going_on, recorded(np.int64(0)), *map(_traced, carried))
     condition, after, rows = read.results[0], read.results[1 : 1 + held], read.results[1 + held :]
@@ -300,7 +300,7 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
     grows = [_changed(a, b) for a, b in zip(carried, after, strict=True)]
     if most is not None and not isinstance(most, Tensor) and always and not any(grows):
         return _counted(read, int(np.reshape(most, ())), carried)
-    # Where sizes count as unknown, the body is read once more.
+    # If sizes count as unknown, the body is read once more.
     iteration = going_on if any(grows) else read
     carried = tuple(unknown_dims(recorded(x), axes) if axes else x for x, axes in zip(carried, grows, strict=True))
     arrays = [TensorArray(y.dtype, None, known_shape(y)) for y in rows]

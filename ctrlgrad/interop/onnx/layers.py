@@ -310,7 +310,7 @@ def _max_unpool(node: Node, x: Any, places: Any, shape: Any = None) -> Any:
 def _average_pool(node: Node, x: Any) -> Any:
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
     total = _reduced(x, window, 0, lax.add, window.pads)
-    # How many numbers each window holds.
+    # Number of elements in each window.
     ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if node.get("count_include_pad", 0):
         ones = np.pad(ones, [(0, 0), (0, 0), *window.stated], constant_values=1)
@@ -415,7 +415,7 @@ def _resized(node: Node, x: Any, axis: int, scale: float, count: int, roi: Seque
 
 
 def _scales(node: Node, x: Any, axes: Sequence[int], scales: Any, sizes: Any) -> tuple[list[float], list[int]]:
-    """By how much each axis grows, and to which size."""
+    """Scale factor and new size of each axis."""
     own = [x.shape[a] for a in axes]
     if sizes is None:
         return [float(s) for s in scales], [int(float(s) * n) for s, n in zip(scales, own, strict=True)]
