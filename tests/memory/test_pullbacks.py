@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from instruments.sessions import assert_no_chunks
 
 import ctrlgrad as cg
 from ctrlgrad import memory
+from ctrlgrad.memory.residency.eviction import Evictor
 
 LIMIT = 512 * 1024
 X = np.linspace(0.1, 1.0, 100)
@@ -94,3 +96,52 @@ def test_a_linear_map_of_a_loop_is_made_and_called_in_a_traced_function(engine):
 
     linear, pushed = cg.function(both)(X, 3)
     np.testing.assert_allclose(linear, pushed, rtol=1e-12)
+
+
+def test_a_pullback_that_is_never_called_leaves_nothing(tmp_path):
+    with memory.budget(device=LIMIT // 4, disk=tmp_path) as session:
+        _, pullback = cg.vjp(flow, X)
+        manager = session.manager()
+        assert manager.index.all() and sum(account.used for account in manager.accounts)
+        assert list(tmp_path.iterdir())
+        del pullback
+        assert_no_chunks(manager)
+        assert not any(account.used for account in manager.accounts)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("ways", [{"swap_memory": True}, {"checkpoint": True}])
+def test_a_failure_at_any_request_for_bytes_leaves_nothing(ways, error, tmp_path, monkeypatch):
+    """Every fifth request fails once, in a call of its own; the next call finds all bytes, and the same numbers."""
+
+    @cg.function
+    @cg.grad
+    def slope(x):
+        body = lambda c: (c[0] + 1, c[1] + 1e-3 * np.sin(c[1]))
+        return cg.while_loop(lambda c: c[0] < 600, body, (0, x), **ways)[1].sum()
+
+    expected, take = slope(X), Evictor.take
+    asked, failing = 0, 0
+
+    def counted(self, *given):
+        nonlocal asked
+        asked += 1
+        if asked == failing:
+            raise error("in the way")
+        return take(self, *given)
+
+    monkeypatch.setattr(Evictor, "take", counted)
+    with memory.budget(device=32 << 10, disk=tmp_path) as session:
+        slope(X)
+        manager, total = session.manager(), asked
+        assert total > 40
+        for failing in range(1, total, 5):
+            asked = 0
+            with pytest.raises(error, match="in the way"):
+                slope(X)
+            failing = 0
+            assert_no_chunks(manager)
+            assert not any(account.used for account in manager.accounts), failing
+        np.testing.assert_array_equal(slope(X), expected)
+    assert not list(tmp_path.iterdir())
