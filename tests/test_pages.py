@@ -19,6 +19,8 @@ DOCS = ROOT / "docs"
 MADE = {"reference", "notebooks"}
 PAGES = [ROOT / "README.md"] + sorted(p for p in DOCS.rglob("*.md") if p.parent.name not in MADE)
 FENCE = re.compile(r"^ *```.*$", re.MULTILINE)
+# The site's text column holds so many characters of code.
+WIDEST = 88
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -77,6 +79,14 @@ def test_python_on_a_page_is_run(path: Path) -> None:
     """A block of Python is a session: else nobody would know whether it works."""
     blocks = re.findall(r"^```(?:python|pycon|py)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
     assert [block for block in blocks if ">>> " not in block] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=identified)
+def test_code_fits_into_the_text_column(path: Path) -> None:
+    # CI reads the README's test command as one line.
+    text = re.sub(r"<!-- test command -->\n```sh\n.*\n", "```sh\n", path.read_text())
+    blocks = re.findall(r"^ *```.*?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > WIDEST] == []
 
 
 def test_ci_finds_the_test_command() -> None:
