@@ -89,6 +89,14 @@ def test_code_fits_into_the_text_column(path: Path) -> None:
     assert [line for block in blocks for line in block.splitlines() if len(line) > WIDEST] == []
 
 
+@pytest.mark.parametrize("path", [p for p in PAGES if "{literalinclude}" in p.read_text()], ids=identified)
+def test_listings_are_cut_where_the_page_says(path: Path) -> None:
+    for name, options in re.findall(r"{literalinclude} (\S+)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        listing = (path.parent / name).read_text()
+        cuts = re.findall(r"^:(?:start-at|end-before): \"?(.*?)\"?$", options, re.MULTILINE)
+        assert [cut for cut in cuts if cut not in listing] == []
+
+
 def test_ci_finds_the_test_command() -> None:
     after = (ROOT / "README.md").read_text().split("<!-- test command -->\n```sh\n")
     assert len(after) == 2
