@@ -175,8 +175,10 @@ TASKS = (
     ),
     (
         "Derivatives",
-        "grad value_and_grad vjp jvp jacobian jacrev jacfwd hessian linearize linear_transpose stop_gradient "
-        "check_grads",
+        (
+            "grad value_and_grad vjp jvp jacobian jacrev jacfwd hessian linearize linear_transpose stop_gradient "
+            "check_grads"
+        ),
     ),
     (
         "Derivatives of your own",
