@@ -280,7 +280,7 @@ def test_composed_functions_at_their_edges() -> None:
 
 
 def test_the_mixed_second_derivatives_of_a_power_at_zero_are_those_of_its_decided_slopes() -> None:
-    """The slope in x is y of `x ** y` there, since `x ** 0` counts as a constant, and the one in y is 0; JAX has NaN."""
+    """The slope in x is y of `x ** y` there, since `x ** 0` counts as constant, and that in y is 0; JAX: NaN."""
     by_x, by_y = cg.grad(cnp.power, argnums=0), cg.grad(cnp.power, argnums=1)
     with np.errstate(all="ignore"):
         assert float(cg.grad(by_x, argnums=1)(0.0, 0.0)) == 1.0
