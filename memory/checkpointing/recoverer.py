@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Generator
 from contextlib import closing
 from typing import Any
@@ -93,20 +94,22 @@ class Recoverer:
 
     def _run(self, loop: LoopRecord, base: int, recovery: Recovery, state: Any) -> None:
         assert loop.recompute is not None
-        step = 0
+        step, first_kept = 0, recovery.first_kept
+        # Where the run from each kept state ends that keeps no blocks.
+        ends = [*(s for s in recovery.states if s < first_kept), first_kept]
         while step < recovery.length:
             if step in recovery.states:
                 with self._lock:
                     self._state_store.keep(loop, base + step, state, loop.recompute.copy_bytes(state))
             entry = base if not step else None
-            if step < recovery.first_kept:
-                stop = min((s for s in recovery.states if s > step), default=recovery.first_kept)
-                after = self._skip(loop, base + step, base + min(stop, recovery.first_kept), entry, state)
+            if step < first_kept:
+                end = ends[bisect_right(ends, step)]
+                after = self._skip(loop, base + step, base + end, entry, state)
                 if after is not None:
-                    step, state = min(stop, recovery.first_kept), after
+                    step, state = end, after
                     continue
-            stop = step + 1 if step < recovery.first_kept else recovery.length
-            chunks = self._chunks(loop, range(base + step, base + stop), entry, step >= recovery.first_kept)
+            stop = step + 1 if step < first_kept else recovery.length
+            chunks = self._chunks(loop, range(base + step, base + stop), entry, step >= first_kept)
             with closing(chunks):
                 state = loop.recompute.advance(state, chunks, base + step, base + stop)
                 # The last one is filled.

@@ -26,13 +26,13 @@ class Kept:
     last_use: Mark
 
 
-def most_state_bytes(limit: int, is_mixed: bool) -> int:
-    """What states may take of a device budget before every second one goes.
+def most_state_bytes(limit: int, fixed: int, state: int, chunk: int) -> int:
+    """What states may take of a device budget before every second one goes; `fixed` bytes are of other kinds.
 
-    States may lie densely: the groups between them are the smaller. Chunks that are computed again one by one between
-    copied ones would cost more with every state that goes.
+    Half of it, since the groups between dense states are small; but a run from one of them needs two more states, and
+    blocks of a chunk beside those that are being read.
     """
-    return limit // (2 if is_mixed else 8)
+    return max(limit // 8, min(limit // 2, limit - fixed - 2 * state - 2 * chunk))
 
 
 @record(eq=False, frozen=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.memory.arena.ledger import STATES
+from ctrlgrad.memory.arena.ledger import BLOCKS, STATES
 from ctrlgrad.memory.checkpointing.states import Kept, most_state_bytes
 from ctrlgrad.memory.chunk import LoopRecord
 from ctrlgrad.memory.profile.actions import KeepState, LetStateGo
@@ -64,7 +64,8 @@ class StateStore:
         if limit is None:
             most = states.distance * max(chunk.nbytes for chunk in loop.chunks[-2:])
         else:
-            most = most_state_bytes(limit, loop.is_mixed)
+            fixed = self._account.used - self._account.kinds[BLOCKS] - self._account.kinds[STATES]
+            most = most_state_bytes(limit, fixed, states.largest, loop.most_bytes)
         if loop.is_mixed and states.nbytes > most:
             self._discard_copied(loop)
         while gone := states.thin(most):

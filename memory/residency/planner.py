@@ -151,10 +151,16 @@ class Planner:
 
     # Measurements.
 
+    def _times_of(self, label: str) -> LoopTimes:
+        found = self.loops.get(label)
+        if found is None:
+            found = self.loops[label] = LoopTimes()
+        return found
+
     def ran(self, chunk: ChunkRecord, seconds: float) -> None:
         """A chunk was computed forward."""
         if chunk.nbytes:
-            self.loops.setdefault(chunk.loop.label, LoopTimes()).forward.observe(seconds / chunk.nbytes)
+            self._times_of(chunk.loop.label).forward.observe(seconds / chunk.nbytes)
 
     def opened(self, chunk: ChunkRecord, device: Device) -> bool:
         """A block of a chunk was opened: its backward pass begins, unless it has begun. Answers whether it begins."""
@@ -182,8 +188,10 @@ class Planner:
             if not transfer.ended.seen and not transfer.ended.event.is_done():
                 unseen.append(transfer)
             elif begun is not None and ended is not None and transfer.nbytes:
-                link = self.links.setdefault((transfer.source, transfer.target), Rate())
-                link.observe((ended - begun) / transfer.nbytes)
+                link = transfer.source, transfer.target
+                if link not in self.links:
+                    self.links[link] = Rate()
+                self.links[link].observe((ended - begun) / transfer.nbytes)
         transfers[:] = unseen
         waiting = []
         for passed in self._backward:
@@ -191,7 +199,7 @@ class Planner:
             if begun is None or ended is None:
                 waiting.append(passed)
             elif passed.nbytes:
-                self.loops.setdefault(passed.label, LoopTimes()).backward.observe((ended - begun) / passed.nbytes)
+                self._times_of(passed.label).backward.observe((ended - begun) / passed.nbytes)
         self._backward = waiting
 
     def forget(self, loop: LoopRecord) -> None:

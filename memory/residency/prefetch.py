@@ -19,8 +19,8 @@ from ctrlgrad.memory.residency.eviction import Evictor
 from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.policy import uncopied_bytes
 
-# Chunks off the device that one call looks at for something to fetch.
-AHEAD = 16
+# Chunks off the device that one call looks at for something to fetch: the next call comes with the next block.
+AHEAD = 4
 
 
 class Prefetcher:

@@ -24,7 +24,7 @@ from recurrent import recomputing, sequence, swapping
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
-from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines import chunks, optimised_graph
 from ctrlgrad.engines.chunks import ManagedChunk
 from ctrlgrad.engines.native.sessions import FrameLoop
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, ShapeError, UserInputError
@@ -69,10 +69,35 @@ def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
         np.testing.assert_array_equal(gradient(x, length), expected)
         assert session.recording is not None
         overwritten = [entry for entry in session.recording.actions if isinstance(entry.action, Overwrite)]
-    chunks = -(-length // 5)
-    assert len(overwritten) > chunks // 3
+    count = -(-length // 5)
+    assert len(overwritten) > count // 3
     first_runs = sum(isinstance(chunk, ManagedChunk) for _, chunk, _ in lent)
-    assert first_runs + len(overwritten) in (chunks, chunks + 1)
+    assert first_runs + len(overwritten) in (count, count + 1)
+
+
+@pytest.mark.parametrize("limit", [1 << 22, 1 << 20, 1 << 19, 1 << 18])
+def test_bits_differ_from_those_without_a_budget_by_the_chunks_of_distributed_loops_alone(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight's gradient is summed over chunks of fewer iterations under a budget: in another order. With chunks of as
+    many iterations it has the same bits."""
+    rng = np.random.default_rng(0)
+    xs, weights = 0.1 * rng.normal(size=(1000, 8, 32)), rng.normal(size=(32, 32)) / 6
+
+    def loss(weights: Any) -> Any:
+        state, _ = cg.scan(lambda h, x: (cnp.tanh(h @ weights + x), None), np.zeros((8, 32)), xs)
+        return cnp.sum(state * state)
+
+    def slopes() -> tuple[Any, Any]:
+        """In the budget, and without."""
+        slope = cg.function(cg.grad(loss))
+        with memory.budget(device=limit):
+            bounded = slope(weights)
+        return bounded, slope(weights)
+
+    np.testing.assert_allclose(*slopes(), rtol=1e-11, atol=1e-13)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1 << 16)
+    np.testing.assert_array_equal(*slopes())
 
 
 @programs_at_orders(1, 2, share=(0, 3))

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from instruments.sessions import assert_no_chunks
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
+from ctrlgrad.memory.residency.eviction import Evictor
 
 LIMIT = 512 * 1024
 X = np.linspace(0.1, 1.0, 100)
@@ -115,3 +117,52 @@ def test_a_pullback_needs_one_row_of_each_carry_more_than_a_gradient(carries):
             np.testing.assert_array_equal(runs(), gradient)
         with memory.budget(device=rows * carries * x.nbytes - 256), pytest.raises(cg.errors.MemoryBudgetError):
             runs()
+
+
+def test_a_pullback_that_is_never_called_leaves_nothing(tmp_path):
+    with memory.budget(device=LIMIT // 4, disk=tmp_path) as session:
+        _, pullback = cg.vjp(flow, X)
+        manager = session.manager()
+        assert manager.index.all() and sum(account.used for account in manager.accounts)
+        assert list(tmp_path.iterdir())
+        del pullback
+        assert_no_chunks(manager)
+        assert not any(account.used for account in manager.accounts)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("ways", [{"swap_memory": True}, {"checkpoint": True}])
+def test_a_failure_at_any_request_for_bytes_leaves_nothing(ways, error, tmp_path, monkeypatch):
+    """Every fifth request fails once, in a call of its own; the next call finds all bytes, and the same numbers."""
+
+    @cg.function
+    @cg.grad
+    def slope(x):
+        body = lambda c: (c[0] + 1, c[1] + 1e-3 * np.sin(c[1]))
+        return cg.while_loop(lambda c: c[0] < 600, body, (0, x), **ways)[1].sum()
+
+    expected, take = slope(X), Evictor.take
+    asked, failing = 0, 0
+
+    def counted(self, *given):
+        nonlocal asked
+        asked += 1
+        if asked == failing:
+            raise error("in the way")
+        return take(self, *given)
+
+    monkeypatch.setattr(Evictor, "take", counted)
+    with memory.budget(device=32 << 10, disk=tmp_path) as session:
+        slope(X)
+        manager, total = session.manager(), asked
+        assert total > 40
+        for failing in range(1, total, 5):
+            asked = 0
+            with pytest.raises(error, match="in the way"):
+                slope(X)
+            failing = 0
+            assert_no_chunks(manager)
+            assert not any(account.used for account in manager.accounts), failing
+        np.testing.assert_array_equal(slope(X), expected)
+    assert not list(tmp_path.iterdir())

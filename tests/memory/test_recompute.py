@@ -18,6 +18,8 @@ from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.residency.planner import Planner
+from ctrlgrad.memory.residency.policy import ChunkTimes
 
 
 def run(length: int, budget: Budget | None = None, state_bytes: int = 8, **ways: Any) -> tuple[Driver, Manager, float]:
@@ -168,6 +170,23 @@ def test_states_are_found_without_the_blocks_before_them(checkpoint: int) -> Non
     manager.close()
     assert len(driver.advances) == manager.stats.drops == len(set(driver.advances))
     assert len(driver.advances) + len(driver.skipped) == manager.stats.recomputed_chunks <= len(known.advances)
+
+
+@pytest.mark.parametrize(
+    ("room", "state_bytes", "most"), [(3, CHUNK // 2, 17_400), (3, CHUNK // 4, 3_700), (8, 80, 2_140)]
+)
+def test_states_leave_room_for_the_runs_between_them(
+    room: int, state_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many runs for 700 chunks; 28,506 and 5,682 where states took half of a small budget, 2,451 where an eighth."""
+    monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
+    for ways in ({}, {"checkpoint": True}):
+        device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)
+        manager = Manager(device, Budget(device=room * CHUNK))
+        Driver(manager, chunks(700), skips=True, state_bytes=state_bytes).run(**ways)
+        manager.close()
+        assert manager.stats.recomputed_chunks <= most
 
 
 def test_states_that_do_not_all_fit_are_thinned() -> None:

@@ -83,7 +83,7 @@ class _Model:
 
     def thin(self) -> None:
         setting, is_mixed = self.setting, self.share > 0
-        most = most_state_bytes(setting.device_bytes, is_mixed)
+        most = most_state_bytes(setting.device_bytes, 0, setting.state_bytes, setting.chunk_bytes)
         if is_mixed and len(self.states) * setting.state_bytes > most:
             self.states = [i for i in self.states if i == 0 or i not in self.backups]
         if len(self.states) > 1 and len(self.states) * setting.state_bytes > most:

@@ -19,7 +19,7 @@ import numpy as np
 from ctrlgrad.engines.account import empty, supply
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.native import frame
-from ctrlgrad.engines.native.memory import array_at
+from ctrlgrad.engines.native.memory import address_of, array_at
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
@@ -42,6 +42,8 @@ class RunningStack:
 
     def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, is_ragged: bool) -> None:
         self.handle, self.words, self.dtype, self.is_ragged = handle, words, dtype, is_ragged
+        # Python's memory views are quick to read and write.
+        self.integers = words.data
         self.stack: Any = None
         # The block that compiled code sees.
         self.open: Block | None = None
@@ -136,7 +138,7 @@ class RunningStack:
         block, self.open = self.open, None
         if block is None:
             return
-        block.count = int(self.words[frame.COUNT])
+        block.count = self.integers[frame.COUNT]
         block.most = max(block.most, block.count)
         storage = block.storage
         storage.close()
@@ -151,7 +153,7 @@ class RunningStack:
             assert last is block
             self.keep(block)
             storage.free()
-        elif isinstance(storage, Resident) and self.words[frame.CAPACITY]:
+        elif isinstance(storage, Resident) and self.integers[frame.CAPACITY]:
             storage.release(block.count)
 
     def keep(self, block: Block | None) -> None:
@@ -166,7 +168,7 @@ class RunningStack:
     def is_own(self, open_block: Block) -> bool:
         """Return true if this stack alone owns all of the open block's memory."""
         # A closed block has no capacity, and `ClaimedRows` share their memory with rows of another stack.
-        return bool(self.words[frame.CAPACITY]) and type(open_block.storage) is Resident
+        return bool(self.integers[frame.CAPACITY]) and type(open_block.storage) is Resident
 
     def memory(self, handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
         """Memory for a block: what an emptied one had, where it is enough."""
@@ -178,20 +180,21 @@ class RunningStack:
     def hide(self) -> None:
         self.words[:] = 0
         if self.stack is not None:
-            self.words[frame.BELOW] = len(self.stack)
+            self.integers[frame.BELOW] = len(self.stack)
 
     def show(self, block: Block, is_writable: bool) -> None:
         """Let compiled code see the last block."""
         array = block.storage.open()
         self.open = block
         stack = self.stack
-        self.words[frame.BASE] = array.ctypes.data
-        self.words[frame.COUNT] = block.count
+        words = self.integers
+        words[frame.BASE] = address_of(array)
+        words[frame.COUNT] = block.count
         # A closed block takes no more rows, those that were popped from it neither: another stack may hold it too.
-        self.words[frame.CAPACITY] = len(array) if is_writable else 0
-        self.words[frame.BELOW] = len(stack) - block.count
-        self.words[frame.WRITABLE] = is_writable
-        self.words[frame.MARKS] = 0 if stack.written is None else stack.written.ctypes.data
+        words[frame.CAPACITY] = len(array) if is_writable else 0
+        words[frame.BELOW] = len(stack) - block.count
+        words[frame.WRITABLE] = is_writable
+        words[frame.MARKS] = 0 if stack.written is None else address_of(stack.written)
 
     def row_bytes(self, shape: Sequence[int]) -> int:
         return math.prod(shape) * self.dtype.itemsize
@@ -201,7 +204,7 @@ class RunningStack:
         """Bytes of all rows."""
         if not isinstance(self.stack, BlockStack):
             return 0
-        count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
+        count = self.integers[frame.COUNT] + self.integers[frame.BELOW]
         return count * self.row_bytes(self.stack.shape)
 
     # Requests of compiled code.
@@ -249,7 +252,7 @@ class RunningStack:
 
     def grow(self, shape: tuple[int, ...], rows: int) -> None:
         """Room for so many rows more, in one piece."""
-        count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
+        count = self.integers[frame.COUNT] + self.integers[frame.BELOW]
         if self.stack.written is not None or (count and self.is_indexed):
             self.gather(2 * count + LEAST_ROWS)
             return
@@ -281,7 +284,7 @@ class RunningStack:
         block = Block(source(self.handle, (capacity, *shape), self.dtype), 0)
         stack.add(block)
         self.show(block, True)
-        self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + capacity)
+        self.most_rows = max(self.most_rows, self.integers[frame.BELOW] + capacity)
 
     def put_below(self, storages: Sequence[Storage], rows: int) -> None:
         """Closed blocks of so many rows each come under the open one."""
