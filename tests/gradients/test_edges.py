@@ -266,6 +266,8 @@ def test_composed_functions_at_their_edges() -> None:
         (cnp.cbrt, 1e-300, (1e-100, 1e200 / 3, -INF)),
         (cnp.cbrt, -1e-300, (-1e-100, 1e200 / 3, INF)),
         (cnp.cbrt, 1e-160, (np.cbrt(1e-160), np.cbrt(1e-160) / 3e-160, -2 / 9 * np.cbrt(1e-160) / 1e-160 / 1e-160)),
+        # Its second slope is beyond all numbers there; the quotient that gives it is of two infinities.
+        (cnp.cbrt, 5e-324, (np.cbrt(5e-324), np.cbrt(5e-324) / 3 / 5e-324, NAN)),
         (np.sinc, 1e300, (np.sinc(1e300), np.cos(np.pi * 1e300) / 1e300, -np.pi * np.sin(np.pi * 1e300) / 1e300)),
         (np.sinc, 0.0, (1.0, 0.0, -(np.pi**2) / 3)),
         (np.arccosh, 1.0, (0.0, INF, -INF)),
@@ -275,6 +277,16 @@ def test_composed_functions_at_their_edges() -> None:
         with np.errstate(all="ignore"):
             found = [float(g(np.float64(x))) for g in (f, cg.grad(f), cg.grad(cg.grad(f)))]
         np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=f"{f} at {x}")
+
+
+def test_the_mixed_second_derivatives_of_a_power_at_zero_are_those_of_its_decided_slopes() -> None:
+    """The slope in x is y of `x ** y` there, since `x ** 0` counts as constant, and that in y is 0; JAX: NaN."""
+    by_x, by_y = cg.grad(cnp.power, argnums=0), cg.grad(cnp.power, argnums=1)
+    with np.errstate(all="ignore"):
+        assert float(cg.grad(by_x, argnums=1)(0.0, 0.0)) == 1.0
+        assert float(cg.grad(by_y, argnums=0)(0.0, 0.0)) == 0.0
+        with jax.enable_x64(True):
+            assert np.isnan(jax.grad(jax.grad(jnp.power, argnums=0), argnums=1)(0.0, 0.0))
 
 
 def test_digamma_near_a_pole_has_all_digits() -> None:

@@ -5,6 +5,7 @@ import pytest
 from instruments.sessions import assert_no_chunks
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.memory.residency.eviction import Evictor
 
@@ -96,6 +97,26 @@ def test_a_linear_map_of_a_loop_is_made_and_called_in_a_traced_function(engine):
 
     linear, pushed = cg.function(both)(X, 3)
     np.testing.assert_allclose(linear, pushed, rtol=1e-12)
+
+
+@pytest.mark.parametrize("carries", [1, 2])
+def test_a_pullback_needs_one_row_of_each_carry_more_than_a_gradient(carries):
+    """Rows of a last chunk are there when `grad` goes back; a pullback computes them again."""
+    x = np.ones(1000)
+
+    def f(x):
+        start = (0, *[x + j for j in range(carries)])
+        return sum(v.sum() for v in cg.while_loop(lambda c: c[0] < 100, body, start)[1:])
+
+    def body(c):
+        return c[0] + 1, *[cnp.sin(v) * 1.01 for v in c[1:]]
+
+    gradient = cg.grad(f)(x)
+    for rows, runs in ((3, lambda: cg.grad(f)(x)), (4, lambda: cg.vjp(f, x)[1](1.0)[0])):
+        with memory.budget(device=rows * carries * x.nbytes + 256):
+            np.testing.assert_array_equal(runs(), gradient)
+        with memory.budget(device=rows * carries * x.nbytes - 256), pytest.raises(cg.errors.MemoryBudgetError):
+            runs()
 
 
 def test_a_pullback_that_is_never_called_leaves_nothing(tmp_path):

@@ -226,7 +226,11 @@ TABLE = {
         "_FREE": MEMORY,
     },
     "memory/checkpointing/states.py": {
+        "8": POLICY,
         "2": MEMORY,
+    },
+    "memory/devices/cpu.py": {
+        "SHORT_BYTES": "a copy in the caller's thread: tests/memory/test_devices.py",
     },
     "memory/devices/cuda_events.py": {
         "2 LONGEST_PAUSE": MEMORY,
@@ -267,6 +271,9 @@ TABLE = {
     },
     "memory/residency/throttle.py": {
         "WINDOW": POLICY,
+    },
+    "memory/session.py": {
+        "16": POLICY,
     },
     "memory/sizes.py": {
         "10": TEXTS,
