@@ -69,7 +69,7 @@ def call(name: str, value: Any) -> str:
     """How a function is called, in a block of code; long ones with a line per parameter."""
     parameters = signature(value)
     line = f"{name}({', '.join(parameters)})"
-    if len(line) > 100:
+    if len(line) > 88:
         line = "\n".join([f"{name}(", *(f"    {parameter}," for parameter in parameters), ")"])
     return f"```python\n{line}\n```"
 
@@ -167,17 +167,66 @@ def page(name: str, module: ModuleType) -> Iterator[str]:
             yield from entry(label, value)
 
 
+# Names by the task for which a reader looks them up; the names of `ctrlgrad` itself, all of them.
+TASKS = (
+    (
+        "Loops and branches",
+        "while_loop cond fori_loop scan map switch case associative_scan foldl foldr TensorArray unknown_dims",
+    ),
+    (
+        "Derivatives",
+        (
+            "grad value_and_grad vjp jvp jacobian jacrev jacfwd hessian linearize linear_transpose stop_gradient "
+            "check_grads"
+        ),
+    ),
+    (
+        "Derivatives of your own",
+        "custom_vjp custom_jvp custom_gradient custom_root custom_linear_solve closure_convert",
+    ),
+    ("Compiling and batching", "function jit vmap custom_vmap eval_shape options device TensorSpec Function"),
+    ("Memory", "checkpoint remat checkpoint_policies"),
+    ("Other frameworks", "from_jax to_jax from_torch to_torch from_onnx pure_callback"),
+    ("Types and errors", "Array DeviceArray CtrlgradError GradientMismatch"),
+)
+
+
+def summary(value: Any) -> str:
+    """Return the first sentence of a docstring, up to a colon or semicolon that is not code."""
+    first = " ".join(re.split(r"\n\s*\n", inspect.cleandoc(value.__doc__ or ""))[0].split())
+    sentence = re.match(r"(?:`[^`]*`|[^`.:;]|[.:;](?=\S))*", first)
+    assert sentence
+    return sentence[0] + "."
+
+
+def tasks() -> Iterator[str]:
+    """Tables of the names of `ctrlgrad`, task by task; a name without a task fails."""
+    found = {name for name, value in members(ctrlgrad) if is_documented(value)}
+    grouped = [name for _, names in TASKS for name in names.split()]
+    if sorted(grouped) != sorted(found):
+        raise ValueError(f"TASKS differs from the names of ctrlgrad: {sorted(found ^ set(grouped))}")
+    for task, names in TASKS:
+        yield f"## {task}"
+        rows = [(name, getattr(ctrlgrad, name)) for name in names.split()]
+        lines = [f"| [`{name}`](ctrlgrad.md#{name.lower()}) | {summary(value)} |" for name, value in rows]
+        yield "\n".join(["| name | summary |", "| --- | --- |", *lines])
+
+
 def index() -> Iterator[str]:
-    """The page that lists the modules."""
+    """The page that lists names by task, and the modules."""
     yield "# Reference"
     yield (
-        "A page for each public module, made from the docstrings by `python docs/build_api.py`. The examples run as\n"
-        "doctests, after `import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp`.\n"
-        "[Every operation](../operations.md) is listed with its derivative rules and dtypes;\n"
-        "[JAX's names](../jax_names.md) and [JAX's primitives](../jax_primitives.md) say what of JAX there is here,\n"
-        "[ONNX's operators](../onnx_operators.md) what of ONNX."
+        "The names of `ctrlgrad` by task, then a page for each public module. `python docs/build_api.py` makes them\n"
+        "from the docstrings. The examples run as doctests, after\n"
+        "`import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp`.\n\n"
+        "- [Every operation](../operations.md), with its derivative rules and dtypes.\n"
+        "- What ctrlgrad has of [JAX's names](../jax_names.md), [JAX's primitives](../jax_primitives.md),\n"
+        "  [ONNX's operators](../onnx_operators.md) and [PyTorch's operators](../torch_operators.md)."
     )
-    yield "\n".join(f"- [{name}]({name}.md): {len(members(module))} names" for name, module in modules())
+    yield from tasks()
+    yield "## Modules"
+    lines = [f"| [{name}]({name}.md) | {len(members(module))} | {summary(module)} |" for name, module in modules()]
+    yield "\n".join(["| module | names | summary |", "| --- | --- | --- |", *lines])
     inside = [name for name, _ in modules()]
     further = ["../operations", "../jax_names", "../jax_primitives", "../onnx_operators", "../torch_operators"]
     yield "\n".join(["```{toctree}", ":hidden:", "", *inside, *further, "```"])

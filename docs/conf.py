@@ -5,8 +5,12 @@ The notebooks are shown with the outputs that are committed; `tests/test_noteboo
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
 
 import ctrlgrad
 
@@ -26,9 +30,29 @@ myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
-html_title = "ctrlgrad"
+# The theme shows it at the top of each page.
+html_title = f"ctrlgrad {release}"
 html_static_path = ["pictures"]
 html_show_sourcelink = False
+
+
+def shorten_listings(app: Sphinx, doctree: nodes.document) -> None:
+    """Show the programs of recipes without annotations of `Any` and without imports for the command line."""
+    if not app.env.docname.startswith("recipes/"):
+        return
+    for block in doctree.findall(nodes.literal_block):
+        if block.get("language") == "python":
+            text = re.sub(r": Any\b|\s*-> Any\b", "", block.astext())
+            text = re.sub(r"^from (__future__|typing|ctrlgrad\.demos)\b.*\n", "", text, flags=re.MULTILINE)
+            text = re.sub(r"\n{4,}", "\n\n\n", text).strip("\n")
+            block.children.clear()
+            block += nodes.Text(text)
+            block.rawsource = text
+
+
+def setup(app: Sphinx) -> None:
+    """Register the functions that change pages."""
+    app.connect("doctree-read", shorten_listings)
 
 
 def bring_notebooks() -> None:

@@ -19,6 +19,8 @@ DOCS = ROOT / "docs"
 MADE = {"reference", "notebooks"}
 PAGES = [ROOT / "README.md"] + sorted(p for p in DOCS.rglob("*.md") if p.parent.name not in MADE)
 FENCE = re.compile(r"^ *```.*$", re.MULTILINE)
+# The site's text column holds so many characters of code.
+WIDEST = 88
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -77,6 +79,22 @@ def test_python_on_a_page_is_run(path: Path) -> None:
     """A block of Python is a session: else nobody would know whether it works."""
     blocks = re.findall(r"^```(?:python|pycon|py)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
     assert [block for block in blocks if ">>> " not in block] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=identified)
+def test_code_fits_into_the_text_column(path: Path) -> None:
+    # CI reads the README's test command as one line.
+    text = re.sub(r"<!-- test command -->\n```sh\n.*\n", "```sh\n", path.read_text())
+    blocks = re.findall(r"^ *```.*?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > WIDEST] == []
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if "{literalinclude}" in p.read_text()], ids=identified)
+def test_listings_are_cut_where_the_page_says(path: Path) -> None:
+    for name, options in re.findall(r"{literalinclude} (\S+)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+        listing = (path.parent / name).read_text()
+        cuts = re.findall(r"^:(?:start-at|end-before): \"?(.*?)\"?$", options, re.MULTILINE)
+        assert [cut for cut in cuts if cut not in listing] == []
 
 
 def test_ci_finds_the_test_command() -> None:

@@ -11,8 +11,9 @@ import numpy as np
 from ctrlgrad.debug import callback
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.frontend.host_calls import host_call
-from ctrlgrad.interop.avals import is_float, tensor_type
+from ctrlgrad.interop.avals import is_float, is_key, tensor_type
 from ctrlgrad.interop.primitives import REFUSED, Equation, entry, unsupported
+from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _REFS = "it changes an array in place"
@@ -27,8 +28,8 @@ REFUSED |= {
 }
 
 
-def _for_each_lane(equation: Equation, call: Callable[[list[np.ndarray]], Any]) -> Callable[[list[Any], Any], None]:
-    """A function of arrays of the ranks that JAX knows: under `ctrlgrad.vmap` it is called once for each lane."""
+def _for_each_lane(equation: Equation, call: Callable[[list[Any]], Any]) -> Callable[[list[Any], Any], None]:
+    """A function of JAX's arrays of the ranks that JAX knows: under `ctrlgrad.vmap` it is called once for each lane."""
     ranks = [len(aval.shape) for aval in equation.inputs]
 
     def show(arrays: list[Any], iterations: Any) -> None:
@@ -36,7 +37,11 @@ def _for_each_lane(equation: Equation, call: Callable[[list[np.ndarray]], Any]) 
         lanes = [x.shape[: x.ndim - rank] for x, rank in zip(given, ranks, strict=True)]
         outer = max(lanes, key=len, default=())
         for place in np.ndindex(outer):
-            call([x[place] if shape else x for x, shape in zip(given, lanes, strict=True)])
+            lane = [x[place] if shape else x for x, shape in zip(given, lanes, strict=True)]
+            with x64_as(True):
+                pairs = zip(lane, equation.inputs, strict=True)
+                arrays = [x if is_key(aval) else jax.numpy.asarray(x, aval.dtype) for x, aval in pairs]
+            call(arrays)
 
     return show
 
@@ -44,7 +49,7 @@ def _for_each_lane(equation: Equation, call: Callable[[list[np.ndarray]], Any]) 
 @entry("debug_callback")
 def _debug_callback(equation: Equation, *operands: Any) -> Any:
     function = equation.params["callback"]
-    show = _for_each_lane(equation, lambda arrays: function(*map(np.asarray, arrays)))
+    show = _for_each_lane(equation, lambda arrays: function(*arrays))
     callback(show, list(operands), "jax.debug.callback")
     return []
 
@@ -63,7 +68,7 @@ def _io_callback(equation: Equation, *operands: Any) -> Any:
     seen = [
         _without_derivative(equation, x) if is_float(v) else x for v, x in zip(equation.inputs, operands, strict=True)
     ]
-    callback(_for_each_lane(equation, lambda arrays: function(*map(np.asarray, arrays))), seen, "jax.io_callback")
+    callback(_for_each_lane(equation, lambda arrays: function(*arrays)), seen, "jax.io_callback")
     return []
 
 
@@ -100,7 +105,7 @@ def _debug_print(equation: Equation, *operands: Any) -> Any:
     static = dict(params["static_args"])
     count = len(operands) + len(static)
 
-    def show(arrays: list[np.ndarray]) -> None:
+    def show(arrays: list[Any]) -> None:
         given = iter(arrays)
         leaves = [static[i] if i in static else next(given) for i in range(count)]
         args, kwargs = jax.tree_util.tree_unflatten(params["in_tree"], leaves)

@@ -11,6 +11,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.ad_checkpoint import checkpoint_name
 from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.avals import dtype_of
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
 from ctrlgrad.transforms.custom_jvp import custom_jvp
@@ -131,7 +132,8 @@ def _pow(equation: Equation, x: Any, y: Any) -> Any:
 @entry("convert_element_type")
 def _convert(equation: Equation, x: Any) -> Any:
     dtype = dtype_of(equation.outputs[0])
-    return (cnp.real(x) if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x).astype(dtype)
+    # By `cast`, since the method of a known array, NumPy's, wraps where JAX saturates.
+    return cast(cnp.real(x) if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x, dtype)
 
 
 def _divided(fn: Any, by_zero: Any) -> Any:

@@ -41,6 +41,27 @@ def test_debug_callbacks_happen_in_every_iteration_and_in_the_branch_that_is_tak
     assert seen == [(4.0, 2), (8.0, 3)]
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_debug_prints_and_callbacks_show_the_arrays_of_jax(x64: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `!r` an array of JAX prints itself otherwise than one of NumPy."""
+    kinds: list[Any] = []
+
+    def f(a: Any) -> Any:
+        jax.debug.print("{a!r} {b:.3f} {!r} {c[0]!s:>5}", a + 1, a=a, b=a, c=jnp.stack([a, a]))
+        jax.debug.callback(lambda a: kinds.append((isinstance(a, jax.Array), a.dtype)), a)
+        io_callback(lambda a: kinds.append((isinstance(a, jax.Array), a.dtype)), None, a)
+        return a
+
+    with jax.enable_x64(x64):
+        jax.jit(f)(1.5)
+        jax.effects_barrier()
+        expected, wanted = capsys.readouterr().out, sorted(kinds)
+        kinds.clear()
+        cg.from_jax(f, x64=x64)(1.5)
+    assert capsys.readouterr().out == expected
+    assert sorted(kinds) == wanted
+
+
 def test_pure_callbacks_compute_and_have_the_rule_that_is_around_them() -> None:
     def sine(x: Any) -> Any:
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims")

@@ -49,6 +49,16 @@ def test_variances_with_few_degrees_of_freedom(ddof: int) -> None:
         np.testing.assert_array_equal(cg.from_jax(lambda x, fn=fn: fn(x, ddof=ddof))(x), fn(x, ddof=ddof))
 
 
+@pytest.mark.parametrize("fn", [jnp.var, jnp.std])
+def test_the_gradient_of_a_variance_without_degrees_of_freedom_is_that_of_the_selected_constant(fn: Any) -> None:
+    x = np.array([1.0, 2.0, 4.0], np.float32)
+    for ddof in (3, 4):
+        read = cg.from_jax(lambda x, ddof=ddof: fn(x, ddof=ddof))
+        np.testing.assert_array_equal(cg.grad(read)(x), [0.0, 0.0, 0.0])
+        with cg.options(strong_zeros=False):
+            np.testing.assert_array_equal(cg.grad(read)(x), jax.grad(lambda x, ddof=ddof: fn(x, ddof=ddof))(x))
+
+
 def test_softmax_of_nothing_in_other_programs() -> None:
     assert cg.nn.softmax(np.zeros((3, 0)), axis=1).shape == (3, 0)
     assert cg.numpy.logsumexp(np.zeros(0)) == -np.inf

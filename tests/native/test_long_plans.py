@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from plan.plans import graph_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import emit, making, plan_text
+from ctrlgrad.engines.native import emit, making, outlining
 from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.native.outlining import weight_of
 from ctrlgrad.plan.liveness import After
@@ -104,7 +105,7 @@ def test_work_grows_with_the_length_of_a_program(program: Any, length: int, memb
 @pytest.fixture
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan is several functions."""
-    monkeypatch.setattr(plan_text, "WHOLE", 0)
+    monkeypatch.setattr(outlining, "WHOLE", 0)
     monkeypatch.setattr(emit, "PIECE", 100)
 
 
@@ -133,14 +134,14 @@ def test_a_plan_is_cut_where_its_weight_is_more_than_that_of_one_function(monkey
     weight = sum(map(weight_of, making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
     monkeypatch.setattr(emit, "PIECE", 100)
     for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
-        monkeypatch.setattr(plan_text, "WHOLE", limit)
+        monkeypatch.setattr(outlining, "WHOLE", limit)
         assert ("define internal i1 @piece" in text_of(graph, arguments)) == is_cut
 
 
 def test_a_function_takes_steps_up_to_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of matrices all weigh the same, so a function of a little less takes one step less."""
     graph, arguments = gradient_of(products, 10)
-    monkeypatch.setattr(plan_text, "WHOLE", 0)
+    monkeypatch.setattr(outlining, "WHOLE", 0)
 
     def functions(limit: int) -> int:
         monkeypatch.setattr(emit, "PIECE", limit)
@@ -158,6 +159,35 @@ def test_no_function_grows_with_the_length_of_a_program(short_pieces: None) -> N
         return max(text.count("\n") for text in texts if "@piece" in text.partition("(")[0])
 
     assert longest(320) <= 1.2 * longest(80)
+
+
+def remembered(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    """Numbers that are read again at the end of the program, by other functions than compute them."""
+
+    def f(x: Any) -> Any:
+        found = [x]
+        for _ in range(length):
+            found.append(found[-1] * x + 0.1)
+        return functools.reduce(lambda total, y: 0.5 * total + y, found)
+
+    return f, [np.asarray(0.3)]
+
+
+def test_numbers_that_functions_leave_for_each_other_lie_in_the_frame_and_not_on_the_stack(short_pieces: None) -> None:
+    """They once took 8 bytes each of the stack: 12,000 of them killed Python in a thread with a stack of 64 KiB."""
+
+    def on_the_stack(length: int) -> int:
+        fn, arguments = remembered(length)
+        text = text_of(graph_of(fn, *arguments), arguments)
+        assert text.count("define internal i1 @piece") > 1
+        return max(
+            sum(int(count or 1) for count in re.findall(r"alloca (?:\[(\d+) x)?", function))
+            for function in re.split(r"^define", text, flags=re.M)
+        )
+
+    assert on_the_stack(320) == on_the_stack(80)
+    fn, arguments = remembered(200)
+    assert float(cg.function(fn, engine="native")(*arguments)) == pytest.approx(float(fn(*arguments)), rel=1e-12)
 
 
 @pytest.mark.parametrize("program, length", PROGRAMS)

@@ -75,10 +75,12 @@ TABLE = {
         "_ABANDONED": "an age, no size",
         "_UNLOOKED_BYTES": "bytes on disk: tests/native/test_objects.py",
     },
+    "ctrlgrad/engines/native/outlining.py": {
+        "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
+    },
     "ctrlgrad/engines/native/plan_text.py": {
         "MOST_SMALL": "buffers",
         "SMALL": "nests",
-        "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/product_calls.py": {
         "shared.WORK_TO_SHARE": "products",

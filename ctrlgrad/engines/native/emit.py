@@ -59,8 +59,6 @@ class PlanWriter(TurnsText):
         self.epilogue()
         self.write_near()
         self.w.line("ret void")
-        if self.is_cut:
-            self.w.before(f"%numbers = alloca [{len(self.numbers)} x i64]")
         function = self.w.function(f"void @{name}(ptr %frame)", self.vector_bytes)
         pieces = [piece.text(self.vector_bytes) for piece in self.pieces]
         return self.w.module(*self.shared.values(), *self.parts, *pieces, function)

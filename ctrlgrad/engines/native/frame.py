@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import IntEnum
 
+from ctrlgrad.engines.native.outlining import exchanged
 from ctrlgrad.plan.chunks import ChunkedLoop, loops_in_chunks
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
@@ -111,6 +112,8 @@ class Layout:
     # Of such a loop that is steady: how many chunks run in the blocks of the next one, each overwriting the last.
     passing: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
+    # Numbers that the functions of a long plan leave for each other.
+    numbers: int = 0
     words: int = FIRST
 
     def __post_init__(self) -> None:
@@ -144,6 +147,7 @@ class Layout:
         self.ticks = self.take(1 + max(self.loops, default=-1))
         self.counters = self.take(1 + max(self.loops, default=-1))
         self.iterations = self.take(1 + max(self.loops, default=-1))
+        self.numbers = self.take(exchanged(plan))
 
     def take(self, words: int) -> int:
         start = self.words

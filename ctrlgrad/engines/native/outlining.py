@@ -1,7 +1,8 @@
 """Long plans as several functions: LLVM's time grows with the square of a function's text, so each has a bounded one.
 
-A function of steps in a row takes the frame, memory in which the functions leave numbers for each other, and numbers of
-the plan's own function. It gives whether the run has ended. Buffers it finds by the frame.
+A function of steps in a row takes the frame and numbers of the plan's own function. It gives whether the run has ended.
+Buffers it finds by the frame, whose last words are where the functions leave numbers for each other: a long plan may
+have more of them than a thread's stack has room for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ctrlgrad.engines.native.text import Writer
-from ctrlgrad.plan.effects import blocks_of, defines, reads, yields
-from ctrlgrad.plan.model import Array, Block, Cascade, Compute, Kernel, Loop, Plan, Step
+from ctrlgrad.plan.effects import binds, blocks_of, defines, reads, walk, yields
+from ctrlgrad.plan.model import Array, Block, Cascade, Compute, Kernel, Loop, Plan, Register, Step
 
 # The most weight of a plan that is one function, and of a function of another plan. A weight is about a line of text.
 WHOLE, PIECE = 6000, 1500
@@ -33,12 +34,24 @@ def weight_of(step: Step) -> int:
     return found + sum(weight_of(inner) for block in blocks_of(step) for inner in block.steps)
 
 
+def is_cut(plan: Plan) -> bool:
+    """Return true for a plan that becomes several functions."""
+    return sum(map(weight_of, plan.body.steps)) > WHOLE
+
+
+def exchanged(plan: Plan) -> int:
+    """The most numbers that the functions of a plan may leave for each other: all that its steps define."""
+    if not is_cut(plan):
+        return 0
+    return len({v.name for step in walk(plan.body) for v in (*defines(step), *binds(step)) if isinstance(v, Register)})
+
+
 class Piece:
     """A function of some steps of a plan, while it is written, and its call."""
 
     def __init__(self, number: int, outer: Writer) -> None:
         self.name, self.w = f"piece{number}", Writer(outer.declarations)
-        self.parameters, self.arguments = ["ptr %frame", "ptr %numbers"], ["ptr %frame", "ptr %numbers"]
+        self.parameters, self.arguments = ["ptr %frame"], ["ptr %frame"]
         self.registers: dict[str, str] = {}
         # The piece's numbers that other pieces read.
         self.given: set[str] = set()
@@ -53,10 +66,10 @@ class Piece:
         self.arguments.append(f"{kind} {outside}")
         return name
 
-    def give(self, name: str, kind: str, index: int) -> None:
-        """Leave a number in the memory that the plan's functions share."""
+    def give(self, name: str, kind: str, word: int) -> None:
+        """Leave a number in a word of the frame."""
         self.given.add(name)
-        place = self.w.op(f"getelementptr i64, ptr %numbers, i64 {index}")
+        place = self.w.op(f"getelementptr i64, ptr %frame, i64 {word}")
         self.w.line(f"store {kind} {self.registers[name]}, ptr {place}")
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
-from ctrlgrad.engines.native.outlining import WHOLE, Piece, weight_of
+from ctrlgrad.engines.native.outlining import Piece, is_cut
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.forks import once
 from ctrlgrad.ir import attributes
@@ -50,11 +50,11 @@ class PlanText:
         # numbers that other pieces have computed.
         self.piece: Piece | None = None
         self.given: dict[str, Piece] = {}
-        # Where in their common memory those lie that are read elsewhere.
+        # In which words of the frame those lie that are read elsewhere.
         self.numbers: dict[str, int] = {}
         self.bases: dict[int, str] = {}
         self.outer: dict[str, Any] = {}
-        self.is_cut = sum(map(weight_of, plan.body.steps)) > WHOLE
+        self.is_cut = is_cut(plan)
         # Where buffers begin in the workspace, and the bytes of those on the stack.
         self.small = 0
         self.offsets: dict[Place, str] = {}
@@ -143,10 +143,11 @@ class PlanText:
         inside = piece.registers[register.name]
         if not inside.startswith("%"):
             return inside
-        index = self.numbers.setdefault(register.name, len(self.numbers))
+        word = self.numbers.setdefault(register.name, self.layout.numbers + len(self.numbers))
+        assert word < self.layout.words, f"{register.name} is a number that no step defines"
         if register.name not in piece.given:
-            piece.give(register.name, kind, index)
-        return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %numbers, i64 {index}')}")
+            piece.give(register.name, kind, word)
+        return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %frame, i64 {word}')}")
 
     def has_numbers(self, names: set[str]) -> bool:
         """Return true if registers have been computed so far."""

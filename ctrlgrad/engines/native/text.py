@@ -154,10 +154,6 @@ class Writer:
         self._entry.append(f"  {name} = {text}")
         return name
 
-    def before(self, text: str) -> None:
-        """Write an instruction, which defines a name, at the start of the entry block."""
-        self._entry.insert(0, f"  {text}")
-
     def alloca(self, kind: str, align: int | None = None) -> str:
         """Memory for the time of the call; its address. LLVM makes registers of it where it can."""
         return self.at_entry(f"alloca {kind}" + (f", align {align}" if align else ""))
