@@ -32,7 +32,10 @@ def leaked(x: Tensor) -> LeakedValueError:
     )
 
 
-_NUMBERS = ";\nin ctrlgrad.grad(fn)(x), without ctrlgrad.function and outside of loops, it is a number"
+_NUMBERS = (
+    ";\nin ctrlgrad.grad(fn)(x), without ctrlgrad.function and outside of loops, x.item() is a number,"
+    "\nthrough which no derivative goes"
+)
 
 
 class Tensor:
@@ -181,11 +184,10 @@ class Tensor:
         )
 
     def __float__(self) -> float:
-        # Python's functions of numbers, `math.sin`, ask so too, and their derivative would be lost unseen.
-        is_asked = operation_text().startswith("float(")
-        if (number := self._number() if is_asked else self._whole_number()) is not None:
+        # As in JAX, `float(x)` and functions of `math` are refused: their derivative would be lost unseen.
+        if (number := self._whole_number()) is not None:
             return float(number)
-        if is_asked:
+        if operation_text().startswith("float("):
             raise self._concrete("float(x)", f"x.astype(float) is a tensor{_NUMBERS}")
         if user_operation() == "BINARY_OP":  # "%.2f" % x
             raise self._concrete("formatting it", "ctrlgrad.debug.print('{x:.2f}', x=x) prints the number when it runs")
@@ -251,7 +253,7 @@ class Tensor:
         raise self._concrete("x.item()", hint + _NUMBERS)
 
     def tolist(self) -> Any:
-        if (number := self._number()) is not None:
+        if (number := self._whole_number()) is not None:
             return number.tolist()
         raise self._concrete("x.tolist()", f"iterate over it by ctrlgrad.scan, or return it first{_NUMBERS}")
 

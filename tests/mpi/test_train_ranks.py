@@ -144,7 +144,7 @@ def patched(self, *options):
     step = self.cell.step
 
     def watched_step(params, state, x):
-        layer = "layer 0" if x.shape[1] == self.settings.embedding else "layer above"
+        layer = "layer above" if x.shape[1] == self.settings.hidden else "layer 0"
         x = cg.debug.watch_cotangent(x, lambda ct, at: seen.append(layer))
         return step(params, state, x)
 
