@@ -31,7 +31,8 @@ class DropIn(torch.nn.Module):
             return program.results(params, args, kwargs)
 
         run.__name__ = program.name
-        self.__dict__["_run"] = TorchFunction(run, budget)
+        # A module's Python code may ask for sizes; of a captured program some may be left open.
+        self.__dict__["_run"] = TorchFunction(run, budget, exact=program.program is None)
 
     @property
     def traces(self) -> int:

@@ -18,18 +18,25 @@ from ctrlgrad.function import SIGNATURES, Function
 from ctrlgrad.interop.torch.autograd import apply
 from ctrlgrad.interop.torch.program import TorchProgram
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
+from ctrlgrad.ir import Type
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.known_calls import MOST_KNOWN
 from ctrlgrad.options import current_options
-from ctrlgrad.signature import Concrete, Static, TensorSpec, static
+from ctrlgrad.signature import Concrete, Signature, Static, TensorSpec, static
 from ctrlgrad.source import here
 
 Bound = tuple[Concrete, TorchProgram]
 
 
 class _Signatures(Function):
-    """A function traced for arguments that are not there to be run on."""
+    """A function traced for arguments that are not there to be run on; where `exact` is set, for their sizes alone."""
+
+    exact = False
+
+    def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        known.exact_only |= self.exact
+        return super()._known_for(known, types, leaves, treedef)
 
     def concrete(self, *args: Any, **kwargs: Any) -> Concrete:
         """What was traced for the signature of these arguments, arrays among them as `TensorSpec`s."""
@@ -45,11 +52,12 @@ class _Signatures(Function):
 class TorchFunction:
     """A function of this library for PyTorch; made by `ctrlgrad.to_torch`."""
 
-    def __init__(self, fn: Callable[..., Any], budget: int | None = None) -> None:
+    def __init__(self, fn: Callable[..., Any], budget: int | None = None, exact: bool = False) -> None:
         functools.update_wrapper(self, fn)
         self.fn, self.budget = fn, budget
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
         self._function = _Signatures(fn, "auto", None, self.name)
+        self._function.exact = exact
         self._programs: Recent[Any, Bound] = Recent(SIGNATURES)
         # By the types and sizes of a call whose arguments are all tensors.
         self._known: dict[Any, Bound] = {}
