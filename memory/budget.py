@@ -1,4 +1,4 @@
-"""How many bytes of each tier may be in use."""
+"""Limits on the bytes of each tier that may be in use."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from ctrlgrad.records import record
 
 @record(eq=False, frozen=False)
 class BlockRecord:
-    """What the manager knows of a block. `slots` has the block's bytes by level, None where they are not."""
+    """Manager's record of a block. `slots` has the block's bytes by level, None where they are not."""
 
     number: int
     label: str
@@ -38,7 +38,7 @@ class BlockRecord:
     slots: list[Slot | None]
     # Rows that are worth keeping.
     rows: int
-    # Which of the chunk's stacks it is of: a chunk that runs again asks for those of each stack in their order.
+    # Number of its stack in the chunk: a chunk that runs again asks for a stack's blocks in their order.
     stack: int = 0
     holders: int = 1
     pins: int = 0
@@ -76,7 +76,7 @@ class BlockRecord:
 
 @record(eq=False, frozen=False)
 class ChunkRecord:
-    """What the manager knows of a chunk. `number` counts over all loops, `index` within the loop."""
+    """Manager's record of a chunk. `number` counts over all loops, `index` within the loop."""
 
     number: int
     index: int
@@ -102,11 +102,11 @@ class ChunkRecord:
 
 @record(eq=False, frozen=False)
 class LoopRecord:
-    """What the manager knows of one run of a loop that pushes."""
+    """Manager's record of one run of a loop that pushes."""
 
     number: int
     label: str
-    # Which policies its chunks may have besides staying where they are.
+    # Policies that its chunks may have besides staying in place.
     may_copy: bool
     recompute: Recompute | None
     states: States
@@ -132,7 +132,7 @@ class LoopRecord:
 
     @property
     def may_leave(self) -> bool:
-        """Whether its blocks may leave the device."""
+        """True if its blocks may leave the device."""
         return self.may_copy or self.recompute is not None
 
 
@@ -140,7 +140,7 @@ class LoopRecord:
 
 
 class BlockOwner(Protocol):
-    """What a block asks of its manager."""
+    """Manager's interface to a block."""
 
     def shrink(self, block: BlockRecord, rows: int) -> None:
         """Only the first rows are worth keeping."""
@@ -254,7 +254,7 @@ class Block:
 
 
 class ChunkOwner(BlockOwner, Protocol):
-    """What a chunk asks of its manager."""
+    """Manager's interface to a chunk."""
 
     def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         """A fresh block."""
@@ -279,7 +279,7 @@ class Chunk:
 
     @property
     def index(self) -> int:
-        """Which chunk of its loop, from 0."""
+        """Number of the chunk in its loop, from 0."""
         return self._record.index
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
@@ -317,7 +317,7 @@ class Chunk:
 
 
 class Recompute(Protocol):
-    """What the manager asks of a loop that can run chunks again from the state at the start of one."""
+    """Loop's interface to the manager: run chunks again from the state at the start of one."""
 
     def advance(self, state: Any, chunks: Iterator[Chunk], first: int, last: int) -> Any:
         """Run the chunks from `first` to before `last` and give the state after them, the entry state of chunk `last`.

@@ -11,16 +11,16 @@ Snapshot = Callable[[], tuple[Any, int]]
 
 
 class LoopOwner(Protocol):
-    """What a loop asks of its manager."""
+    """Manager's interface to a loop."""
 
     def wants_state(self, loop: LoopRecord) -> bool:
-        """Whether the next chunk's entry state is to be kept."""
+        """Return true if the next chunk's entry state is to be kept."""
 
     def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
         """A new chunk."""
 
     def passing(self, loop: LoopRecord) -> int:
-        """How many chunks may run in the bytes of the one that has begun."""
+        """Number of chunks that may run in the bytes of the current one."""
 
     def finish(self, loop: LoopRecord) -> None:
         """The loop has run its last chunk."""
@@ -42,20 +42,20 @@ class LoopMemory:
 
     @property
     def wants_state(self) -> bool:
-        """Whether the next `begin` would call `snapshot`."""
+        """True if the next `begin` would call `snapshot`."""
         return self._manager.wants_state(self._record)
 
     def begin(self, snapshot: Snapshot | None = None, state_bytes: int | None = None) -> Chunk:
         """A chunk that is about to run.
 
-        `snapshot` gives the state that the chunk starts from, which nobody changes afterwards, and the bytes that
+        `snapshot` gives the state that the chunk starts from, which stays unchanged afterwards, and the bytes that
         holding it costs; it is called only if the state is to be kept. `state_bytes` says those bytes beforehand, so
         that they are free first; without it they are assumed to be those of the last state.
         """
         return self._manager.begin(self._record, snapshot, state_bytes)
 
     def passing(self) -> int:
-        """How many chunks may run in the blocks of the one that has begun before it; `Chunk.overwritten` takes them."""
+        """Number of chunks that may run in the blocks of the current one before it; `Chunk.overwritten` takes them."""
         return self._manager.passing(self._record)
 
     def finish(self) -> None:

@@ -1,7 +1,7 @@
 """The memory manager of one device: blocks inside a hard budget, wherever they have to be.
 
 Loops fill blocks chunk by chunk and read them back, the newest first. Counted bytes (blocks, entry states, temporaries,
-bytes that copies land in) never pass the limit of a tier: before an allocation others leave (`residency.eviction`).
+bytes that copies land in) never pass the limit of a tier: blocks leave before an allocation (`residency.eviction`).
 How is the policy of their chunk: keep, copy, recompute; the planner chooses where the user has not. Several threads may
 use a manager. What finalizers find waits for the next call.
 """
@@ -93,7 +93,7 @@ class Manager:
             self, self.lock, self.evictor, self.state_store, self.throttle, self.recorder, self.stats
         )
         self._chunks, self._loops = itertools.count(1), itertools.count(1)
-        # What finalizers found without a holder: appended from anywhere, worked off under the lock.
+        # Blocks that finalizers found without a holder: appended from anywhere, worked off under the lock.
         self._forgotten: deque[BlockRecord | Slot | Reservation] = deque()
         self.is_closed = False
 
@@ -124,13 +124,13 @@ class Manager:
         self.arena.retire(slot)
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so many bytes of the device are free, without anything having to leave it."""
+        """Return true if this number of bytes is free on the device without an eviction."""
         with self.lock:
             self._enter()
             return self.accounts[0].fits(nbytes)
 
     def reserve(self, nbytes: int, label: str, kind: str = TEMPORARY) -> Reservation:
-        """Count bytes of the device that somebody else allocates, until they are released.
+        """Count bytes of the device that another allocator owns, until they are released.
 
         Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
@@ -164,7 +164,7 @@ class Manager:
         return LoopMemory(self, record)
 
     def wants_state(self, loop: LoopRecord) -> bool:
-        """Whether the next chunk's entry state is to be kept; `LoopMemory.wants_state` asks it."""
+        """Return true if the next chunk's entry state is to be kept; `LoopMemory.wants_state` asks it."""
         with self.lock:
             return self.state_store.wants(loop)
 
@@ -221,7 +221,7 @@ class Manager:
                 raise ExecutionError(f"block {block.label!r}: {rows} rows this time, {block.rows} the first time")
 
     def passing(self, loop: LoopRecord) -> int:
-        """How many chunks may run in the bytes of the one that has begun, each overwriting the one before.
+        """Number of chunks that may run in the bytes of the current one, each overwriting its predecessor.
 
         Bytes are short, so they would be dropped before they are read, and none of them begins with a state to keep.
         """
@@ -307,7 +307,7 @@ class Manager:
             self._end(loop)
 
     def abandon(self, loop: LoopRecord) -> None:
-        """A loop's run has failed: nobody reads its blocks."""
+        """Drop the blocks of a loop whose run has failed."""
         with self.lock:
             self.throttle.settle()
             for chunk in loop.chunks:
@@ -374,7 +374,7 @@ class Manager:
         self._forgotten.append(block)
 
     def _enter(self) -> None:
-        """What is due whenever somebody calls."""
+        """Entry housekeeping: refuse if closed, free lost blocks."""
         if self.is_closed:
             raise ExecutionError(f"memory: the manager of device {self.device.name!r} is closed")
         while self._forgotten:
@@ -405,7 +405,7 @@ class Manager:
             self._let_go(loop)
 
     def _let_go(self, loop: LoopRecord) -> None:
-        """What running again needs goes now: the records know each other, so it would wait for the collector."""
+        """Drop what running again needs at once: the records know each other, so it would wait for the collector."""
         loop.recompute = None
         self.planner.forget(loop)
 

@@ -34,7 +34,7 @@ Factory = Callable[[Budget], Device]
 
 def _cpu(limits: Budget) -> CpuDevice:
     if limits.device is not None:
-        # Memory that calls outside of the session left to be used again is counted by nobody.
+        # Memory that calls outside of the session left for reuse is not counted.
         POOL.clear()
     return CpuDevice(limits.disk)
 
@@ -147,7 +147,7 @@ class Plan:
 
     @property
     def works(self) -> bool:
-        """Whether the budget suffices."""
+        """True if the budget suffices."""
         return self.summary is not None
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ class Plan:
 def plan(
     fn: Callable[..., Any], *args: Any, budget: str | int | None = None, disk: str | None = None, **kwargs: Any
 ) -> Plan:
-    """What a device budget would do to a call, and the least budget that it works in.
+    """Effect of a device budget on a call, and the least budget that works.
 
     Rehearses the call, in budgets that rise until one works and are then narrowed down to the byte: `fn` runs a few
     dozen times, most of them to the first request that cannot be met, in at most a sixteenth more than the least budget
@@ -268,7 +268,7 @@ def budget(
 
 @contextmanager
 def no_budget() -> Iterator[None]:
-    """What runs inside is outside of all budgets: nothing of it is counted, swapped or recorded."""
+    """Suspend all budgets: code inside is not counted, swapped or recorded."""
     token = _CURRENT.set(None)
     try:
         yield

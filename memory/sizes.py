@@ -25,7 +25,7 @@ UNITS = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
-# What an offset into memory or into a file can count.
+# Largest offset into memory or into a file.
 MOST = (1 << 63) - 1
 SHOWN = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 
 def _path(text: str) -> Path:
-    """A path that was given; "" would be the current folder, which nobody means."""
+    """A path that was given; "" would be the current folder, which is never meant."""
     if not text:
         raise typer.BadParameter("an empty path; expected the path of a file or a folder, such as .")
     return Path(text)
@@ -346,7 +346,7 @@ def doctor() -> None:
         examine_and_report()
 
 
-# What the usual builds of NumPy read, when they are loaded, for the number of threads of a matrix product.
+# Variables that the usual builds of NumPy read, when they are loaded, for the number of threads of a matrix product.
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 

@@ -27,7 +27,7 @@ from ctrlgrad.engines.cuda.cupy_library import device_count
 from ctrlgrad.engines.native import objects, target
 from ctrlgrad.errors import CtrlgradError, UserInputError
 
-# What an engine needs that not everybody has: without it, it cannot work, and nothing is wrong.
+# Optional requirements of an engine: without it, it cannot work, and nothing is wrong.
 OPTIONAL = {"cuda": "cupy"}
 _UNLIMITED = 400
 
@@ -94,7 +94,7 @@ def machine() -> Iterator[Finding]:
 
 
 def processor() -> str:
-    """What the system calls it."""
+    """Name that the system gives it."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -110,7 +110,7 @@ def blas() -> str:
 
 
 def gpu() -> str:
-    """What the engine "cuda" would run on."""
+    """Device on which the engine "cuda" would run."""
     try:
         count = device_count()
     except UserInputError as error:

@@ -1,4 +1,4 @@
-"""What a user sees when something cannot be done: the error's own text on stderr, and an exit code."""
+"""Output of a failed command: the error's own text on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def reported() -> Iterator[None]:
         print_error(ending.title, ending.text)
         raise typer.Exit(ending.code) from None
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read the output has gone: there is nobody to tell
+        sys.stderr.close()  # the reader of the output has gone
         raise typer.Exit(FAILED) from None
 
 
 def ending_of(error: BaseException) -> Ending:
-    """What the user is told of an error, and the exit code; of a defect, its traceback."""
+    """Message of an error, and the exit code; of a defect, its traceback."""
     if isinstance(error, Interrupted):
         return error.ending
     if isinstance(error, KeyboardInterrupt):

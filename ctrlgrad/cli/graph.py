@@ -27,7 +27,7 @@ from ctrlgrad.ir.svg import format_svg
 
 
 def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, drawn: bool) -> str:
-    """Which form of the graph the options ask for; refuses options that exclude each other."""
+    """Form of the graph that the options ask for; refuses options that exclude each other."""
     stages = {"lowered": lowered, "partitioned": partitioned, "plan": plan}
     asked = [f"--{name}" for name, is_set in [*stages.items(), ("sources", sources)] if is_set]
     if len(asked) > 1:
@@ -43,7 +43,7 @@ def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, dra
     return next((name for name, is_set in stages.items() if is_set), "traced")
 
 
-# What draws a traced graph, by the option that asks for it.
+# Functions that draw a traced graph, by the option that asks for it.
 DRAWN = {"svg": format_svg, "html": format_page}
 
 

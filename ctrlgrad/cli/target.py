@@ -28,7 +28,7 @@ class Target:
     fn: Callable[..., Any]
 
     def example_args(self, purpose: str) -> tuple[Any, ...]:
-        """What the file's `example_args()` returns; an error that says what for (`purpose`) where there is none."""
+        """Result of the file's `example_args()`; an error that names the `purpose` where there is none."""
         make = getattr(self.module, ARGUMENTS, None)
         arguments = self.guarded(f"calling {ARGUMENTS}", make) if callable(make) else None
         if not isinstance(arguments, tuple):

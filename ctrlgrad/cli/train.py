@@ -40,7 +40,7 @@ _WEIGHT = 0.1
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for. `given` names the options that were given, not taken from their defaults."""
+    """Request of the command line. `given` names the options that were given, not taken from their defaults."""
 
     options: Mapping[str, Any]
     given: Collection[str]
@@ -99,7 +99,7 @@ def train_and_report(request: Request) -> None:
 
 @contextmanager
 def _processes() -> Iterator[Ranks]:
-    """This process, or all that `mpirun` has started; whatever ends one of them ends all."""
+    """Ranks of the run: this process, or all that `mpirun` has started. The end of one ends all."""
     if number_of_ranks() == 1:
         yield Alone()
         return
@@ -286,7 +286,7 @@ def _progress(console: Console, job: Job) -> Iterator[trainer.OnStep]:
         def on_step(m: Step) -> None:
             nonlocal bits, characters, seconds, is_timed
             bits = m.bits_per_char if bits is None else bits + _WEIGHT * (m.bits_per_char - bits)
-            # What the first step compiled is forgotten as soon as there is another one.
+            # Code of the first step is forgotten as soon as there is another one.
             keep = 1.0 - _WEIGHT if m.is_timed == is_timed else 0.0
             characters, seconds, is_timed = keep * characters + m.characters, keep * seconds + m.seconds, m.is_timed
             speed = characters / max(seconds, 1e-9)

@@ -35,7 +35,7 @@ _STYLES = {"ok": "green", "WRONG": "bold red", "not judged": "yellow"}
 
 @dataclass(frozen=True)
 class Request:
-    """What is compared with what."""
+    """Pairs that are compared."""
 
     order: int
     modes: tuple[str, ...]
@@ -165,7 +165,7 @@ def _check_count(target: Target, arguments: Sequence[Any]) -> None:
 
 
 def _names(fn: Callable[..., Any], count: int) -> list[str]:
-    """What the table calls the arguments."""
+    """Names of the arguments in the table."""
     names = [p.name for p in _parameters(fn)][:count]
     return names + [f"args[{position}]" for position in range(len(names), count)]
 

@@ -1,4 +1,4 @@
-"""What compiles for more than a second says so on the terminal, and how long it took."""
+"""Notice on the terminal of compilations that take more than a second, and their time."""
 
 from __future__ import annotations
 

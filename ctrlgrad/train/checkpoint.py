@@ -80,7 +80,7 @@ class Identity:
 
 
 def temporary(path: Path, writer: int | str) -> Path:
-    """Where a process writes what is to replace a file."""
+    """Path at which a process writes a file's replacement."""
     return path.with_name(f".{path.name}.{writer}")
 
 
@@ -160,7 +160,7 @@ class Saved:
 
 
 def read(path: Path) -> Saved:
-    """What is in a file. Raises `UserInputError` for one that is missing, truncated or of another program."""
+    """Contents of a file. Raises `UserInputError` for one that is missing, truncated or of another program."""
     try:
         data = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +188,7 @@ def read(path: Path) -> Saved:
         if figures["step"] > identity.steps:
             raise ValueError(f"step {figures['step']} of {identity.steps}")
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        # The first line: an error about an option tells how to give it, which nobody has.
+        # The first line: an error about an option tells how to give it, which was not done.
         why = str(error).partition("\n")[0] if isinstance(error, ValueError) else repr(error)
         raise _damaged(path, f"its metadata are not those of a run ({why})") from None
     return Saved(path, identity, figures, tensors)

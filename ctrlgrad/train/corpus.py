@@ -263,7 +263,7 @@ def pad(lines: Sequence[np.ndarray], columns: int) -> Batch:
 
 @dataclass
 class TrainingOrder:
-    """Which lines each step sees: a new permutation for each pass over the text, fixed by seed and pass alone.
+    """Lines of each step: a new permutation for each pass over the text, fixed by seed and pass alone.
 
     A batch is a function of the step, so a run that starts in the middle sees what an unbroken one sees.
     """
@@ -271,7 +271,7 @@ class TrainingOrder:
     corpus: Corpus
     batch: int
     seed: int
-    # Whether lines of like length stand in one batch.
+    # True if lines of like length stand in one batch.
     is_bucketed: bool = False
     _pass: int = -1
     _order: np.ndarray | None = None

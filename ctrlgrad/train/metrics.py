@@ -1,4 +1,4 @@
-"""What a run leaves beside its checkpoint: `metrics.jsonl`, `summary.json` and `loss.png`."""
+"""Files of a run beside its checkpoint: `metrics.jsonl`, `summary.json` and `loss.png`."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def read(path: Path) -> list[Metrics]:
 
 
 def rewind(path: Path, step: int, is_own: bool = False) -> list[Metrics]:
-    """Drop the lines of steps after a checkpoint's, which the run that continues writes again; returns the others."""
+    """Drop the lines of steps after a checkpoint's, which the run that continues writes again; returns the rest."""
     if not path.exists():
         return []
     kept = [line for line in read(path) if line.step <= step]

@@ -261,7 +261,7 @@ class Model:
 
 
 def _nats(logits: Any, t: Any, symbols: Any, lengths: Any) -> Any:
-    """What the characters after iteration t cost, float32 `[lines]`; nothing, where a line has ended."""
+    """Cost of the characters after iteration t, float32 `[lines]`; nothing, where a line has ended."""
     # Sums are float32 at least.
     logits = logits.astype(np.float32) if logits.dtype.itemsize < 4 else logits
     return cnp.where(t < lengths, softmax_cross_entropy(logits, symbols[t + 1]), np.float32(0))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ctrlgrad.mpi.world import World
 
 Lines = Sequence[np.ndarray]
-# Whether the run has been asked to stop.
+# True if the run has been asked to stop.
 Pressed = Callable[[], bool]
 
 
@@ -49,14 +49,14 @@ class Ranks(Protocol):
 
     @property
     def part(self) -> int:
-        """Which part of each batch this process takes."""
+        """Part of each batch that this process takes."""
 
     @property
     def parts(self) -> int:
         """In how many parts a batch is dealt out."""
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
-        """What rank 0 makes, on all ranks; the others wait for it."""
+        """Result of rank 0 on all ranks, which wait for it."""
 
     def check_same(self, what: str, data: bytes) -> None:
         """Raises `ExecutionError` where this rank has other data than rank 0."""
@@ -69,7 +69,7 @@ class Ranks(Protocol):
 
     @property
     def on_gradient(self) -> OnGradient | None:
-        """What is to be done with a gradient as soon as it is complete; None for nothing."""
+        """Action on a gradient as soon as it is complete; None for no action."""
 
     def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
         """Begin what has not begun of the sums over ranks of a loss and its gradient; what is returned waits for it."""
@@ -81,7 +81,7 @@ class Ranks(Protocol):
         """The same processes, each with some of the layers."""
 
     def advise(self, what: str) -> None:
-        """What the user is told to do after a rank has died."""
+        """Advice to the user after a rank has died."""
 
     def stopping(self, on_stop: Callable[[], Ending] | None) -> AbstractContextManager[Pressed]:
         """A block of code in which Ctrl-C stops the run.
@@ -97,7 +97,7 @@ def share(ranks: Ranks, lines: Lines) -> Lines:
 
 
 def columns(ranks: Ranks, batch: int) -> int:
-    """How many lines the largest share of a batch has. All ranks compute with as many, some of them empty."""
+    """Number of lines of the largest share of a batch. All ranks compute with as many, some of them empty."""
     return -(-batch // ranks.parts)
 
 

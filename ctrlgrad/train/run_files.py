@@ -1,4 +1,4 @@
-"""What a run leaves on disk while it goes on: its checkpoint and its metrics. One process writes, whatever the number.
+"""Files that a run writes while it goes on: its checkpoint and its metrics. One process writes, whatever the number.
 
 Nothing is written before the first step is done, so a run that cannot make one leaves everything as it was. Another
 thread may ask for the last whole state to be written, while the run goes on; a file is written by one of them at a

@@ -1,4 +1,4 @@
-"""What fixes a run: with the same settings and the same text, the same numbers."""
+"""Settings that fix a run: with the same settings and the same text, the same numbers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Settings:
     engine: str = "reference"
     # Bytes of device memory for saved values; it decides how long chunks are, and so the last bits of sums.
     memory_budget: int | None = None
-    # Whether the layers sit on devices of their own; the engine is then "dataflow".
+    # True if the layers sit on devices of their own; the engine is then "dataflow".
     pipeline: bool = False
     embedding: int = 64
     # The highest learning rate; None for the cell's own.
@@ -83,7 +83,7 @@ class Settings:
     tokens: str = "character"
     line_limit: int = 256
     vocabulary: int = 0
-    # Whether lines of like length stand in one batch.
+    # True if lines of like length stand in one batch.
     buckets: bool = False
     precision: str = "float32"
     # Steps between validations; None for five times in a run.
@@ -163,7 +163,7 @@ class Settings:
         """The settings of a run that goes on with these, where some options are given once more.
 
         `steps` may be larger than before. The schedule of the learning rate stays as long as it was, unless
-        `schedule_steps` is given. Raises `UserInputError`, which names the options, where others differ.
+        `schedule_steps` is given. Raises `UserInputError`, which names the options, where further options differ.
         """
         different = {name: value for name, value in given.items() if value != getattr(self, name)}
         more = different.pop("steps", self.steps)

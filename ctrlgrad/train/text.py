@@ -47,7 +47,7 @@ class TextTask:
         return self.model.init(random.fold_in(random.key(self.settings.seed), INIT_STREAM))
 
     def share_at(self, step: int) -> Share:
-        """This rank's share of a step's batch."""
+        """Share of a step's batch on this rank."""
         return self._share(self.order.lines(step), step)
 
     def _share(self, lines: Any, step: int) -> Share:
@@ -98,8 +98,8 @@ def prepare(
 ) -> Job:
     """Make the model and its first state, or take the state of a run that is to go on: the one that was `saved`.
 
-    `text` is the path of the corpus. On several ranks all call this. Rank 0 has read what was saved, and the others get
-    the state from it.
+    `text` is the path of the corpus. On several ranks all call this. Rank 0 has read what was saved, and all other ranks
+    get the state from it.
     """
     ranks = ranks or Alone()
     if settings.pipeline and ranks.size > settings.layers:

@@ -42,7 +42,7 @@ class Interrupted(Exception):
 
     @property
     def ending(self) -> Ending:
-        """What the user is told."""
+        """Reports to the user."""
         if not self.job.checkpoint.exists():
             return Ending("Stopped", "before the end of the first step; nothing was written", STOPPED)
         told = f"after step {self.step}; the checkpoint is {self.job.checkpoint}\n  try: {self.job.advice}"
@@ -94,7 +94,7 @@ class Job:
     # Validations without a better one that end the run; 0 for all steps.
     patience: int = 0
     memory_budget: int | None = None
-    # Whether a few steps are recorded (`ctrlgrad.train.memory`).
+    # True if a few steps are recorded (`ctrlgrad.train.memory`).
     is_profiled: bool = False
     ranks: Ranks = field(default_factory=Alone)
 
@@ -190,7 +190,7 @@ def _nothing() -> None:
 
 
 def _stopped(job: Job, files: RunFiles) -> Ending:
-    """What is done, and said, when a run on several ranks is interrupted."""
+    """Handle the interruption of a run on several ranks."""
     return Interrupted(job, files.save().step).ending
 
 

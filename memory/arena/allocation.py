@@ -11,7 +11,7 @@ from ctrlgrad.memory.arena.arena import Slot
 
 
 class Reservation:
-    """Counted bytes of the device that lie in memory of somebody else's."""
+    """Counted bytes of the device that lie in another allocator's memory."""
 
     def __init__(self, nbytes: int, kind: str, forget: Callable[[Reservation], None]) -> None:
         self.nbytes, self.kind = nbytes, kind

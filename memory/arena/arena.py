@@ -51,7 +51,7 @@ class Arena:
         self.vacated: Mark | None = None
 
     def counted(self, level: int, nbytes: int) -> int:
-        """How many bytes an allocation of so many takes, and counts."""
+        """Number of bytes that an allocation of a size takes and counts."""
         granule = self._tiers[level].granule
         return nbytes if granule == 1 or not nbytes else rounded_up(nbytes, granule)
 

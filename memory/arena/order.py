@@ -47,7 +47,7 @@ class Order:
         stream.wait(mark.event)
 
     def is_done(self, mark: Mark) -> bool:
-        """Whether the host can see that it is done. Never blocks."""
+        """Return true if the host can see that it is done. Never blocks."""
         if not mark.seen and mark.event.is_done():
             self.wait(mark)
         return mark.seen

@@ -2,7 +2,7 @@
 
 Fresh memory costs a page fault for every page that is first touched, so large arrays lie in buffers that are kept.
 
-A buffer is free when nobody holds an array that lies in it; the pool sees that from the buffer's reference count, so
+A buffer is free when no array that lies in it is held; the pool sees that from the buffer's reference count, so
 nothing has to be given back. Small arrays have memory of their own.
 """
 
@@ -30,10 +30,10 @@ LIMIT_BYTES = 1 << 29
 
 
 class Cache(Protocol):
-    """Who keeps memory to use it again."""
+    """Owner of memory that is kept for reuse."""
 
     def release(self) -> None:
-        """Give back what nobody uses now."""
+        """Give back the memory that is not in use."""
 
 
 class BufferPool:
@@ -61,12 +61,12 @@ class BufferPool:
             return _within(self._take(nbytes), shape, dtype)
 
     def add(self, cache: Cache) -> None:
-        """Somebody keeps memory besides, and lets go of it when the pool does."""
+        """Register another owner of kept memory, which lets go of it when the pool does."""
         with self._lock:
             self._caches.add(cache)
 
     def clear(self) -> None:
-        """Let go of all free buffers, and of what others keep. Those in use stay, and are free later."""
+        """Let go of all free buffers, and of what other owners keep. Buffers in use stay, and are free later."""
         with self._lock:
             caches = list(self._caches)
         for cache in caches:
@@ -122,7 +122,7 @@ _FREE = _count([np.empty(1)], 0)
 
 
 def _is_free(buffers: list[np.ndarray], position: int) -> bool:
-    """Whether only the list holds a buffer."""
+    """Return true if only the list holds a buffer."""
     return sys.getrefcount(buffers[position]) <= _FREE
 
 

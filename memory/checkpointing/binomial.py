@@ -1,4 +1,4 @@
-"""How often steps must be run again to go backwards through them with few kept states, and where to keep the states.
+"""Number of repeated steps of a backward pass with few kept states, and the places of the states.
 
 Going back needs each step run once more from the state at its start, the last one first. With `states` places for
 states, the start's own included, a run of `length` steps goes back like this: advance `split` steps, keep the state
@@ -49,7 +49,7 @@ def fewest_runs(length: int, states: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def first_split(length: int, states: int) -> int:
-    """How far to advance before the next state is kept; 0 where there is no place for one.
+    """Number of steps before the next state is kept; 0 where there is no place for one.
 
     >>> first_split(5, 2), first_split(5, 1)
     (3, 0)
@@ -78,7 +78,7 @@ def placed_states(length: int, states: int) -> tuple[int, ...]:
 
 
 class OnlineStates:
-    """Which states to keep, at most `limit`, while a run goes on for nobody knows how long.
+    """States to keep, at most `limit`, in a run of unknown length.
 
     A kept state has a level; the first one's is infinite. A state is dispensable when a later one has a higher level.
 

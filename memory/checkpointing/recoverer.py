@@ -153,7 +153,7 @@ class Recoverer:
                     self._take_in(record, chunk, is_kept and complete)
 
     def _take_in(self, record: ChunkRecord, chunk: ReplayedChunk, keep: bool) -> None:
-        """The blocks that were filled become the chunk's again; bytes that nobody wants go."""
+        """The blocks that were filled become the chunk's again; unwanted bytes are freed."""
         wanted = {block.number for block, _ in chunk.filled if keep and block.holders and not block.is_anywhere}
         for block, slot in chunk.filled:
             if block.number in wanted:

@@ -1,4 +1,4 @@
-"""How to compute dropped chunks again in the bytes that there are.
+"""Schedule that computes dropped chunks again in the bytes that there are.
 
 From the nearest kept state all chunks up to the one that is needed are run again. As many of the last ones as fit keep
 their blocks, as one group; where not all fit, states are kept in between, by the binomial schedule over groups.

@@ -13,7 +13,7 @@ from ctrlgrad.memory.chunk import Block, BlockRecord, Chunk, ChunkOwner, ChunkRe
 
 
 class ReplayOwner(ChunkOwner, Protocol):
-    """What a chunk that runs again asks of its manager."""
+    """Manager's interface to a chunk that runs again."""
 
     def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""

@@ -27,7 +27,7 @@ class Kept:
 
 
 def most_state_bytes(limit: int, fixed: int, state: int, chunk: int) -> int:
-    """What states may take of a device budget before every second one goes; `fixed` bytes are of other kinds.
+    """Bytes of a device budget that states may take before every second one goes; `fixed` bytes are of other kinds.
 
     Half of it, since the groups between dense states are small; but a run from one of them needs two more states, and
     blocks of a chunk beside those that are being read.
@@ -80,20 +80,20 @@ class States:
         return max(self._sizes, default=0)
 
     def wants(self, index: int) -> bool:
-        """Whether the state at a chunk's start is one to keep."""
+        """Return true if the state at a chunk's start is to be kept."""
         if self.limit is not None:
             return index == 0 or self.limit > 1
         return index % self.distance == 0
 
     def displaced_by(self, index: int) -> list[int]:
-        """Which states to let go before the one at a chunk's start is kept."""
+        """States to drop before the one at a chunk's start is kept."""
         if self._online is None:
             return []
         gone = self._online.reach(index)
         return [] if gone is None else [gone]
 
     def thin(self, most_bytes: float) -> list[int]:
-        """Which states to let go where they take more than so many bytes: every second one, the distance doubles."""
+        """States to drop where they take more than a number of bytes: every second one, the distance doubles."""
         if self._online is not None:
             return []
         if len(self.kept) < 2 or self.nbytes <= most_bytes:

@@ -25,14 +25,14 @@ class StateStore:
         self._loops: dict[int, LoopRecord] = {}
 
     def wants(self, loop: LoopRecord) -> bool:
-        """Whether the next chunk's entry state is to be kept."""
+        """Return true if the next chunk's entry state is to be kept."""
         index = len(loop.chunks)
         if loop.recompute is None or index in loop.states.kept or not loop.states.wants(index):
             return False
         return not loop.is_mixed or index == 0 or self._planner.wants_state(loop.label)
 
     def expect(self, loop: LoopRecord, nbytes: int | None) -> None:
-        """Free bytes for the next chunk's state: let others go for it, and see that its bytes fit."""
+        """Free bytes for the next chunk's state: drop other states for it, and see that its bytes fit."""
         for gone in loop.states.displaced_by(len(loop.chunks)):
             self.discard(loop, gone)
         self._evictor.reserve(0, loop.states.largest if nbytes is None else nbytes, f"the state of {loop.label}")

@@ -82,7 +82,7 @@ class CpuDevice:
         self.tiers = (self.ram, SpillTier(self.spill))
         self.compute = HostStream("compute")
         self.out, self.into, self.disk = (WorkerStream(name) for name in ("out", "in", "disk"))
-        # A device that nobody closed must not leave threads behind.
+        # A device that was not closed must not leave threads behind.
         self._finalizer = weakref.finalize(self, _close, (self.out, self.into, self.disk), self.spill)
 
     def copy(self, source: Piece, target: Piece, nbytes: int, stream: Stream) -> None:

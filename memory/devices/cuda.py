@@ -47,7 +47,7 @@ class _Guard:
     """A thread's event for which a stream waits: its error is the error of the stream's events."""
 
     event: WorkerEvent
-    # Whether the host has seen the error.
+    # True if the host has seen the error.
     seen: bool = False
 
     @property
@@ -222,7 +222,7 @@ class CudaDevice:
             CudaStream(self, name, raw) for name, raw in zip(("compute", "out", "in"), streams, strict=True)
         )
         self.disk = WorkerStream("disk")
-        # A device that nobody closed must not leave a thread behind.
+        # A device that was not closed must not leave a thread behind.
         weakref.finalize(self, self.disk.close)
         self.memory = CudaMemory(self)
         self.pinned = PinnedTier(self.cupy.cuda, self.current, self.let_go, slab_bytes, host_bytes)
@@ -286,7 +286,7 @@ class CudaDevice:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """This device is the thread's current one inside."""
+        """Make this device the thread's current one inside."""
         with self.cupy.cuda.Device(self._number):
             yield
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-# What CUDA answers as long as an event is not done.
+# CUDA's answer as long as an event is not done.
 NOT_READY = 600
 # For so many seconds the host looks again and again; then it sleeps between two looks, at most so long.
 SPINNING, LONGEST_PAUSE = 2e-4, 1e-3

@@ -1,4 +1,4 @@
-"""What the memory manager asks of a device: tiers of memory, streams, events and copies.
+"""A device's interface to the memory manager: tiers of memory, streams, events and copies.
 
 A device has tiers, the fastest first: its own memory, then memory that is larger and further away (pinned host memory,
 a file on disk). Bytes move between neighbouring tiers, by copies that are put on a stream and run in its order, beside
@@ -30,7 +30,7 @@ class Event(Protocol):
     """A place in a stream."""
 
     def is_done(self) -> bool:
-        """Whether everything before it on its stream has run. Never blocks."""
+        """Return true if everything before it on its stream has run. Never blocks."""
 
     def wait(self) -> None:
         """Block the host until it is done. Raises the error of a copy before it that failed."""
@@ -40,7 +40,7 @@ class Event(Protocol):
 
     @property
     def time(self) -> float | None:
-        """When it was done, in seconds on the device's clock; None before that, or where times are not measured."""
+        """Time of its end in seconds on the device's clock; None before that, or where times are not measured."""
 
 
 class Stream(Protocol):
@@ -66,7 +66,7 @@ class Tier(Protocol):
 
     @property
     def granule(self) -> int:
-        """What is allocated takes a multiple of so many bytes, and so it counts."""
+        """Allocations take, and count as, a multiple of this number of bytes."""
 
     def allocate(self, nbytes: int) -> Piece:
         """Fresh bytes. Raises `TierRefusedError` when there are none."""
@@ -88,11 +88,11 @@ class Device(Protocol):
 
     @property
     def copies_take_cores(self) -> bool:
-        """Whether the cores that compute make the copies too: then copying hides behind nothing, it competes."""
+        """True if the cores that compute make the copies too: then copying hides behind nothing, it competes."""
 
     @property
     def compute(self) -> Stream:
-        """Where the program runs."""
+        """Stream on which the program runs."""
 
     @property
     def out(self) -> Stream:

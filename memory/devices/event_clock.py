@@ -39,7 +39,7 @@ class EventClock:
         self.origin()
 
     def origin(self) -> Origin:
-        """What an event that is recorded now is measured from."""
+        """Origin from which an event that is recorded now is measured."""
         with self._lock:
             before = self._now()
             if not self._origins or before - self._origins[-1].time > MOST_SECONDS:
@@ -50,7 +50,7 @@ class EventClock:
             return self._origins[-1]
 
     def time_of(self, raw: Any, origin: Origin) -> float:
-        """When an event was done, on the host's clock; `origin` is the one from when it was recorded."""
+        """Time at which an event was done, on the host's clock; `origin` is the one from when it was recorded."""
         time = origin.time + self._elapsed(origin.raw, raw) / 1e3
         with self._lock:
             nearer = [o for o in self._origins if origin.time < o.time <= time]

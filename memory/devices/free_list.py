@@ -1,4 +1,4 @@
-"""Which ranges of a slab or a file are free: first fit, and neighbours that are free grow together."""
+"""Free ranges of a slab or a file: first fit, and neighbours that are free grow together."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ProtocolError(CtrlgradError, AssertionError):
 
 
 class WorkerKilled(BaseException):
-    """What an injected fault raises in a worker: nothing there catches it."""
+    """Exception of an injected fault in a worker, which nothing there catches."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SimulatedEvent:
         self.real = real
 
     def is_done(self) -> bool:
-        """Whether the host's clock has reached it. Takes no virtual time: where it has, the worker is waited for."""
+        """Return true if the host's clock has reached it; then wait for the worker. Takes no virtual time."""
         if self._clock.now < self.moment:
             return False
         self.real.settle()
@@ -174,7 +174,7 @@ class BlockingStream(SimulatedStream):
 
 @dataclass(eq=False)
 class _Bytes:
-    """What a simulated piece is: bytes, and until when copies use them."""
+    """Simulated piece: bytes, and the time until which copies use them."""
 
     data: np.ndarray
     freed: bool = False

@@ -38,7 +38,7 @@ STEP_BYTES = 64 << 20
 # With the process's number, a name that no other process ever had.
 STARTED = time.time_ns()
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What no larger disk helps against.
+# Errors against which no larger disk helps.
 LIMITS = {
     errno.EDQUOT: "free some of this user's space there, or give a folder on another disk as disk=...",
     errno.EFBIG: "raise the limit on a file's size (ulimit -f, or the filesystem's own)",
@@ -101,7 +101,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether nobody else holds the file; then this process does, until it is closed."""
+    """Lock the file until it is closed; return false if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -110,7 +110,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file still lies at a path."""
+    """Return true if the open file still lies at a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -197,7 +197,7 @@ class SpillFile:
 
     @property
     def path(self) -> Path | None:
-        """Where the file is; None before the first bytes and after `close`."""
+        """Path of the file; None before the first bytes and after `close`."""
         return self._file.path
 
     @property

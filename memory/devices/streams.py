@@ -37,7 +37,7 @@ class WorkerEvent:
         self._time: float | None = None
 
     def is_done(self) -> bool:
-        """Whether the worker has come by, with errors or without."""
+        """True if the worker has passed it, with errors or without."""
         return self._is_reached
 
     def wait(self) -> None:
@@ -62,12 +62,12 @@ class WorkerEvent:
 
     @property
     def failed(self) -> bool:
-        """Whether `wait` raises; False before it is done."""
+        """True if `wait` raises; False before it is done."""
         return self._failure is not None
 
     @property
     def time(self) -> float | None:
-        """When the worker came by, in seconds on the stream's clock."""
+        """Time at which the worker passed it, in seconds on the stream's clock."""
         return self._time
 
     def _reach(self, now: float) -> None:
@@ -97,7 +97,7 @@ class _Item:
 
 @record(eq=False, frozen=False)
 class _Queue:
-    """What a stream and its worker share. The worker does not hold the stream, so a forgotten stream can be ended."""
+    """State shared by a stream and its worker, which does not hold the stream: a forgotten stream can be ended."""
 
     name: str
     clock: Callable[[], float]
@@ -205,7 +205,7 @@ def _fail(queue: _Queue, index: int, error: BaseException) -> None:
 
 
 def _die(queue: _Queue, index: int, cause: BaseException) -> None:
-    """All that is queued fails; nobody waits for a worker that is gone."""
+    """Fail everything that is queued, so that no caller waits for a worker that is gone."""
     error = ExecutionError(
         f"stream {queue.name!r}: its worker thread died: {cause!r}",
         hint="run again: the stream starts a new worker",

@@ -1,5 +1,4 @@
-"""What a manager does, as data: it records each of these before it does it; `ctrlgrad.memory.profile.checker` replays
-them.
+"""Actions of the manager, as data: it records each before it acts; `ctrlgrad.memory.profile.checker` replays them.
 
 Blocks, slots (allocations in one tier), marks (places in a stream) and loops have numbers, chunks count within their
 loop; tiers go by level, 0 being the device's own memory. An action that concerns a stream holds in the order of that
@@ -167,7 +166,7 @@ class Recompute:
 
 @record
 class Free:
-    """Nobody will read a block again."""
+    """A block is not read again."""
 
     block: int
 
@@ -182,7 +181,7 @@ Log = Callable[..., object]
 
 
 class Logging(Protocol):
-    """Where actions go."""
+    """Receiver of actions."""
 
     log: Log
 

@@ -1,11 +1,11 @@
 """Replays what a manager did and proves that it was sound, from the actions alone.
 
-Proved: counted bytes never pass a limit; a block that somebody holds always lies whole in some tier, or can be computed
-again from a kept state; whoever reads bytes does so after they were written, and bytes are written or given back only
+Proved: counted bytes never pass a limit; a block that is held always lies whole in some tier, or can be computed
+again from a kept state; bytes are read after they were written, and bytes are written or given back only
 after their readers; at the end everything has been given back.
 
 The order of work is judged by vector clocks (Fidge 1988, Mattern 1989), not by the order in which things happened to
-run: each stream, and the host, has a clock that counts its own steps and what it knows of the others'. Work on a stream
+run: each stream, and the host, has a clock that counts its own steps and those known of other clocks. Work on a stream
 comes after what the host knew when it put it there; a mark takes the clock of its stream; who waits for the mark learns
 it. Two accesses to the same bytes, one of them writing, must be ordered so in every possible run.
 """
@@ -33,7 +33,7 @@ class Access:
     writes: bool
 
     def is_before(self, clock: Clock) -> bool:
-        """Whether whoever has this clock comes after it."""
+        """Return true if the owner of a clock comes after this moment."""
         return clock.get(self.stream, 0) >= self.step
 
 
@@ -41,7 +41,7 @@ class Access:
 class CheckedSlot:
     level: int
     nbytes: int
-    # What must be over before the bytes that were allocated here are written.
+    # Steps that must be over before the bytes allocated here are written.
     vacated: Clock
     accesses: list[Access] = field(default_factory=list)
     # The block that lies here, and the access that completed it.
@@ -226,7 +226,7 @@ class Checker:
         self._require(self._is_safe(block), f"block {action.block} is whole nowhere else")
 
     def _is_safe(self, block: CheckedBlock) -> bool:
-        """Whether some tier has all of a block, as far as the host knows."""
+        """Return true if some tier has all of a block, as far as the host knows."""
         whole = (self.slots[slot].whole for slot in block.slots.values())
         return any(w is not None and w.is_before(self.clocks[HOST]) for w in whole)
 

@@ -39,7 +39,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covered(interval: Interval, by: Sequence[Interval]) -> float:
-    """How much of an interval lies in others, which are a `union`.
+    """Length of an interval's part that lies in a `union` of intervals.
 
     >>> covered(Interval(1, 5), [Interval(0, 2), Interval(4, 9)])
     2.0
@@ -55,7 +55,7 @@ def covered(interval: Interval, by: Sequence[Interval]) -> float:
 def on_top(intervals: Sequence[Interval]) -> list[Interval]:
     """Intervals that do not overlap: at each time, the one that began last, of those the last in the sequence.
 
-    An interval comes out in several parts, all with its key, where others lie on it.
+    An interval comes out in several parts, all with its key, where other intervals lie on it.
 
     >>> on_top([Interval(0, 10, key=1), Interval(2, 3, key=2)])
     [Interval(start=0, end=2, key=1), Interval(start=2, end=3, key=2), Interval(start=3, end=10, key=1)]
@@ -63,7 +63,7 @@ def on_top(intervals: Sequence[Interval]) -> list[Interval]:
     order = sorted(range(len(intervals)), key=lambda position: (intervals[position].start, position))
     bounds = sorted({t for i in intervals for t in (i.start, i.end)})
     parts: list[Interval] = []
-    # Those that have begun, the last first.
+    # Intervals that have begun, the last first.
     begun: list[tuple[int, Interval]] = []
     waiting = 0
     for start, end in itertools.pairwise(bounds):

@@ -1,4 +1,4 @@
-"""What `ctrlgrad.memory.profile()` gives: the recording, and what can be made of it."""
+"""Result of `ctrlgrad.memory.profile()`: the recording and its summaries."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Recorder:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a recording."""
+        """True if there is a recording."""
         return self._recording is not None
 
     def _write(self, action: type[Action], *fields: Any) -> None:
@@ -100,7 +100,7 @@ class Recorder:
             self.sealed(chunk)
 
     def ended(self, chunk: ChunkRecord) -> None:
-        """Nobody reads a chunk's blocks any more: what became of them."""
+        """Record the end of a chunk's blocks, which are not read again."""
         if self._recording is None:
             return
         reason = chunk.reason

@@ -1,4 +1,4 @@
-"""What happened, for the profile and the checker: actions, computation, copies, stalls, fallbacks, bytes in use.
+"""Records of a run for the profile and the checker: actions, computation, copies, stalls, fallbacks, bytes in use.
 
 A manager writes while it runs; read it after its context has ended. Times are seconds on the device's
 clock; those that were never known (events without times) are None.
@@ -92,7 +92,7 @@ class FellBack:
 
 @record
 class BlockEntry:
-    """What a block is: the label of what was pushed, its loop and chunk, and its policy with the reason."""
+    """Description of a block: the label of the pushed value, its loop and chunk, and its policy with the reason."""
 
     block: int
     label: str

@@ -26,7 +26,7 @@ class Statistics:
     most_states: int = 0
     # Waits of the host or the computation for something that was not done yet.
     stalls: int = 0
-    # What had to be done otherwise than planned, in words; `Recorder.fall_back` adds to it.
+    # Deviations from the plan, in words; `Recorder.fall_back` adds to it.
     fallbacks: list[str] = field(default_factory=list)
 
     @property

@@ -1,4 +1,4 @@
-"""What a recording says, in numbers: bytes and rates of copies, what computation hid, stalls and why, peaks, values.
+"""A recording in numbers: bytes and rates of copies, what computation hid, stalls and why, peaks, values.
 
 Computation hides a copy for as long as both run. Without times (events of a device that takes none) only bytes are
 known, and the text says so.
@@ -83,7 +83,7 @@ class Value:
 
 @record
 class LoopBytes:
-    """What became of the bytes that a loop pushed: they stayed, were copied away, or were dropped and computed again.
+    """Fate of the bytes that a loop pushed: they stayed, were copied away, or were dropped and computed again.
 
     Bytes that were copied and then dropped count for both. Seconds are of copies of its blocks that computation hid,
     and of waits for its blocks; None where no times were measured.
@@ -158,7 +158,7 @@ def times(slices: Sequence[Slice]) -> Iterator[Interval]:
 
 
 def busy(recording: Recording) -> list[Interval]:
-    """When computation ran, without its stalls and without overlap; a key is the position in `computed`."""
+    """Intervals of computation, without its stalls and without overlap; a key is the position in `computed`."""
     stalls = [Interval(i.start, i.end, -1) for i in times(recording.stalled)]
     return [part for part in on_top([*times(recording.computed), *stalls]) if part.key >= 0]
 
@@ -296,7 +296,7 @@ def show_share(share: float | None) -> str:
 
 
 def what_became(value: Value) -> str:
-    """What became of a value and why, in a few words.
+    """Fate of a value and the reason, in a few words.
 
     >>> what_became(Value("x", "loop", "keep", "it fits", 1, 8, 0, 0))
     'kept (it fits)'

@@ -66,7 +66,7 @@ class Flow:
 
 @record
 class Timeline:
-    """What there is to draw. `flows` lead through some of the parts."""
+    """Contents of the drawing. `flows` lead through some of the parts."""
 
     parts: tuple[Part, ...]
     flows: tuple[Flow, ...]
@@ -123,7 +123,7 @@ def _copy_details(recording: Recording, position: int) -> dict[str, Any]:
 
 
 def _comes_back(recording: Recording, copied: Copied) -> bool:
-    """Whether a copy leads towards the device: it lists its tiers from the nearest on."""
+    """Return true if a copy leads towards the device: it lists its tiers from the nearest on."""
     orders = ([tier for tier, _ in tiers] for tiers in recording.tiers.values())
     return any(copied.source in o and copied.target in o[: o.index(copied.source)] for o in orders)
 
@@ -172,7 +172,7 @@ class _Computation:
 
 
 def _flows(recording: Recording, computation: _Computation, copies: Mapping[int, Part]) -> Iterator[Flow]:
-    """Arrows of the blocks that were read; one that nobody reads leads nowhere."""
+    """Arrows of the blocks that were read; a block that is not read has no arrow."""
     opened: dict[int, float] = {}
     for logged in recording.actions:
         if isinstance(logged.action, Open):

@@ -31,7 +31,7 @@ TRIES = 2
 
 
 class Evictor:
-    """Allocates slots, and evicts others for them."""
+    """Allocates slots, and evicts other blocks for them."""
 
     def __init__(self, mover: Mover, recorder: Recorder, spare_state: Callable[[], bool]) -> None:
         self.mover = mover
@@ -55,7 +55,7 @@ class Evictor:
             try:
                 return self._take(level, nbytes, kind)
             except TierRefusedError as refused:
-                # Others use the tier too: it may be full before the budget is.
+                # Other processes use the tier too: it may be full before the budget is.
                 if not self._step(level, keep):
                     raise self._refused(level, nbytes, what, refused) from refused
 
@@ -99,7 +99,7 @@ class Evictor:
     def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[BlockRecord]:
         """Blocks that lie in a level and may leave it, the oldest first.
 
-        Of a chunk that is under way those that are complete may, whoever asks.
+        Complete blocks of a chunk under way may leave, whichever caller asks.
         """
         for chunk in self.index.in_level(level):
             if chunk is keep and chunk.is_sealed:
@@ -109,11 +109,11 @@ class Evictor:
                     yield block
 
     def recoverable(self, chunk: ChunkRecord) -> bool:
-        """Whether a chunk may be dropped and computed again: nobody is reading it."""
+        """Return true if a chunk may be dropped and computed again: it is not being read."""
         return self.has_state(chunk) and not any(block.pins for block in chunk.blocks)
 
     def has_state(self, chunk: ChunkRecord) -> bool:
-        """Whether a chunk can be computed again."""
+        """Return true if a chunk can be computed again."""
         loop = chunk.loop
         return chunk.is_sealed and loop.recompute is not None and loop.states.nearest(chunk.index) is not None
 

@@ -14,7 +14,7 @@ from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 
 
 class ResidencyIndex:
-    """Where the blocks are of all chunks that hold bytes. The manager's lock is held."""
+    """Places of the blocks of all chunks that hold bytes. The manager's lock is held."""
 
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
@@ -87,7 +87,7 @@ class ResidencyIndex:
 
     @property
     def has_copies(self) -> bool:
-        """Whether a tier behind the device has a block."""
+        """Return true if a tier behind the device has a block."""
         return any(map(len, self._in_level[1:]))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:

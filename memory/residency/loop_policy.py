@@ -1,4 +1,4 @@
-"""Which policies the chunks of a loop may have, and which at first and why, from what its user says of it."""
+"""Policies that the chunks of a loop may have, the first one and its reason, from the user's options."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Mover:
         self.device, self.arena, self.index, self.order = device, arena, index, order
         self._recorder, self._statistics = recorder, statistics
         self._tier_names = [tier.name for tier in device.tiers]
-        # Copies whose speed nobody has looked at yet.
+        # Copies whose speed is not yet recorded.
         self.transfers: list[Transfer] = []
 
     def copy_out(self, block: BlockRecord, level: int, target: Slot) -> None:
@@ -94,7 +94,7 @@ class Mover:
         self.index.put(block, slot)
 
     def is_whole(self, block: BlockRecord, level: int) -> bool:
-        """Whether a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
+        """Return true if a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
         slot = block.slots[level]
         if slot is None or slot.written is None or not (slot.written.seen or self.order.is_done(slot.written)):
             return False
@@ -115,7 +115,7 @@ class Mover:
         return failure
 
     def is_clean(self, block: BlockRecord, level: int = 0) -> bool:
-        """Whether another level further away has all bytes."""
+        """Return true if a level further away has all bytes."""
         return any(self.is_whole(block, other) for other in range(level + 1, len(block.slots)))
 
     def evict(self, block: BlockRecord, level: int) -> None:
@@ -138,7 +138,7 @@ class Mover:
             self._clear(block)
 
     def free(self, block: BlockRecord) -> None:
-        """Nobody reads a block again."""
+        """Drop a block that is not read again."""
         self._recorder.log(Free, block.number)
         self._clear(block)
 

@@ -18,9 +18,9 @@ from ctrlgrad.memory.residency.mover import Transfer
 from ctrlgrad.memory.residency.policy import ChunkTimes, Policy, copied_share
 from ctrlgrad.records import record
 
-# What the backward pass of a chunk takes, in its forward times, until it has been measured.
+# Time of a chunk's backward pass, in its forward times, until it has been measured.
 USUAL_BACKWARD = 2.0
-# What a second of copying costs a computation on the same cores: a product's threads wait for the slowest of them.
+# Cost of a second of copying to a computation on the same cores: a product's threads wait for the slowest of them.
 COST_OF_CORES = 2.0
 # How much a new measurement counts against those before.
 FRESHNESS = 0.25
@@ -88,14 +88,14 @@ class Planner:
         self._copied.add(label)
 
     def wants_state(self, label: str) -> bool:
-        """Whether a loop to which both policies are open keeps a chunk's entry state."""
+        """Return true if a loop with both policies open keeps a chunk's entry state."""
         if label in self._copied:
             return False
         times = self.times(label, 1)
         return times is None or self._best_share(times) < 1
 
     def computes_again(self, loop: LoopRecord) -> bool:
-        """Whether all chunks of a loop that leave the device are computed again, as far as is known now."""
+        """Return true if all chunks of a loop that leave the device are computed again, as far as is known now."""
         if not loop.is_mixed:
             return loop.policy == "recompute"
         times = self.times(loop.label, 1)
@@ -135,7 +135,7 @@ class Planner:
         return 1.0 if COST_OF_CORES * (times.out + times.into) < times.forward else 0.0
 
     def times(self, label: str, nbytes: int) -> ChunkTimes | None:
-        """What a chunk of so many bytes takes, as far as it was measured."""
+        """Times of a chunk of this size, as far as they were measured."""
         loop = self.loops.get(label)
         out = self._link(0, 1)
         if loop is None or loop.forward.value is None or out is None:

@@ -30,13 +30,13 @@ class ChunkTimes:
     into: float
 
     def per_chunk(self, share: float) -> float:
-        """Seconds per chunk when a share of the chunks is copied and the others are computed again."""
+        """Seconds per chunk when a share of the chunks is copied and the rest is computed again."""
         again = (1 - share) * self.forward
         return max(self.forward, share * self.out) + max(self.backward + again, share * self.into)
 
 
 def copied_share(times: ChunkTimes) -> float:
-    """The share of chunks that are best copied; the others are best computed again.
+    """The share of chunks that are best copied; the rest is best computed again.
 
     >>> copied_share(ChunkTimes(forward=1.0, backward=2.0, out=0.9, into=0.9))
     1.0

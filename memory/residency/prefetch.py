@@ -3,7 +3,7 @@
 Forward, the oldest blocks are copied while younger ones are still being computed, so that they can leave at no cost
 when bytes are needed. What would still fit at the end of the loop is not copied: blocks without a backup may fill about
 half of the device's budget. Backward, blocks that are read next are fetched as far ahead as there are free bytes that
-nobody else is about to use.
+no other read is about to use.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Prefetcher:
     # Backward.
 
     def fetch(self, block: BlockRecord) -> Slot:
-        """The device's bytes of a block; its copy there is started where there is none, and others leave for it."""
+        """Bytes of a block on the device; a copy is started where there is none, and other blocks leave for it."""
         slot = block.slots[0]
         if slot is not None:
             return slot
@@ -112,7 +112,7 @@ class Prefetcher:
         return slot
 
     def _take_to_read(self, block: BlockRecord) -> Slot:
-        """The device's bytes for a block, for which others of its chunk leave only where nothing else can."""
+        """The device's bytes for a block, for which blocks of its own chunk leave only as a last resort."""
         nbytes, what = block.nbytes, f"reading {block.label}"
         try:
             return self._evictor.take(0, nbytes, BLOCKS, what, block.chunk)
@@ -125,7 +125,7 @@ class Prefetcher:
         if account.limit is None or not self._evictor.index.has_copies:
             return
         self._evictor.arena.sweep(0)
-        # What all else had at its peak and has no more, it may need again; a block that had to leave for it would be
+        # Bytes that other parts had at their peak may be needed again; a block that had to leave for it would be
         # fetched twice.
         free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
         # Chunks that are run again in between need bytes one after the other.

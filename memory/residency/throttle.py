@@ -1,4 +1,4 @@
-"""How far the host may be ahead of the computation, and what of it the host has yet to hear."""
+"""Bound on the host's lead over the computation, and the events that the host has yet to see."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Call:
     wrt: tuple[int, ...]
     # Bytes that saved values may take. A budget rules one run: the backward pass then computes the forward pass again.
     budget: int | None = None
-    # What was kept for the backward pass.
+    # Values kept for the backward pass.
     kept: Residuals | None = None
 
     def run(self, arrays: Sequence[Any]) -> Sequence[Any]:

@@ -58,7 +58,7 @@ class DropIn(torch.nn.Module):
         buffers: dict[str, Any] = {}
         modes: list[bool] = []
         _walk(self._of.module, "", named, buffers, modes, set())
-        # What the last call has changed is copied: PyTorch would miss its numbers when it goes backwards.
+        # Buffers that the last call has changed are copied: PyTorch would miss its numbers when it goes backwards.
         for name, x in buffers.items():
             named[name] = x.clone() if self._changed is None or name in self._changed else x
         result, changed = self._run(Static(tuple(modes), tuple), named, args, kwargs)

@@ -39,7 +39,7 @@ class _Signatures(Function):
         return super()._known_for(known, types, leaves, treedef)
 
     def concrete(self, *args: Any, **kwargs: Any) -> Concrete:
-        """What was traced for the signature of these arguments, arrays among them as `TensorSpec`s."""
+        """Trace for the signature of these arguments, arrays among them as `TensorSpec`s."""
         return self._specialize(args, kwargs)[0]
 
     def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
@@ -115,7 +115,7 @@ class TorchFunction:
         )
 
     def _kind(self, x: Any, tensors: list[torch.Tensor]) -> Any:
-        """What an argument is to the tracer; arrays are appended to `tensors`."""
+        """Tracer's form of an argument; arrays are appended to `tensors`."""
         if isinstance(x, Tensor):
             raise TracingError(
                 f"to_torch: {self.name} is called on a traced tensor of this library",

@@ -128,7 +128,7 @@ class FromTorch:
                 found = self.module(*given, **named)
                 return tree.map(_result, found), tree.map(_result, changed())
 
-    # What `torch.export` has captured.
+    # Capture of `torch.export`.
 
     def _capture(self, args: tuple[Any, ...], dynamic_shapes: Any) -> None:
         """Capture the function for these arguments; one whose control flow depends on data is traced at each call."""

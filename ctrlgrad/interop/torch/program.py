@@ -22,7 +22,7 @@ from ctrlgrad.signature import simplified
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """What a forward pass has left for the backward pass with respect to the arguments at `wrt`."""
+    """Residuals of a forward pass for the backward pass with respect to the arguments at `wrt`."""
 
     wrt: tuple[int, ...]
     values: list[Any]

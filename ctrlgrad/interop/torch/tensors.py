@@ -10,7 +10,7 @@ from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
-# What there is here of PyTorch's dtypes.
+# PyTorch's dtypes that exist here.
 DTYPES = {getattr(torch, name): np.dtype(name) for name in NAMES}
 
 

@@ -30,7 +30,7 @@ class TracedTensor(torch.Tensor):
 
     storage: Storage
     views: tuple[View, ...]
-    # The first number of it, where it is known though the others are not.
+    # The first number of it, where it is known though the rest are not.
     first: int | None
     _seen: tuple[int, Any]
 
