@@ -79,7 +79,7 @@ def _run(target: Target, arguments: tuple[Any, ...], limits: Limits, grad: bool)
 
 
 def print_summary(console: Console, name: str, summary: Summary) -> None:
-    """Tables of the text's contents."""
+    """Print the summary as tables."""
     console.print(Text(f"{name} on {', '.join(summary.devices) or 'no device'}", style="bold"))
     if not (summary.values or summary.routes or summary.fallbacks):
         console.print(Text("Nothing was pushed: no loop kept values for a gradient."))

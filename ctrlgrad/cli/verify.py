@@ -35,7 +35,7 @@ _STYLES = {"ok": "green", "WRONG": "bold red", "not judged": "yellow"}
 
 @dataclass(frozen=True)
 class Request:
-    """Pairs that are compared."""
+    """Comparisons that the options ask for."""
 
     order: int
     modes: tuple[str, ...]

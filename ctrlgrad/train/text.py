@@ -98,7 +98,7 @@ def prepare(
 ) -> Job:
     """Make the model and its first state, or take the state of a run that is to go on: the one that was `saved`.
 
-    `text` is the path of the corpus. On several ranks all call this. Rank 0 has read what was saved, and all other ranks
+    `text` is the path of the corpus. On several ranks all call this. Rank 0 has read what was saved; all other ranks
     get the state from it.
     """
     ranks = ranks or Alone()
