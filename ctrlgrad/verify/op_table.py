@@ -138,7 +138,7 @@ def table() -> str:
         "Every op of the graph. *Forward* and *reverse* say where its derivative comes from: the partial derivatives",
         "of an elementwise op, the op itself where it is linear (its transpose in reverse), a rule of its own, or the",
         "derivative of its regions. *none* means that the result carries no derivative: it is an integer or a boolean,",
-        "or piecewise constant; *refused*, that nobody knows it, and asking for it is an error. The dtypes are those",
+        "or piecewise constant; *refused*, that none is known, and asking for it is an error. The dtypes are those",
         "that the op's type rule takes; a dash stands for no free choice.",
         "",
         "This page is made by `python -m ctrlgrad.verify.op_table`.",
