@@ -40,7 +40,7 @@ def loop(state: State, node: Node, visit: Visit) -> None:
     parts = ir.Loop.of(node)
     changing: frozenset[_Changing] = frozenset()
     while True:
-        count, facts = len(state.sites), state.known_facts()
+        count, facts = len(state.sites), state.known_facts(node)
         attempt = _Attempt(state, node, parts, changing)
         found = attempt.run(visit)
         if not found:

@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Graph, Node, StackType, Value
 from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
-from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts
+from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts, parts_of_stack
 from ctrlgrad.plan.model import (
     Array,
     Assumption,
@@ -234,12 +234,15 @@ class State:
         """Require that a stack is kept as a list by reference kernels."""
         self.learned |= Origins(listed=frozenset({self.facts_of(item).origin}))
 
-    def known_facts(self) -> dict[Stack, tuple[StackFacts, StackFacts]]:
-        """Copy of the facts about stacks, to be restored."""
-        return {stack: (facts, replace(facts)) for stack, facts in self.facts.items()}
+    def known_facts(self, node: Node) -> list[tuple[StackFacts, StackFacts]]:
+        """Facts of the stacks that a node takes, the only older ones that its regions can change, beside copies."""
+        items = [self.items[v] for v in node.operands]
+        stacks = [part for item in items if isinstance(item, Stack | RaggedStack) for part in parts_of_stack(item)]
+        distinct = {id(facts): facts for facts in map(self.facts.__getitem__, stacks)}
+        return [(facts, replace(facts)) for facts in distinct.values()]
 
-    def restore(self, known: Mapping[Stack, tuple[StackFacts, StackFacts]]) -> None:
-        for facts, before in known.values():
+    def restore(self, known: Sequence[tuple[StackFacts, StackFacts]]) -> None:
+        for facts, before in known:
             for f in fields(facts):
                 setattr(facts, f.name, getattr(before, f.name))
 
