@@ -23,8 +23,10 @@ import onnx.backend.test.case.node as of_nodes
 import ctrlgrad as cg
 from ctrlgrad.errors import UnsupportedPrimitiveError
 
-# Where ONNX expects a zero these have the rounding of float32, of numbers up to 99, and tell nobody to allow for it.
-ROUGH = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}
+# Where ONNX expects a zero these have the rounding of float32, of sums up to 450, for which the cases do not allow.
+ROUGH = dict.fromkeys(("test_dft", "test_dft_opset19"), 1e-5) | dict.fromkeys(
+    ("test_dft_inverse", "test_dft_inverse_opset19"), 1e-6
+)
 
 
 def modules() -> list[str]:

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -254,7 +255,7 @@ def events(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
     """An event is not done before what it is behind, and has no time then."""
     install(monkeypatch)
     device = CudaDevice(timing=True)
-    order = Order(lambda _: None)
+    order = Order(SimpleNamespace(log=lambda *_: None))
     begun, clock = device.out.record(), _Clock()
     with _held(device.out.raw):
         event = device.out.record()
@@ -294,7 +295,7 @@ def closing(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
     """Not before all streams have come to rest; they may be asked to before."""
     install(monkeypatch)
     device, log = CudaDevice(), []
-    ends = {"settled": lambda: Order(lambda _: None).settle([device.out]), "closed": device.close}
+    ends = {"settled": lambda: Order(SimpleNamespace(log=lambda *_: None)).settle([device.out]), "closed": device.close}
     for name, end in ends.items():
         device.out.raw.put(lambda: (time.sleep(LATE), log.append("a copy"), None)[2])
         end()
