@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ctrlgrad.interop.torch.function import TorchFunction
-from ctrlgrad.interop.torch.module import FromTorch
+from ctrlgrad.interop.torch.module import SWAPPING, FromTorch
 from ctrlgrad.signature import Static
 
 
@@ -57,7 +57,9 @@ class DropIn(torch.nn.Module):
         named: dict[str, Any] = {}
         buffers: dict[str, Any] = {}
         modes: list[bool] = []
-        _walk(self._of.module, "", named, buffers, modes, set())
+        # Another thread may be tracing the module, which has traced tensors in place of its parameters then.
+        with SWAPPING:
+            _walk(self._of.module, "", named, buffers, modes, set())
         # Buffers that the last call has changed are copied: PyTorch would miss its numbers when it goes backwards.
         for name, x in buffers.items():
             named[name] = x.clone() if self._changed is None or name in self._changed else x

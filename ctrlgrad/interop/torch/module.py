@@ -29,7 +29,8 @@ from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static
 from ctrlgrad.source import here
 
-_SWAPPING = forks.recursive_lock()
+# Held while a module has traced tensors in place of its parameters.
+SWAPPING = forks.recursive_lock()
 _TORCH = torch.__name__ + "."
 install()
 
@@ -238,7 +239,7 @@ def _swapped(module: torch.nn.Module, values: Mapping[str, Any]) -> Iterator[Cal
             got=", ".join([*(f"no {n}" for n in missing[:4]), *(f"{n}, which it has not" for n in unknown[:4])]),
             hint="pass {**f.params, name: value}",
         )
-    with _SWAPPING:
+    with SWAPPING:
         modules = list(module.modules())
         before = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in modules]
         try:
