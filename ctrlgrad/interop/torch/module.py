@@ -183,10 +183,8 @@ class _Wrapped(torch.nn.Module):
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
-        self.fn = fn
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **kwargs)
+        # `torch.export` reads the names of its parameters.
+        self.forward = fn
 
 
 def _array(x: Any) -> Any:
