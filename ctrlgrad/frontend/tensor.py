@@ -136,7 +136,7 @@ class Tensor:
         return error
 
     def _number(self) -> Any:
-        """Its array, where it is known in this call: a constant, as in JAX, through which no derivative goes."""
+        """Return its array as a constant without a derivative, as JAX does; None where this call does not know it."""
         return self.builder.number(self.value)
 
     def _whole_number(self) -> Any:
