@@ -166,8 +166,9 @@ def plan(
 
     Rehearses the call, in budgets that rise until one works and are then narrowed down to the byte: `fn` runs a few
     dozen times, most of them to the first request that cannot be met, in at most a sixteenth more than the least budget
-    or in `budget`. One byte less than `least` does not work, nor does a tenth less. `budget` is a size as for
-    `ctrlgrad.memory.budget`, `disk` the folder for spill files; the other arguments are those of `fn`.
+    or in `budget`. Its effects, such as callbacks, happen as often. One byte less than `least` does not work, nor does
+    a tenth less. `budget` is a size as for `ctrlgrad.memory.budget`, `disk` the folder for spill files; the other
+    arguments are those of `fn`.
 
     Raises `UserInputError` for what is no size, and whatever `fn` raises in a budget that it works in.
 
@@ -182,12 +183,11 @@ def plan(
     (1000,)
     """
     given = parse_size(budget)
-    within = globals()["budget"]
 
     def missing(limit: int) -> int:
         """Bytes that are known to be missing in a budget; 0 where it works."""
         try:
-            with within(device=limit, disk=disk):
+            with _within(device=limit, disk=disk):
                 fn(*args, **kwargs)
         except MemoryBudgetError as error:
             return max((error.needed or 0) - limit, 1)
@@ -204,7 +204,7 @@ def plan(
         low, least = 0, smaller
     summary = None
     if given is None or not missing(given):
-        with profile() as recording, within(device=least if given is None else given, disk=disk):
+        with profile() as recording, _within(device=least if given is None else given, disk=disk):
             fn(*args, **kwargs)
         summary = recording.summary()
     return Plan(least, given, summary)
@@ -304,5 +304,8 @@ def profile() -> Iterator[Profile]:
     finally:
         _RECORDING.reset(token)
 
+
+# `plan` has an argument of the function's name.
+_within = budget
 
 __all__ = ["Factory", "Plan", "Session", "budget", "current", "no_budget", "plan", "profile", "register_device"]

@@ -1,6 +1,6 @@
 """The array functions: `ctrlgrad.numpy` is their public face, and importing this package registers them.
 
-Each works on traced tensors and on concrete arrays alike; see `ctrlgrad.frontend.tensor.apply`.
+Each works on traced tensors and on concrete arrays alike; see `ctrlgrad.frontend.apply.apply`.
 """
 
 from ctrlgrad.frontend.array import (
