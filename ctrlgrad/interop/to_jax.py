@@ -22,10 +22,8 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.gradients import current_manner
-from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
+from ctrlgrad.interop.avals import Flat, has_weak_type, has_x64, is_array, static_argument
 from ctrlgrad.interop.engine_primitive import JaxProgram, bind
-from ctrlgrad.interop.flat import Flat
-from ctrlgrad.interop.settings import has_x64
 from ctrlgrad.ir import (
     Counting,
     Graph,
