@@ -25,6 +25,7 @@ with kept_objects():
     from ctrlgrad.dataflow import device
     from ctrlgrad.engines.device_array import DeviceArray
     from ctrlgrad.errors import CtrlgradError, GradientMismatch
+    from ctrlgrad.errors import install as _install
     from ctrlgrad.frontend.advice import no_such_name
     from ctrlgrad.frontend.associative_scan import associative_scan
     from ctrlgrad.frontend.branches import cond
@@ -38,7 +39,6 @@ with kept_objects():
     from ctrlgrad.numpy import ndarray as Array
     from ctrlgrad.options import options
     from ctrlgrad.signature import TensorSpec
-    from ctrlgrad.tracebacks import install as _install
     from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
     from ctrlgrad.transforms.closures import closure_convert, custom_gradient
     from ctrlgrad.transforms.custom_jvp import custom_jvp

@@ -20,7 +20,7 @@ from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.source import here
-from ctrlgrad.tree_classes import NAMESPACE
+from ctrlgrad.tree import NAMESPACE
 
 
 class TensorArray(Elements):

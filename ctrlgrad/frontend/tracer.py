@@ -30,7 +30,7 @@ from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import raised_at
-from ctrlgrad.tree_classes import Aside
+from ctrlgrad.tree import Aside
 
 # Recovery of this library's error where another library has replaced it by an error of its own.
 

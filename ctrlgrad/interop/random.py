@@ -13,7 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.interop.array_rules import recorded
 from ctrlgrad.interop.avals import dtype_of, is_key, key_words
 from ctrlgrad.interop.primitives import Equation, entry
-from ctrlgrad.random.gammas import differentiable, gamma, loggamma
+from ctrlgrad.random.distributions import differentiable, gamma, loggamma
 from ctrlgrad.random.keys import threefry2x32
 from ctrlgrad.transforms.vmap import vmap
 

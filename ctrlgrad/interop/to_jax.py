@@ -44,8 +44,7 @@ from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.op import Use
 from ctrlgrad.options import current_options
 from ctrlgrad.passes import simplify
-from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, jax_dtype
-from ctrlgrad.verify.jax_translation import Arrays, Translator
+from ctrlgrad.verify.jax_translation import TENSOR_OPS, Arrays, Entry, Translator, jax_dtype
 
 # Loops whose number of iterations a graph says: a counter that starts, steps and ends at numbers that stand in it.
 #

@@ -158,7 +158,7 @@ from ctrlgrad.numpy import (
     unstack,
 )
 from ctrlgrad.scipy import special
-from ctrlgrad.scipy.incomplete import igamma_grad_a, random_gamma_grad
+from ctrlgrad.scipy.gamma_functions import igamma_grad_a, random_gamma_grad
 from ctrlgrad.scipy.special import betainc, digamma, erf, erfc, polygamma, zeta
 from ctrlgrad.scipy.special import gammaln as lgamma
 from ctrlgrad.transforms.grad import stop_gradient

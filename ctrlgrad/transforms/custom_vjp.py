@@ -40,7 +40,7 @@ from ctrlgrad.transforms.custom_calls import (
     without_rule,
 )
 from ctrlgrad.transforms.custom_jvp import ForwardRule
-from ctrlgrad.tree_classes import NAMESPACE
+from ctrlgrad.tree import NAMESPACE
 
 _LIKE_THE_ARGUMENT = (
     "a cotangent has the dtype and the shape of its argument: sum it over what was broadcast, and cast it by\n"

@@ -28,7 +28,7 @@ from ctrlgrad.records import record
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.transformed import Transformed
-from ctrlgrad.tree_classes import NAMESPACE
+from ctrlgrad.tree import NAMESPACE
 
 Axis = int | None
 _SIZES_DIFFER = "vmap: the mapped axes have different sizes"

@@ -15,7 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.autograph.truth import REPRESENTATION, plain, represented
+from ctrlgrad.autograph.values import REPRESENTATION, plain, represented
 from ctrlgrad.frontend.associative_scan import associative_scan
 from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import map as map_rows
