@@ -578,7 +578,7 @@ def _device_run(device: str, run: Run) -> DeviceRun:
     """State of one of this process's devices during a run."""
     if not is_cuda(device) or run.finite is not None:
         return HostRun(run)
-    from ctrlgrad.dataflow.devices import CudaRun  # the CUDA engine, loaded where it is asked for
+    from ctrlgrad.dataflow.cuda import CudaRun  # the CUDA engine, loaded where it is asked for
     from ctrlgrad.engines.cuda.devices import library_of
 
     return CudaRun(library_of(parse_device(device).number), run)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mpi4py
 import numpy as np
-from mpi4py import MPI
 
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.records import record
@@ -22,7 +19,7 @@ from ctrlgrad.records import record
 # Read when MPI is imported: so a program that only imports this module does not start MPI.
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = True
-
+from mpi4py import MPI  # noqa: E402
 
 # From how many bytes on the parts of a message are sent from where they lie, instead of being joined first.
 JOINED = 1 << 16
@@ -161,114 +158,3 @@ class World:
         if self._sending:
             with self._lock:
                 self._sending = [entry for entry in self._sending if not entry[0].Test()]
-
-
-# Sums over ranks that go on while this process computes.
-#
-# MPI lets a non-blocking sum progress only inside its calls, and a process that computes makes none. So a thread
-# calls it every `PAUSE` seconds as long as there are sums, and sleeps otherwise. A computation in machine code does
-# not hold Python's lock, and goes on meanwhile.
-
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
-# Seconds between calls of MPI that let the sums under way progress.
-PAUSE = 2e-4
-
-
-class Sums:
-    """Numbered sums of arrays over all ranks: `begin` each of them, then `finish` all.
-
-    All ranks begin the same numbers, in the same order, with arrays of the same shapes and dtypes.
-    """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._arrays: dict[int, np.ndarray] = {}
-        self._requests: list[MPI.Request] = []
-        # Held by the thread that tests the requests; two threads must not test one.
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    def begin(self, number: int, array: np.ndarray) -> None:
-        """Begin to overwrite a contiguous array with its sum over all ranks; do not touch it until `finish`."""
-        with self._changed:
-            self._arrays[number] = array
-            self._requests.append(self._world.start_sum(array))
-            self._changed.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._progress, name="ctrlgrad sums", daemon=True)
-            self._thread.start()
-
-    def has_begun(self, number: int) -> bool:
-        return number in self._arrays
-
-    def finish(self) -> dict[int, np.ndarray]:
-        """Wait for all sums that have begun; the arrays by their numbers."""
-        with self._changed:
-            self._world.finish(self._requests)
-            self._requests = []
-            arrays, self._arrays = self._arrays, {}
-        return arrays
-
-    def _progress(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._requests)
-                if self._world.have_ended(self._requests):
-                    self._requests = []
-            time.sleep(PAUSE)
-
-
-# Finding out that all ranks wait for each other, so that a graph that cannot go on is an error there too.
-#
-# A rank whose devices have all waited for `IDLE_SECONDS` tells rank 0 how many messages it has sent and received, and
-# says so again as long as it waits. All ranks are quiescent if they have said so twice, the second time after all had
-# said it once, with the same numbers, and the sent ones are as many as the received ones.
-#
-# Source: Mattern, "Algorithms for distributed termination detection", Distributed Computing 2, 1987 (the four-counter
-# method, with reports in place of its two waves).
-
-
-# Seconds between reports of a rank that waits.
-IDLE_SECONDS = 1.0
-
-
-@record
-class IdleReport:
-    """One rank, idle: how many messages it has sent and received, and what its nodes wait for, a line each."""
-
-    sent: int
-    received: int
-    waiting: tuple[str, ...] = ()
-
-
-@record(frozen=False)
-class Quiescence:
-    """Record on rank 0 of the idle reports of all ranks.
-
-    >>> found = Quiescence(2)
-    >>> [found.add(0, IdleReport(3, 1)), found.add(1, IdleReport(1, 3)), found.add(0, IdleReport(3, 1))]
-    [False, False, False]
-    >>> found.add(1, IdleReport(1, 3))
-    True
-    """
-
-    ranks: int
-    reports: dict[int, IdleReport] = field(default_factory=dict)
-    # The ranks that have said the same again since all had said it; None before all have.
-    repeated: set[int] | None = None
-
-    def add(self, rank: int, report: IdleReport) -> bool:
-        """Take a report in; whether all ranks are quiescent."""
-        if self.reports.get(rank) != report:
-            self.reports[rank] = report
-            self.repeated = None
-        if self.repeated is None:
-            counts = self.reports.values()
-            if len(counts) == self.ranks and sum(r.sent for r in counts) == sum(r.received for r in counts):
-                self.repeated = set()
-            return False
-        self.repeated.add(rank)
-        return len(self.repeated) == self.ranks

@@ -26,7 +26,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.mpi.launch import Ending, Watch
-from ctrlgrad.mpi.world import Sums
+from ctrlgrad.mpi.sums import Sums
 from ctrlgrad.train.checkpoint import State
 from ctrlgrad.train.model import OnGradient
 

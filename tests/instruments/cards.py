@@ -12,7 +12,7 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatNode
-from ctrlgrad.dataflow.devices import CudaRun
+from ctrlgrad.dataflow.cuda import CudaRun
 from ctrlgrad.dataflow.engine import Outcome
 from instruments.stand_in import StandIn
 

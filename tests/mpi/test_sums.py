@@ -5,7 +5,7 @@ BESIDE = """
 import time
 import numpy as np
 from ctrlgrad.mpi.launch import join
-from ctrlgrad.mpi.world import Sums
+from ctrlgrad.mpi.sums import Sums
 
 world = join().world
 ended = []
@@ -38,7 +38,7 @@ def test_sums_end_while_no_rank_waits_for_them(mpirun):
 WAITING = """
 import numpy as np
 from ctrlgrad.mpi.launch import join
-from ctrlgrad.mpi.world import Sums
+from ctrlgrad.mpi.sums import Sums
 
 world = join().world
 sums = Sums(world)

@@ -129,7 +129,7 @@ from dataclasses import replace
 import ctrlgrad as cg
 from ctrlgrad.cli import main
 from ctrlgrad.mpi.launch import launched
-from ctrlgrad.mpi.world import Sums
+from ctrlgrad.mpi.sums import Sums
 from ctrlgrad.train.model import Model
 
 seen = []
