@@ -26,15 +26,12 @@ with kept_objects():
     from ctrlgrad.engines.device_array import DeviceArray
     from ctrlgrad.errors import CtrlgradError, GradientMismatch
     from ctrlgrad.errors import install as _install
-    from ctrlgrad.frontend.advice import no_such_name
-    from ctrlgrad.frontend.associative_scan import associative_scan
-    from ctrlgrad.frontend.branches import cond
-    from ctrlgrad.frontend.float0 import float0
+    from ctrlgrad.frontend.apply import float0
+    from ctrlgrad.frontend.branches import case, cond, switch
     from ctrlgrad.frontend.host_calls import pure_callback
-    from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
-    from ctrlgrad.frontend.switches import case, switch
+    from ctrlgrad.frontend.loops import associative_scan, foldl, foldr, fori_loop, map, scan, unknown_dims, while_loop
+    from ctrlgrad.frontend.tensor import no_such_name
     from ctrlgrad.frontend.tensor_array import TensorArray
-    from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
     from ctrlgrad.function import Function, function
     from ctrlgrad.numpy import ndarray as Array
     from ctrlgrad.options import options

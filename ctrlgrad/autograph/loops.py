@@ -36,13 +36,12 @@ from ctrlgrad.autograph.values import (
 from ctrlgrad.dtypes import result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
-from ctrlgrad.frontend.elements import has_open_elements, learn_elements
+from ctrlgrad.frontend.carry import has_open_elements, learn_elements, settle
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.settling import settle
+from ctrlgrad.frontend.loops import LoopOptions, emit_while
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import BOOL, INDEX, Graph, TensorType, Type, Value
 from ctrlgrad.source import Source, here
 

@@ -20,10 +20,8 @@ from ctrlgrad import tree
 from ctrlgrad.errors import CtrlgradError, TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import cast, concrete, evaluate, is_weak, type_of, value_in, without_numbers
 from ctrlgrad.frontend.checks import check_leaves, is_array
-from ctrlgrad.frontend.concrete import concrete
-from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
 from ctrlgrad.ir.interning import lift_constants, shared

@@ -13,12 +13,10 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.debug import callback
 from ctrlgrad.errors import DifferentiationError
-from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.branches import cond, switch
 from ctrlgrad.frontend.host_calls import host_call
-from ctrlgrad.frontend.loops import scan
-from ctrlgrad.frontend.switches import switch
+from ctrlgrad.frontend.loops import scan, while_loop
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.interop.avals import is_float, is_key, tensor_type, x64_as
 from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, entry, plain, unsupported
 from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies

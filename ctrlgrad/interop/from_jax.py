@@ -15,11 +15,9 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError, locate
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, type_of, value_in
+from ctrlgrad.frontend.apply import Float0, cast, type_of, value_in
 from ctrlgrad.frontend.apply import tensor_type as operand_type
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_function
-from ctrlgrad.frontend.float0 import Float0
+from ctrlgrad.frontend.checks import check_function, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch

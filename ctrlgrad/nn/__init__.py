@@ -8,13 +8,16 @@
 
 from typing import Any
 
-from ctrlgrad.frontend.advice import no_such_name
+from ctrlgrad.frontend.tensor import no_such_name
 from ctrlgrad.nn import functions, initializers, layers, modules
 from ctrlgrad.nn.functions import *
 from ctrlgrad.nn.layers import *
 from ctrlgrad.nn.modules import *
 
-__all__ = ["initializers", *functions.__all__, *layers.__all__, *modules.__all__]
+__all__ = ["initializers"]
+__all__ += functions.__all__
+__all__ += layers.__all__
+__all__ += modules.__all__
 
 
 def __getattr__(name: str) -> Any:

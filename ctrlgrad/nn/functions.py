@@ -10,7 +10,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.numpy import log_softmax, logsumexp, relu, sigmoid, softmax, tanh
 from ctrlgrad.options import default_float
 from ctrlgrad.scipy.special import erfc

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.frontend.advice import no_such_name
+from ctrlgrad.frontend.tensor import no_such_name
 from ctrlgrad.optim.scaling import (
     ScaleByAdamState,
     ScaleByLionState,

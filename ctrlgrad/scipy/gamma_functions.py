@@ -12,8 +12,8 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo, result_type
 from ctrlgrad.frontend.apply import is_weak
+from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.options import default_float
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.jvp import jvp

@@ -13,11 +13,9 @@ import optree
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, is_weak, type_of
-from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_callable, check_function, check_leaves, same_structure
-from ctrlgrad.frontend.float0 import is_float0
+from ctrlgrad.frontend.apply import cast, is_float0, is_weak, type_of
+from ctrlgrad.frontend.array.promote import ensured, unknown_axes
+from ctrlgrad.frontend.checks import check_callable, check_function, check_leaves, explains_calls, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor

@@ -24,8 +24,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TracingError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import evaluate
-from ctrlgrad.frontend.float0 import without_numbers
+from ctrlgrad.frontend.apply import evaluate, without_numbers
 from ctrlgrad.frontend.tracer import Traced, set_aside
 from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.function import Function, hand_out

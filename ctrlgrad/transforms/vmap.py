@@ -12,10 +12,8 @@ from ctrlgrad import tree
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
-from ctrlgrad.frontend.arguments import argument_paths
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_leaves, is_array
-from ctrlgrad.frontend.named_axes import around, bound_to, within
+from ctrlgrad.frontend.checks import argument_paths, check_leaves, explains_calls, is_array
+from ctrlgrad.frontend.rules import around, bound_to, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
