@@ -22,7 +22,7 @@ from ctrlgrad.engines.cuda.program import Program, scalar
 from ctrlgrad.engines.native.parts import PART
 from ctrlgrad.engines.native.pieces import planned
 from ctrlgrad.ir import Graph, Loop, Node, Value, view, walk
-from ctrlgrad.ir.effects import has_effect
+from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.memory.session import no_budget
 from ctrlgrad.stacks.blocks import BlockStack
 

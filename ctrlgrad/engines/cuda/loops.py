@@ -35,7 +35,7 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node, StackType, Value, attributes, control
-from ctrlgrad.ir.counting import Counting
+from ctrlgrad.ir.control import Counting
 
 # Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
 # no more iterations run past the end than count, but for the first few.

@@ -40,7 +40,7 @@ from ctrlgrad.engines.cuda.prepared.operands import Affine
 from ctrlgrad.engines.cuda.prepared.steps import is_integer, stepping
 from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value
 from ctrlgrad.ir.flow import StackFlow
-from ctrlgrad.ops.traits import is_total
+from ctrlgrad.ops.arrays import is_total
 
 
 @dataclass(frozen=True)

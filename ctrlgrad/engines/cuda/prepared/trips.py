@@ -12,8 +12,7 @@ from ctrlgrad.engines.cuda.prepared.operands import ENDLESS, Affine
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading
 from ctrlgrad.engines.cuda.program import Program
 from ctrlgrad.ir import TensorType, Value
-from ctrlgrad.ir.control import Loop
-from ctrlgrad.ir.counting import Counting
+from ctrlgrad.ir.control import Counting, Loop
 
 
 class HasTables(Protocol):
