@@ -21,12 +21,11 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import placement
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.entries import LaunchList
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import CarriedArray, all_launches
-from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, View
+from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, CarriedArray, View, all_launches
 from ctrlgrad.engines.cuda.prepared.placement import alignment, placed, views_of
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
-from ctrlgrad.engines.cuda.prepared.words import LaunchList
 from ctrlgrad.ir import Graph
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)

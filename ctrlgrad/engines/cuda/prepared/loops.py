@@ -15,29 +15,36 @@ The list is the same for all iterations, so each carry has one form:
 Where the loop counts to a bound that goes by steps, a run only has iterations in which the trip count is not below
 0; indices that go by the loop's counter are checked at its first and its last iteration. Where the loop counts to a
 number that only the card has (a trip count that was popped), the card has the trip count, and the host may know it
-beforehand too (`passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
-more than a run has: such a run is repeated (`row_memory`). An index that goes by a counter with an end that only
+beforehand too (`model.Passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
+more than a run has: such a run is repeated (`binding.RowMemory`). An index that goes by a counter with an end that only
 the card knows is an index of the card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, Protocol, cast
 
-from ctrlgrad.engines.cuda.placement import HOST
+import numpy as np
+
+from ctrlgrad.engines.cuda.placement import HOST, Places
 from ctrlgrad.engines.cuda.prepared.launches import whole
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Item, KernelLaunch, Repeating, lists_in
-from ctrlgrad.engines.cuda.prepared.operands import (
+from ctrlgrad.engines.cuda.prepared.model import (
     ENDLESS,
     INT64,
     Affine,
     Buffer,
+    CannotPrepare,
+    Item,
+    KernelLaunch,
     Operand,
+    Repeating,
     Source,
     View,
+    lists_in,
 )
+from ctrlgrad.engines.cuda.prepared.ops import as_popped, as_table, marks_of, own_table
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
@@ -48,10 +55,82 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     Unusable,
     sources_of,
 )
-from ctrlgrad.engines.cuda.prepared.stack_forms import as_popped, as_table, marks_of, own_table
-from ctrlgrad.engines.cuda.prepared.trips import Looping, at_least, is_at_most, trips_of
-from ctrlgrad.engines.cuda.program import NodeStep
-from ctrlgrad.ir import StackType, Use, walk
+from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.ir import StackType, TensorType, Use, Value, walk
+from ctrlgrad.ir.control import Loop
+from ctrlgrad.ir.counting import Counting
+
+
+class HasTables(Protocol):
+    """A body (`ctrlgrad.engines.cuda.prepared.runner.Body`): which of its inputs are stacks that are read and written
+    by index."""
+
+    tables: Mapping[int, TensorType]
+
+
+class Looping(Protocol):
+    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.loops.Loop`) that this module needs."""
+
+    parts: Loop
+    places: Places
+    cond: Program
+    counting: tuple[Counting, ...]
+    maximum: int | None
+
+    @property
+    def body(self) -> HasTables:
+        """Of which this is asked."""
+
+    @property
+    def iteration(self) -> Program:
+        """The body, none of whose iterations are past the end."""
+
+
+def at_least(reading: Reading, value: object) -> object:
+    """The greater one of two integers as the one that goes by steps, in runs in which it is the greater one."""
+    if not isinstance(value, Computed) or value.node.op.name != "maximum":
+        return value
+    a, b = value.operands
+    if not isinstance(a, Affine) or not isinstance(b, Affine) or a.is_moving == b.is_moving:
+        return value
+    greater, other = (a, b) if a.is_moving else (b, a)
+    if reading.is_endless(greater):
+        return reading.clipped(greater.plus(other, -1)).plus(other)
+    reading.bounds.append((greater.plus(other, -1), ENDLESS))
+    return greater
+
+
+def trips_of(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
+    """Trip count of a loop, where the host knows it; below 0 means no iteration."""
+    found = [_distance(reading, loop, counting, given, captures) for counting in loop.counting]
+    if not found or None in found:
+        return None
+    known = [x for x in found if x is not None]
+    if len(known) > 1 and any(x.is_moving for x in known):
+        return None
+    trips = min(known, key=lambda x: x.constant)
+    return trips if trips.is_moving else Affine(max(trips.constant, 0))
+
+
+def _distance(
+    reading: Reading, loop: Looping, counting: Counting, given: Sequence[Any], captures: int
+) -> Affine | None:
+    """Number of iterations until a counter reaches its bound."""
+    bound: Any = counting.bound
+    if isinstance(bound, Value):
+        bound = at_least(reading, given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)])
+    elif isinstance(bound, np.ndarray):
+        bound = Affine(int(bound))
+    count = at_least(reading, given[captures + loop.parts.carries.index(counting.carry)])
+    if not isinstance(bound, Affine) or not isinstance(count, Affine):
+        return None
+    ahead = bound.plus(count, -1) if counting.step > 0 else count.plus(bound, -1)
+    return ahead.plus(Affine(counting.beyond))
+
+
+def is_at_most(trips: Affine | None, maximum: int) -> bool:
+    return trips is not None and not trips.is_moving and trips.constant <= maximum
+
 
 # Reads the steps of a region.
 Read = Callable[[Reading], None]

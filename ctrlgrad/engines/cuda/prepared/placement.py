@@ -18,15 +18,19 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.prepared.model import (
     Branching,
+    Buffer,
+    Carried,
     Carry,
     Item,
     Placement,
     ProductLaunch,
     Repeating,
+    Shape,
+    Source,
+    View,
     carried_arrays,
     lists_in,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Source, View
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.

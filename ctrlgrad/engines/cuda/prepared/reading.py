@@ -1,4 +1,7 @@
-"""One reading of a loop's body, or of a region in it: what the slots of its program hold at one of its steps."""
+"""One reading of a loop's body, or of a region in it: the value of each slot of its program at one of its steps.
+
+A body is prepared from the description of its inputs (dtype, shape, kind).
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,71 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, NumbersInput, StackInput, TableInput
-from ctrlgrad.engines.cuda.prepared.launches import whole
-from ctrlgrad.engines.cuda.prepared.listing import Listing, Rates
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.prepared.operands import (
+from ctrlgrad.engines.cuda.compile import GroupStep
+from ctrlgrad.engines.cuda.kernel import KernelText, TextBuilder
+from ctrlgrad.engines.cuda.kernels import add_product
+from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, whole
+from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
     Buffer,
+    CannotPrepare,
     Carried,
     Converted,
     Fixed,
     Given,
     Operand,
+    Region,
+    Shape,
     Short,
     Source,
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.passes import Region
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
-from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.control import is_loop
 from ctrlgrad.plan.elementwise import Operand as Element
+
+
+@dataclass(frozen=True)
+class ArrayInput:
+    """An array on the device that the body is given."""
+
+    dtype: np.dtype
+    shape: Shape
+    strides: Shape
+
+
+@dataclass(frozen=True)
+class NumberInput:
+    """A number on the host."""
+
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A stack whose rows are read and written by index, of so many rows; whether all of them were written."""
+
+    dtype: np.dtype
+    shape: Shape
+    is_full: bool
+
+
+@dataclass(frozen=True)
+class NumbersInput:
+    """A stack of numbers on the host."""
+
+
+@dataclass(frozen=True)
+class StackInput:
+    """A stack, in blocks on the device or as a list."""
+
+    is_blocks: bool
+
+
+Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
 
 
 @dataclass(frozen=True)
@@ -344,3 +385,17 @@ def slots_read(step: Step) -> tuple[int, ...]:
         return (*step.reads, *(write.stack for write in step.writes if write.stack is not None))
     assert isinstance(step, NodeStep)
     return step.operands
+
+
+def index_in(reading: Reading, slot: int) -> Affine | View:
+    """Operand of an index: an `Affine` where it goes by whole steps; else a view on the card, where the kernel checks
+    its bounds.
+
+    Past the end of a masked loop an index may have any value, so an index that only the host computes is refused
+    there.
+    """
+    index = reading.value(slot)
+    if not isinstance(index, Affine | View) and reading.listing.is_masked:
+        raise CannotPrepare("an index of the host does not go by whole steps")
+    goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
+    return index if goes_by_steps else reading.view(slot)
