@@ -42,6 +42,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Source,
     Unchanged,
     View,
+    all_launches,
     contiguous,
 )
 from ctrlgrad.engines.cuda.prepared.ops import (
@@ -83,13 +84,12 @@ class _Side:
     items: list[Item]
     # Buffers from this number on are its own.
     first: int
-    # Its buffers that have become buffers of the results.
-    renamed: dict[Source, Source] = field(default_factory=dict)
+    # Buffers of results that its own buffers have become.
+    taken: set[Source] = field(default_factory=set)
 
     def is_own(self, source: Source) -> bool:
-        """Return true if `source` is a buffer of this side that no other result has taken yet."""
-        is_first = source not in self.renamed.values()
-        return is_first and isinstance(source, Buffer) and source.number >= self.first
+        """Return true if `source` is memory of this side that no other result has taken yet."""
+        return isinstance(source, Buffer) and source.number >= self.first and source not in self.taken
 
 
 def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read: Read) -> tuple[object, ...]:
@@ -141,7 +141,7 @@ def _joined_sides(
     reading: Reading, sides: Sequence[_Side], values: Sequence[Any], stacks: dict[int, StackValue]
 ) -> object:
     """Join the sides' values of one result."""
-    first = values[0]
+    first, launches = values[0], reading.launches
     if isinstance(first, StackValue):
         if any(not isinstance(x, StackValue) or x.position != first.position for x in values):
             raise CannotPrepare("stacks change places")
@@ -149,6 +149,13 @@ def _joined_sides(
         return stacks[first.position]
     if all(x is first or x == first for x in values):
         return first
+    if all(isinstance(x, View) and launches.in_memory(x) == launches.in_memory(first) for x in values):
+        # Updated in place by some of the sides.
+        result = launches.another(first)
+        for side, x in zip(sides, values, strict=True):
+            with launches.listing(side.items):
+                launches.becomes(x, result)
+        return result
     if any(isinstance(x, TableValue) for x in values):
         tables = [as_table(side.reading, x) for side, x in zip(sides, values, strict=True)]
         rows, marks = (
@@ -177,8 +184,6 @@ def _operand(side: _Side, value: object) -> Operand:
             return side.reading.computed(value)
     if not isinstance(value, View | Fixed | Affine | Converted):
         raise CannotPrepare("branches yield a stack and something else")
-    if isinstance(value, View) and value.source in side.renamed:
-        return replace(value, source=side.renamed[value.source])
     return value
 
 
@@ -186,9 +191,10 @@ def _write(side: _Side, value: Operand, result: View) -> None:
     """A buffer of the side's own becomes the result's; all else is copied."""
     launches = side.reading.launches
     with launches.listing(side.items):
-        if isinstance(value, View) and side.is_own(value.source) and side.reading.is_whole(value):
-            launches.renamed(value.source, result.source)
-            side.renamed[value.source] = result.source
+        is_own = isinstance(value, View) and side.is_own(launches.memory_of(value.source))
+        if isinstance(value, View) and is_own and side.reading.is_whole(value):
+            launches.becomes(value, result)
+            side.taken.add(result.source)
         else:
             launches.copied(value, result)
 
@@ -231,7 +237,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     for index, _ in listing.bounds:
         _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
     _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
-    _require(bool(launches.items), "nothing is computed on the device")
+    _require(any(all_launches(launches.items)), "nothing is computed on the device")
     launches.advance(0, listing.slots(0))
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     unknown = {position: its for position, its in stacks.items() if not its.is_known}
@@ -245,7 +251,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     return PreparedBody(
         tuple(launches.items),
         words,
-        placed(launches.items, launches.buffers, carries),
+        placed(launches.items, launches.buffers, carries, launches.memory_of),
         carries,
         tuple(listing.programs),
         tuple(listing.bounds),
@@ -370,14 +376,13 @@ def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
 
 
 def _leave(reading: Reading, captures: int) -> tuple[Carry, ...]:
-    kept: dict[Buffer, Carried] = {}
     return tuple(
-        _left(reading, position, reading.values[captures + position], after, kept)
+        _left(reading, position, reading.values[captures + position], after)
         for position, after in enumerate(reading.results)
     )
 
 
-def _left(reading: Reading, position: int, before: object, after: object, kept: dict[Buffer, Carried]) -> Carry:
+def _left(reading: Reading, position: int, before: object, after: object) -> Carry:
     listing = reading.listing
     if isinstance(after, StackValue):
         _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
@@ -394,8 +399,8 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         after = as_table(reading, after)
         assert before.marks is not None
         return CarriedTable(
-            _left_array(reading, before.rows, after.rows, kept),
-            _left_array(reading, before.marks, marks_of(after), kept),
+            _left_array(reading, before.rows, after.rows),
+            _left_array(reading, before.marks, marks_of(after)),
         )
     _require(not isinstance(after, LocalStack | TableValue), "a stack that is made inside is carried")
     if before is after and not isinstance(after, View):
@@ -406,27 +411,24 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if isinstance(after, Computed):
             after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
-        return _left_array(reading, before, after, kept)
+        return _left_array(reading, before, after)
     step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
     if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
     return CarriedNumber(step.constant)
 
 
-def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffer, Carried]) -> CarriedArray:
+def _left_array(reading: Reading, before: View, after: Operand) -> CarriedArray:
     assert isinstance(before.source, Carried)
-    target = replace(before.source, is_next=True)
+    launches, target = reading.launches, replace(before, source=replace(before.source, is_next=True))
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")
-        if after.source == before.source and after.is_contiguous and not after.offset and not after.is_moving:
+        memory = launches.memory_of(after.source)
+        if memory == before.source and after.is_contiguous and not after.offset and not after.is_moving:
+            launches.becomes(after, before)
             return CarriedArray(before.dtype, before.shape, False)
-        source = after.source
-        if isinstance(source, Buffer) and source in kept:
-            # It is another carry's buffer by now.
-            after = replace(after, source=kept[source])
-        elif isinstance(source, Buffer) and reading.is_whole(after):
-            kept[source] = target
-            reading.launches.renamed(source, kept[source])
+        if isinstance(memory, Buffer) and reading.is_whole(after):
+            launches.becomes(after, target)
             return CarriedArray(before.dtype, before.shape, True)
-    reading.launches.copied(after, replace(before, source=target))
+    launches.copied(after, target)
     return CarriedArray(before.dtype, before.shape, True)

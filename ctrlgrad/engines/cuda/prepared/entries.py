@@ -31,6 +31,7 @@ from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.launches import movement
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
+    Become,
     Branching,
     Buffer,
     Carried,
@@ -277,6 +278,8 @@ class ListWriter:
         """Of branches the sides follow the number of entries that it is to the one that is chosen."""
         found: list[tuple[int, int]] = []
         for item in items:
+            if isinstance(item, Become):
+                continue
             if isinstance(item, Repeating):
                 found += self._repeated(item, side)
                 continue
@@ -398,7 +401,8 @@ class ListWriter:
 def entries_of(items: Sequence[Item]) -> int:
     """Number of list entries of the items."""
     # Of branches and loops two before their lists, and one behind each of these.
-    return sum(2 + sum(entries_of(x) + 1 for x in inside) if (inside := lists_in(item)) else 1 for item in items)
+    each = (2 + sum(entries_of(x) + 1 for x in lists_in(item)) if lists_in(item) else 1 for item in items)
+    return sum(each) - sum(isinstance(item, Become) for item in items)
 
 
 def _factor(view: View, place: Known) -> Factor[Known]:

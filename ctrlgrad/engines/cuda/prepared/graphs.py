@@ -404,7 +404,7 @@ class Capture:
                     put = partial(self._choose, item.chosen, side, numbers)
                     parts.append(Fork(put, tuple(bodies[k] for k in numbers)))
                 start = inside
-            count = 0 if has_lists else len(list(group))
+            count = 0 if has_lists else entries_of(list(group))
             if count:
                 parts.append(Stretch(partial(self._walk, start, count, 0, 0)))
                 start += count
@@ -446,4 +446,4 @@ class Capture:
 
 def _numbers(item: Branching) -> tuple[int, ...]:
     """By which numbers there is something to do: sides that launch anything."""
-    return tuple(k for k, side in enumerate(item.sides) if side)
+    return tuple(k for k, side in enumerate(item.sides) if any(all_launches(side)))

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ctrlgrad.engines.cuda.indexing import Chosen, IndexLaunch, Surroundings, gather, scatter
+from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import ADVANCE, Access, KernelText, Parameter, copy_text, joined_axes
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
+    Become,
     Before,
     Began,
-    Branching,
     Buffer,
     CannotPrepare,
     Capacity,
@@ -47,7 +47,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     ProductLaunch,
     Region,
     Regions,
-    Repeating,
     Rows,
     Shape,
     Short,
@@ -61,7 +60,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     word_view,
 )
 from ctrlgrad.engines.cuda.program import Program
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch, ReductionText
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
 from ctrlgrad.engines.cuda.reductions import scan, stages
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, MOST_NOTED, Site
 from ctrlgrad.ir import Node, attributes
@@ -191,6 +190,8 @@ class Launches:
         self.items: list[Item] = []
         self.words: dict[Word, int] = {Counter(0): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
+        # Names of memory that has another name.
+        self._names: dict[Source, Source] = {}
         # The loops around the region that is read now, the outermost first.
         self.loops: list[tuple[Node, int]] = []
 
@@ -207,6 +208,39 @@ class Launches:
         """A buffer of its own."""
         self.buffers.append((shape, dtype))
         return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
+
+    # Names of memory.
+
+    def memory_of(self, source: Source) -> Source:
+        """The first name of the memory that a source is another name of."""
+        while source in self._names:
+            source = self._names[source]
+        return source
+
+    def in_memory(self, view: View) -> View:
+        """A view by the first name of its memory."""
+        return replace(view, source=self.memory_of(view.source))
+
+    def another(self, view: View) -> View:
+        """The view under another name of its memory: for the value that follows in place."""
+        self.buffers.append((view.shape, view.dtype))
+        name = Buffer(len(self.buffers) - 1)
+        self._names[name] = self.memory_of(view.source)
+        return replace(view, source=name)
+
+    def updated(self, view: View) -> View:
+        """The value that an update in place makes of another one."""
+        after = self.another(view)
+        self.items.append(Become(view, after))
+        return after
+
+    def becomes(self, before: View, after: View) -> None:
+        """A value is another one from now on, of which its memory is: no copy is needed."""
+        memory, target = (self.memory_of(view.source) for view in (before, after))
+        if memory != target:
+            self._names[memory] = target
+        if before != after:
+            self.items.append(Become(before, after))
 
     def kernel(self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View]) -> None:
         """Nothing is launched where there is nothing to compute."""
@@ -378,26 +412,6 @@ class Launches:
             given.append(asked)
         found[GoesOn()] = f"np_select({' & '.join(conditions)}, int64(1), int64(0))"
         self.kernel(whole(dtypes, list(found.values())), (), given, [word_view(self.word(x)) for x in found])
-
-    def renamed(self, before: Source, after: Source) -> None:
-        """Write and read elsewhere, in the region that is read now."""
-
-        def view(x: Operand) -> Operand:
-            return replace(x, source=after) if isinstance(x, View) and x.source == before else x
-
-        def named(launch: Item) -> Item:
-            if isinstance(launch, Branching):
-                sides = tuple(tuple(map(named, side)) for side in launch.sides)
-                return Branching(launch.chosen, sides)
-            if isinstance(launch, Repeating):
-                return replace(launch, items=tuple(map(named, launch.items)))
-            if isinstance(launch, KernelLaunch | ReductionLaunch | IndexLaunch):
-                return replace(launch, arguments=tuple(map(view, launch.arguments)))
-            a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
-            assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)
-            return replace(launch, a=a, b=b, out=out)
-
-        self.items[:] = map(named, self.items)
 
 
 @dataclass

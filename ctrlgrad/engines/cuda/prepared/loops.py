@@ -34,6 +34,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     ENDLESS,
     INT64,
     Affine,
+    Become,
     Buffer,
     CannotPrepare,
     Item,
@@ -231,7 +232,7 @@ class _Listed:
         """Memory that all iterations read unchanged."""
         stay = [n < self.captures or self._stays(n - self.captures) for n in range(len(self.given))]
         seen = [x for x, stays in zip(self.given, stay, strict=True) if stays]
-        return frozenset(source for x in seen for source in sources_of(x))
+        return frozenset(self.launches.memory_of(source) for x in seen for source in sources_of(x))
 
     # Predicate and counters.
 
@@ -294,25 +295,21 @@ class _Listed:
                 arrays += [(before.rows, table.rows), (before.marks, marks_of(table))]
             else:
                 self._leave_other(inside, position, before, after)
-        carried = {before.source for before, _ in arrays}
+        carried = {self.launches.memory_of(before.source) for before, _ in arrays}
         left = []
         for before, after in arrays:
             if isinstance(after, View) and after.shape != before.shape:
                 raise CannotPrepare("what a loop inside carries changes its shape")
-            if after == before:
+            if isinstance(after, View) and self.launches.in_memory(after) == self.launches.in_memory(before):
+                self.launches.becomes(after, before)
                 continue
-            is_read = isinstance(after, View) and after.source in carried
+            is_read = isinstance(after, View) and self.launches.memory_of(after.source) in carried
             left.append((before, self.launches.copy(after, before.shape) if is_read else after))
-        kept: dict[Source, View] = {}
         for before, after in left:
-            if isinstance(after, View) and after.source in kept:
-                # It is another carry's buffer by now.
-                after = replace(after, source=kept[after.source].source)
-            elif isinstance(after, View) and self._is_its_own(inside, after) and self._may_be_in(after, before):
-                self.launches.renamed(after.source, before.source)
-                kept[after.source] = before
-                continue
-            self.launches.copied(after, before)
+            if isinstance(after, View) and self._is_its_own(inside, after) and self._may_be_in(after, before):
+                self.launches.becomes(after, before)
+            else:
+                self.launches.copied(after, before)
 
     def _leave_other(self, inside: Reading, position: int, before: object, after: object) -> None:
         """A stack that is pushed on or popped off, or a number."""
@@ -345,17 +342,21 @@ class _Listed:
 
     def _is_its_own(self, inside: Reading, view: View) -> bool:
         """Return true if a view is a whole buffer that the iteration made."""
-        return isinstance(view.source, Buffer) and view.source.number >= self.first and inside.is_whole(view)
+        memory = self.launches.memory_of(view.source)
+        return isinstance(memory, Buffer) and memory.number >= self.first and inside.is_whole(view)
 
     def _may_be_in(self, after: View, before: View) -> bool:
         """Return true if values for `after`'s buffer may be written to `before`'s buffer at once. All launches that
         read `before` must come first; the writing kernel itself may read each element at the place where it writes
         it."""
-        is_written = False
+        is_written, memory_of = False, self.launches.memory_of
+        old, new = memory_of(before.source), memory_of(after.source)
         for item in self.launches.items:
+            if isinstance(item, Become):
+                continue
             views = [view for inner in items_in_order([item]) for view in views_of(inner)]
-            reads = [view for view in views if view.source == before.source]
-            writes = [view for view in views if view.source == after.source]
+            reads = [view for view in views if memory_of(view.source) == old]
+            writes = [view for view in views if memory_of(view.source) == new]
             if reads and (is_written or (writes and not _is_in_place(item, reads, writes))):
                 return False
             is_written |= bool(writes)

@@ -522,7 +522,19 @@ class Repeating:
     trips: Affine | View | None
 
 
-Item = Launch | Branching | Repeating
+@dataclass(frozen=True)
+class Become:
+    """The value of a view has another name from now on, in the same memory: nothing is launched.
+
+    An update in place makes a value of another one, and an iteration's value becomes the carry. A read of the earlier
+    name after the update is a fault, so each name stands for one value.
+    """
+
+    before: View
+    after: View
+
+
+Item = Launch | Branching | Repeating | Become
 
 
 def lists_in(item: Item) -> tuple[tuple[Item, ...], ...]:
@@ -537,7 +549,7 @@ def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
     for item in items:
         for inside in lists_in(item):
             yield from all_launches(inside)
-        if not isinstance(item, Branching | Repeating):
+        if not isinstance(item, Branching | Repeating | Become):
             yield item
 
 

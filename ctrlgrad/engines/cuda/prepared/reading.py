@@ -257,15 +257,16 @@ class Reading:
     def own_view(self, view: View, operands: Sequence[int]) -> View:
         """As `own`, for what a value lies in."""
         if self.is_whole(view) and not self._is_read_later(view, operands):
-            return view
+            return self.launches.updated(view)
         return self.launches.copy(view)
 
     def is_whole(self, view: View) -> bool:
         """Return true if a view is contiguous and covers a whole buffer or carried array."""
-        if isinstance(view.source, Buffer):
-            shape, _ = self.launches.buffers[view.source.number]
-        elif isinstance(view.source, Carried):
-            shape = self.listing.carried[replace(view.source, is_next=False)]
+        source = self.launches.memory_of(view.source)
+        if isinstance(source, Buffer):
+            shape, _ = self.launches.buffers[source.number]
+        elif isinstance(source, Carried):
+            shape = self.listing.carried[replace(source, is_next=False)]
         else:
             return False
         return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
@@ -273,7 +274,7 @@ class Reading:
     def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
         sharing = self._sharing(view)
         if (
-            view.source in self.read_again
+            self.launches.memory_of(view.source) in self.read_again
             or sharing & set(operands)
             or any(self.last.get(n, -1) > self.position for n in sharing)
         ):
@@ -281,7 +282,8 @@ class Reading:
         return self.outside is not None and self.outside._is_read_later(view, ())
 
     def _sharing(self, view: View) -> set[int]:
-        return {n for n, x in self.values.items() if view.source in sources_of(x)}
+        memory_of = self.launches.memory_of
+        return {n for n, x in self.values.items() if memory_of(view.source) in map(memory_of, sources_of(x))}
 
     def is_updated(self, view: View) -> bool:
         """Return true if a step from here on may overwrite a view's memory in place."""
