@@ -368,8 +368,9 @@ class Carry:
         same_structure(self.operation, self.source, labels, (self.leaves, self.treedef), (following, treedef))
         dtypes = list(self.dtypes)
         wrong, promotions = [], []
-        for position, (x, y, path) in enumerate(zip(self.leaves, following, tree.paths(self.treedef), strict=True)):
-            declared, given = self.types[position], type_of(y)
+        given_leaves = zip(self.leaves, self.types, following, tree.paths(self.treedef), strict=True)
+        for position, (x, declared, y, path) in enumerate(given_leaves):
+            given = type_of(y)
             if isinstance(declared, TensorType) and isinstance(given, TensorType) and declared.dtype != given.dtype:
                 if is_weak(x) and result_dtype(x, y) == given.dtype:
                     dtypes[position] = given.dtype

@@ -79,6 +79,7 @@ TABLE = {
         "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/plan_text.py": {
+        "MOST_LOADED": "numbers of a function of a long plan: tests/native/test_long_plans.py",
         "MOST_SMALL": "buffers",
         "SMALL": "nests",
     },
