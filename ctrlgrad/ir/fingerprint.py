@@ -1,7 +1,7 @@
-"""Digest of a graph's meaning, equal in every process: the key under which data of a graph is kept on disk.
+"""Digest of a graph's meaning, by which equal graphs and regions are found.
 
 Two graphs with one digest have the same ops, operands, attributes, constants, types, names and regions. Their places in
-the user's code may differ, so data kept for a graph refers to nodes by position.
+the user's code may differ.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ def fingerprint(graph: Graph) -> str | None:
     True
     """
     return _FINGERPRINTS.get(graph, None, lambda: _made(graph))
-
-
-def is_known(graph: Graph, digest: str) -> None:
-    """Tell a graph's digest, where it has been kept with the graph."""
-    _FINGERPRINTS.get(graph, None, lambda: digest)
 
 
 _FINGERPRINTS: Cache[None, str | None] = Cache(1)
