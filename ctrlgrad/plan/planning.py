@@ -21,7 +21,6 @@ from ctrlgrad.plan.lowering.lower import lower
 from ctrlgrad.plan.model import Assumption, Block, Kernel, Plan, Step
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
-from ctrlgrad.plan.store_forwarding import forward_stores
 
 # Sums of products, each rounded once: what a kernel multiplies only to add it up is added with its multiplication.
 #
@@ -103,7 +102,6 @@ def unplaced(
 ) -> Plan:
     """The plan of a graph over values, which lie nowhere yet."""
     passes: dict[str, Callable[[Plan], Plan]] = {
-        "forward_stores": forward_stores,
         "accumulate": accumulate,
         "fuse": fuse,
         "contract": contract,

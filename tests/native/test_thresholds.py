@@ -209,9 +209,6 @@ TABLE = {
     "ctrlgrad/plan/packing.py": {
         "LEAST_ELEMENTS": "products",
     },
-    "ctrlgrad/plan/store_forwarding.py": {
-        "MOST_LOADS": "reads of one array in a graph: tests/plan/test_store_forwarding.py",
-    },
     "ctrlgrad/plan/tiling.py": {
         "2": "nests",
         "FEWEST": "calls",
