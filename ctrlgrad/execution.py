@@ -16,7 +16,6 @@ from ctrlgrad.engines.exact_errors import error_of, exact_errors
 from ctrlgrad.engines.forward_reads import first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
-from ctrlgrad.engines.native.kept_graphs import optimised
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
@@ -97,7 +96,7 @@ def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any
 
     Pass errors that it raises to `after_failure`. None if the graph asks for memory.
     """
-    return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph, optimised)).program(arguments)
+    return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph)).program(arguments)
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
@@ -107,7 +106,7 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    found = optimised_graph(graph, optimised)
+    found = optimised_graph(graph)
     try:
         with exact_errors(graph, found, arguments):
             return as_lists(run(found, arguments, current_without(), failure))

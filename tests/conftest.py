@@ -41,13 +41,8 @@ def _earlier_modules_are_not_looked_through() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _plans_are_made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests put other things in place of what plans follow from: one on disk is for those that are about it."""
-    if "kept_plans" not in request.fixturenames:
-        from ctrlgrad.engines.native import kept_plans
-
-        monkeypatch.setattr(kept_plans, "key_of", lambda graph, told: None)
-    # Nor are graphs of earlier tests found again, with what was made of them.
+def _plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of earlier tests, and their plans, are not found again: tests replace the code that makes them."""
     from ctrlgrad.ir import interning
     from ctrlgrad.ir.caching import Recent
 
@@ -60,8 +55,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     from ctrlgrad.engines.native import engine
 
     found: list[Any] = []
-    linked = engine._linked
-    monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
+    compiled = engine.compiled
+    monkeypatch.setattr(engine, "compiled", lambda plan: (found.append(plan), compiled(plan))[1])
     yield found
 
 

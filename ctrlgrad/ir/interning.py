@@ -127,11 +127,6 @@ def fingerprint(graph: Graph) -> str | None:
     return _FINGERPRINTS.get(graph, None, lambda: _made(graph))
 
 
-def is_known(graph: Graph, digest: str) -> None:
-    """Tell a graph's digest, where it has been kept with the graph."""
-    _FINGERPRINTS.get(graph, None, lambda: digest)
-
-
 _FINGERPRINTS: Cache[None, str | None] = Cache(1)
 
 

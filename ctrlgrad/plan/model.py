@@ -211,17 +211,6 @@ class Kernel(Step):
 
 
 @step
-class Cascade(Step):
-    """Two kernels, of which the second reduces the rows that the first has reduced: where the columns that this reads
-    are laid out, the second takes each number as it is there, and it lies nowhere. Afterwards what the first makes
-    means nothing.
-    """
-
-    first: Parts[Kernel]
-    second: Parts[Kernel]
-
-
-@step
 class Product(Step):
     """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
 

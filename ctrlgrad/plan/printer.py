@@ -6,7 +6,6 @@ a4[8*r3; 2,1]                a view: the elements from 8*r3 on, so many apart al
 (a2 or c1[0; 1,n0])          what lies there, or among the columns of it that were laid out
 kernel [2,3] { ... }         formulas at each point; #1 is the position along axis 1, %0 what is used again
 a9 at [0; 0,1] = sum of ...  where a point writes: along axis 0 to one place
-cascade { ... }              the second kernel takes what the first one makes as it is there, if there are columns
 # ...                        where the driver may be asked for something
 """
 
@@ -242,12 +241,6 @@ class _Printer:
         shared, found = formulas(step.expression, leaf, range(len(step.results)))
         yield from shared
         yield from (f"{self.declared(r)} = {f}" for r, f in zip(step.results, found, strict=True))
-
-    def cascade(self, step: model.Cascade) -> Iterator[str]:
-        yield "cascade {"
-        for kernel in (step.first, step.second):
-            yield from (f"  {line}" for line in self.kernel(kernel))
-        yield "}"
 
     def guard(self, step: model.Guard) -> Iterator[str]:
         numbers = "" if step.found is None else f", found {step.found}, bound {step.bound}"

@@ -14,7 +14,7 @@ from plan.plans import graph_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import emit, making, outlining
+from ctrlgrad.engines.native import emit, engine, outlining
 from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.native.outlining import weight_of
 from ctrlgrad.engines.native.plan_text import MOST_LOADED
@@ -75,7 +75,7 @@ def gradient_of(program: Any, length: int) -> tuple[Any, list[Any]]:
 
 
 def text_of(graph: Any, arguments: list[Any]) -> str:
-    return making.text_of(making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()))[0]
+    return engine.text_of(engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()))[0]
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.Monke
         with monkeypatch.context() as patched:
             patched.setattr(Array, "__eq__", counted)
             compared[0] = 0
-            making.plan_of(graph, shapes_of(graph, arguments), (), frozenset())
+            engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset())
         return compared[0]
 
     few, many = comparisons(20), comparisons(80)
@@ -133,7 +133,7 @@ def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.Monke
 
 def test_a_plan_is_cut_where_its_weight_is_more_than_that_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, arguments = gradient_of(products, 10)
-    weight = sum(map(weight_of, making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
+    weight = sum(map(weight_of, engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
     monkeypatch.setattr(emit, "PIECE", 100)
     for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
         monkeypatch.setattr(outlining, "WHOLE", limit)
@@ -149,7 +149,7 @@ def test_a_function_takes_steps_up_to_its_weight(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(emit, "PIECE", limit)
         return text_of(graph, arguments).count("define internal i1 @piece")
 
-    steps = making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps
+    steps = engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps
     weight = sum(map(weight_of, steps))
     assert functions(weight - 1) == 2
     assert functions(weight) == functions(weight + 1) == 1

@@ -57,9 +57,6 @@ TABLE = {
         "2": "memory that grows by doubling: tests/native/test_memory_between_runs.py",
         "IDLE_BYTES": "nests",
     },
-    "ctrlgrad/engines/native/kept_plans.py": {
-        "MOST_BYTES": "bytes of an entry on disk: tests/native/test_kept_plans.py",
-    },
     "ctrlgrad/engines/native/library.py": {
         "MOST_IN_PLACE": "calls",
     },
@@ -212,9 +209,6 @@ TABLE = {
     },
     "ctrlgrad/plan/packing.py": {
         "LEAST_ELEMENTS": "products",
-    },
-    "ctrlgrad/plan/store_forwarding.py": {
-        "MOST_LOADS": "reads of one array in a graph: tests/plan/test_store_forwarding.py",
     },
     "ctrlgrad/plan/tiling.py": {
         "2": "nests",

@@ -225,19 +225,12 @@ class PlanWriter(TurnsText):
         return emit_call(writer, name, result, names, dtypes, width)
 
     def kernel(self, step: Kernel) -> None:
-        self.make_room(step)
-        self.computed(step)
-
-    def make_room(self, step: Kernel) -> None:
-        """Memory for what a kernel writes, with what it updates."""
+        """A kernel: memory for its results, with the arrays that it updates; then its nest, inline or as a function."""
         for write in step.writes:
             self.define(write.view.array)
             if write.base is not None and self.plan.places[write.base] != self.plan.places[write.view.array]:
                 nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
                 self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
-
-    def computed(self, step: Kernel) -> None:
-        """A kernel's nest, where it stands or as a function."""
         if self.stretch is not None:
             stretch = self.nest(Stretch, step)
             stretch.first, stretch.end = self.stretch
@@ -285,14 +278,6 @@ class PlanWriter(TurnsText):
         from ctrlgrad.engines.native.rows_across import write_columns
 
         write_columns(self, step)
-
-    def cascade(self, step: model.Cascade) -> None:
-        from ctrlgrad.engines.native.cascades import write_cascade
-
-        for kernel in (step.first, step.second):
-            self.make_room(kernel)
-        first, second = (self.nest(KernelWriter, kernel) for kernel in (step.first, step.second))
-        write_cascade(first, second, self.computed)
 
     def factorise(self, step: model.Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.effects import binds, blocks_of, defines, reads, walk, yields
-from ctrlgrad.plan.model import Array, Block, Cascade, Compute, Kernel, Loop, Plan, Register, Step
+from ctrlgrad.plan.model import Array, Block, Compute, Kernel, Loop, Plan, Register, Step
 
 # The most weight of a plan that is one function, and of a function of another plan. A weight is about a line of text.
 WHOLE, PIECE = 6000, 1500
@@ -23,8 +23,6 @@ def weight_of(step: Step) -> int:
     found = 0
     if isinstance(step, Kernel):
         found = 20 + 2 * len(step.expression.instructions) + 4 * (len(step.operands) + len(step.writes))
-    elif isinstance(step, Cascade):
-        found = weight_of(step.first) + weight_of(step.second)
     elif isinstance(step, Compute):
         found = len(step.expression.instructions)
     elif isinstance(step, Loop):

@@ -17,7 +17,7 @@ from ctrlgrad.engines.report import LoopReport, Push, Report
 from ctrlgrad.ir import Graph, attributes
 from ctrlgrad.plan import model
 from ctrlgrad.plan.chunks import carried_stacks
-from ctrlgrad.plan.model import Block, Branch, Cascade, Factorise, Kernel, Loop, Outside, Product, Stack, Step
+from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
 
 
@@ -77,9 +77,6 @@ class _Account:
         elif isinstance(step, Kernel):
             ops = ", ".join(node.op.name for node in step.nodes) or "copy"
             report.kernels.append(f"kernel over {self.shape(step.space)}: {ops}")
-        elif isinstance(step, Cascade):
-            self.step(step.first, report, around)
-            self.step(step.second, report, around)
         elif isinstance(step, Product):
             how = ", its right side laid out before the loops" if step.packed is not None else ""
             report.products.append(f"product {self.shape(step.a.shape)} @ {self.shape(step.b.shape)}{how}")
