@@ -110,10 +110,8 @@ def _assigns_around(code: types.CodeType) -> bool:
     )
 
 
-# Digest of a graph's meaning, equal in every process: the key under which data of a graph is kept on disk.
-#
-# Two graphs with one digest have the same ops, operands, attributes, constants, types, names and regions. Their
-# places in the user's code may differ, so data kept for a graph refers to nodes by position.
+# Digest of a graph's meaning, by which equal graphs and regions are found. Two graphs with one digest have the same
+# ops, operands, attributes, constants, types, names and regions. Their places in the user's code may differ.
 
 
 def fingerprint(graph: Graph) -> str | None:
