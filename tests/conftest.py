@@ -1,4 +1,4 @@
-"""Shared by all tests: how JAX compiles, and `--update-golden`."""
+"""Shared by all tests: how JAX compiles, which suite runs (`suites`), and `--update-golden`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import suites
 from quick_jax import set_flags, share_contexts
+
+TESTS = Path(__file__).parent
 
 # Before any test imports JAX; pytest-xdist's workers inherit them.
 set_flags()
@@ -67,6 +72,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize_in_turn(metafunc)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are left out are not even imported."""
+    if suites.suite_of(config) != "short" or not collection_path.is_relative_to(TESTS):
+        return None
+    return collection_path.relative_to(TESTS).as_posix() in suites.names(suites.CI_ONLY) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    suite = suites.suite_of(config)
+    if suite != "whole":
+        kept = [short == (suite == "short") for short in suites.are_short(items)]
+        config.hook.pytest_deselected(items=list(compress(items, [not k for k in kept])))
+        items[:] = compress(items, kept)
+
+
 def pytest_collection() -> None:
     # Tests stay until the end: nothing among them is garbage, and looking takes a quarter of the time of collecting.
     gc.disable()
@@ -81,6 +101,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--suite", choices=suites.SUITES, help="short (without paths), what that leaves out, or both")
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.txt anew")
 
 

@@ -1,8 +1,8 @@
 """Tables of more points than a run has time for: each run has every row, at one of the columns in turn.
 
 The other points are marked `long`, and are made only where setup.cfg's choice of tests is replaced by another:
-`pytest -m "long or not long"` runs all. Which column a row has depends on the test too, so that two tests of the same
-programs meet them at different orders.
+`pytest --suite whole -m "long or not long"` runs all. Which column a row has depends on the test too, so that two tests
+of the same programs meet them at different orders.
 """
 
 from __future__ import annotations
