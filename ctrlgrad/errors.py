@@ -8,6 +8,8 @@ do about it (`hint`). Each subclass also inherits the built-in exception a Pytho
 
 from __future__ import annotations
 
+from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 from ctrlgrad.source import here
@@ -168,3 +170,21 @@ class TierRefusedError(CtrlgradError, MemoryError):
 
 class BlockLostError(CtrlgradError, OSError):
     """A block that was copied away cannot be read back, or its bytes have changed."""
+
+
+def forget_values(error: BaseException) -> None:
+    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()

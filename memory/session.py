@@ -16,16 +16,15 @@ from typing import Any
 
 from ctrlgrad.blocks import block
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
-from ctrlgrad.memory.arena.pool import POOL
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cpu import CpuDevice
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.devices.spill import check_folder
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.pool import POOL
+from ctrlgrad.memory.profile.pictures import Profile
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.profile.summary import Summary
-from ctrlgrad.memory.sizes import parse_size, show_exactly
+from ctrlgrad.memory.sizes import Budget, parse_size, show_exactly
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 

@@ -45,12 +45,12 @@ from ctrlgrad.dataflow.settings import Prepared, Settings, current_settings, is_
 from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import FiniteCheck, Run
-from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
+from ctrlgrad.runtime.rows import rows_in_blocks
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived, World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines.cuda import chunks, saved
+from ctrlgrad.runtime import chunks as engine_chunks
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.residency.planner import Planner
-from ctrlgrad.memory.residency.policy import ChunkTimes
+from ctrlgrad.memory.planner import ChunkTimes, Planner
 from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.train.model import Model
 from ctrlgrad.train.settings import Settings

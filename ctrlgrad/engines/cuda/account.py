@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.memory.arena.allocation import Reservation
+from ctrlgrad.memory.arena import Reservation
 from ctrlgrad.memory.manager import Manager
 
 _BYTE = np.dtype(np.uint8)

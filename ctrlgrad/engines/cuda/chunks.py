@@ -12,8 +12,6 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, bytes_of, managed
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.prepared.state import LoopState
@@ -24,6 +22,8 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack, Supply
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
+from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, bytes_of, managed
+from ctrlgrad.runtime.stack import Blocks
 
 # Iterations of the first chunk of a loop, and of any.
 FIRST_ITERATIONS, MOST_ITERATIONS = 4, 4096
@@ -94,7 +94,7 @@ class DeviceLoop:
     def iteration_bytes(self) -> float:
         return self._bytes
 
-    def lend(self, chunk: Chunk, iterations: int) -> None:
+    def lend(self, chunk: Blocks, iterations: int) -> None:
         self.memory.settle()
         self.state.ways.clear()
         pushed = PushedChunk(self.memory, chunk, needs=self._needs)

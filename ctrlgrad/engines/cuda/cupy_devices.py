@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.cupy_pool import SessionPool
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import CudaDevice
 from ctrlgrad.memory.devices.device import Piece
+from ctrlgrad.memory.sizes import Budget
 
 # The most pinned memory that is allocated at once, where the host budget does not ask for less.
 _SLAB_BYTES = 256 << 20

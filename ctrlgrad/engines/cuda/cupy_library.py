@@ -34,11 +34,9 @@ from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpe
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
-from ctrlgrad.memory.devices.cuda_events import wait_for
+from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice, wait_for
 from ctrlgrad.memory.session import register_device
-from ctrlgrad.memory.sizes import rounded_up
+from ctrlgrad.memory.sizes import Budget, rounded_up
 
 # Results of fewer bytes are read through pinned memory, which is quicker for a number; larger ones are never pinned.
 _PINNED_READ = 64 << 10

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import forget_values
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.compile import compile_region
 from ctrlgrad.engines.cuda.context import Context
@@ -18,6 +17,7 @@ from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import Program, scalar, to_device
 from ctrlgrad.engines.device_array import DeviceArray, lies_on_card
+from ctrlgrad.errors import forget_values
 from ctrlgrad.ir import Graph, StackType, Value
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current

@@ -24,7 +24,7 @@ from ctrlgrad.engines.native.pieces import planned
 from ctrlgrad.ir import Graph, Loop, Node, Value, view, walk
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.memory.session import no_budget
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.stack import BlockStack
 
 # How many effects came before a node, and how often its operands go from host to card and back.
 Level = tuple[int, int]

@@ -11,7 +11,7 @@ import weakref
 from typing import Any
 
 from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.stacks.storage import Storage
+from ctrlgrad.runtime.stack import Storage
 
 
 class Lease:

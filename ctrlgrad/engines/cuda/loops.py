@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ctrlgrad.engines.chunk_driver import UNBOUNDED
 from ctrlgrad.engines.cuda.chunks import chunks_of
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
@@ -36,6 +35,7 @@ from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node, StackType, Value, attributes, control
 from ctrlgrad.ir.counting import Counting
+from ctrlgrad.runtime.chunks import UNBOUNDED
 
 # Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
 # no more iterations run past the end than count, but for the first few.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ctrlgrad.engines.chunks import EntryState, Replay, Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.prepared.forms import Body
@@ -23,6 +22,8 @@ from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference import Run
+from ctrlgrad.runtime.chunks import EntryState, Replay
+from ctrlgrad.runtime.stack import Blocks
 
 
 def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
@@ -54,7 +55,7 @@ class BodyReplay(Replay[Ran]):
         self.body, self.shared, self.roles, self.places = body, shared, roles, places
         self.context = context
 
-    def run(self, state: EntryState, chunk: Replaying, ran: Ran) -> EntryState:
+    def run(self, state: EntryState, chunk: Blocks, ran: Ran) -> EntryState:
         memory = self.context.memory
         assert memory is not None
         again = PushedChunk(memory, chunk, is_owner=False)

@@ -12,10 +12,10 @@ from ctrlgrad.engines.cuda.host_parts import HostPart
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
-from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Report
 from ctrlgrad.ir import Graph, view
 from ctrlgrad.ir import Loop as LoopView
+from ctrlgrad.ir.control import loop_name
 
 _WHERE = {
     "device": "on the device",

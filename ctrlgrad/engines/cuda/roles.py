@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ctrlgrad.engines.pushes import describe
 from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, walk
 from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.flow import in_an_iteration
 from ctrlgrad.records import record
+from ctrlgrad.runtime.rows import describe
 
 
 @record

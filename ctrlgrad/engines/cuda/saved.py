@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.leases import Saved
 from ctrlgrad.engines.cuda.stacks import DeviceBlock, DeviceStack
+from ctrlgrad.runtime.stack import Blocks
 
 # Rows of a stack's first block in a chunk where the number of rows is unknown.
 FIRST_ROWS = 4
@@ -64,7 +64,7 @@ class RowSupply:
 class PushedChunk:
     """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
 
-    def __init__(self, memory: RunMemory, chunk: Chunk, is_owner: bool = True, needs: object = None) -> None:
+    def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
         self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
         self.is_over = False
         self._blocks: list[DeviceBlock] = []
