@@ -157,11 +157,13 @@ class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
 class MemoryBudgetError(CtrlgradError, MemoryError):
     """A budget cannot be met: the request, what is used and the limit of each tier are in the message.
 
-    `needed` are the bytes of the device without which the request could not be met whatever left it; None where another
-    tier is too small. What comes after the request may need more: `ctrlgrad.memory.plan` finds the least budget.
+    `needed` is a lower bound of the device budget: the bytes of the request with all that could not leave for it; None
+    where another tier is too small. A later request may need more: `ctrlgrad.memory.plan` finds the exact least budget.
+    `limit` is the budget of the tier that was too small.
     """
 
     needed: int | None = None
+    limit: int | None = None
 
 
 class TierRefusedError(CtrlgradError, MemoryError):

@@ -93,14 +93,18 @@ def budget_error(
     if account.limit is None:
         expected = f"{nbytes} free bytes in tier {account.tier!r}"
     else:
-        expected = f"a {account.tier} budget of {account.used + nbytes} bytes or more: this request with what must stay"
+        expected = (
+            f"a {account.tier} budget of {account.used + nbytes} bytes or more, a lower bound: this request with what "
+            "must stay; a later request may need more"
+        )
     error = MemoryBudgetError(
         f"memory: {what} needs {show_exactly(nbytes)} of tier {account.tier!r}, and no more can be freed",
         source=here(),
         expected=expected,
         got="\n".join([*(a.show() for a in accounts), *refusals]),
-        hint=f"{hint}; ctrlgrad.memory.plan(f, ...) finds the least budget of a call",
+        hint=f"{hint}; ctrlgrad.memory.plan(f, ...) finds the exact least budget of a call",
     )
+    error.limit = account.limit
     error.needed = None if level or account.limit is None else account.used + nbytes
     return error
 

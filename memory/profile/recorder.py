@@ -132,7 +132,10 @@ class Recorder:
             self.sealed(chunk)
 
     def ended(self, chunk: ChunkRecord) -> None:
-        """Record the end of a chunk's blocks, which are not read again."""
+        """Record the final policy of a chunk whose last block was freed, and the reason, for the profile's values.
+
+        An undecided chunk was copied before any time was measured, or nothing had to leave.
+        """
         if self._recording is None:
             return
         reason = chunk.reason
