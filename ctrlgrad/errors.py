@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -159,11 +161,13 @@ class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
 class MemoryBudgetError(CtrlgradError, MemoryError):
     """A budget cannot be met: the request, what is used and the limit of each tier are in the message.
 
-    `needed` are the bytes of the device without which the request could not be met whatever left it; None where another
-    tier is too small. What comes after the request may need more: `ctrlgrad.memory.plan` finds the least budget.
+    `needed` is a lower bound of the device budget: the bytes of the request with all that could not leave for it; None
+    where another tier is too small. A later request may need more: `ctrlgrad.memory.plan` finds the exact least budget.
+    `limit` is the budget of the tier that was too small.
     """
 
     needed: int | None = None
+    limit: int | None = None
 
 
 class TierRefusedError(CtrlgradError, MemoryError):
@@ -237,3 +241,21 @@ def install() -> None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and not shell.custom_exceptions:
         shell.set_custom_exc((CtrlgradError,), _in_shell)
+
+
+def forget_values(error: BaseException) -> None:
+    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()

@@ -17,13 +17,12 @@ from ctrlgrad.engines.forward_reads import first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
-from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.report import Report
-from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.session import current
+from ctrlgrad.runtime.rows import row_pushes_of, rows_in_blocks
 
 
 def run_on(

@@ -69,12 +69,12 @@ from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, UserInputError, locate
 from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
+from ctrlgrad.runtime.rows import rows_in_blocks
 from ctrlgrad.source import Source
 
 # The executor of one device: fires steps until its part of the graph has run.

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ctrlgrad.collector import only_new_objects
-from ctrlgrad.engines.chunks import chunk_bytes
-from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.control import loop_name
 from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
+from ctrlgrad.runtime.chunks import chunk_bytes
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 

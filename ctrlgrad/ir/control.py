@@ -37,6 +37,12 @@ def _blank(value: Value) -> Value:
     return Value(value.type, value.hint)
 
 
+def loop_name(node: Node) -> str:
+    """Name of a loop in errors, reports and profiles: the user's, and its line."""
+    name = attributes.Loop.of(node).name or "while_loop"
+    return f"{name} at {node.source}" if node.source else str(name)
+
+
 @record
 class Capture:
     """A value that every iteration of a loop sees alike."""

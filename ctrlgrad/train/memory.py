@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ctrlgrad import memory
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.pictures import Profile
 
 # The steps of a run that are recorded: after the first one, which compiles.
 FIRST, STEPS = 2, 3

@@ -12,12 +12,12 @@ import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
 import ctrlgrad.memory
-from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory import residency
 from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.residency import prefetch
-from ctrlgrad.memory.residency.index import ResidencyIndex
+from ctrlgrad.memory.residency import ResidencyIndex
+from ctrlgrad.memory.sizes import Budget
 
 FOLDER = str(Path(ctrlgrad.memory.__file__).parent)
 # Blocks of a chunk.
@@ -61,7 +61,7 @@ def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.
             looked[-1] += 1
             yield chunk
 
-    monkeypatch.setattr(prefetch, "AHEAD", number)
+    monkeypatch.setattr(residency, "AHEAD", number)
     monkeypatch.setattr(ResidencyIndex, "has_copies", True)
     monkeypatch.setattr(ResidencyIndex, "away", counted)
     manager = Manager(SimulatedDevice({"device": 1 << 40}, blocking=True), Budget(device=6 * CHUNK))

@@ -215,33 +215,43 @@ TABLE = {
         "FEWEST": "calls",
         "TILE_BYTES POINTS": "nests",
     },
-    "memory/arena/pool.py": {
-        "4 4096": MEMORY,
-        "LEAST_BYTES": "nests",
-        "_FREE": MEMORY,
+    "ctrlgrad/runtime/chunks.py": {
+        "2": "lengths of chunks: tests/memory/test_chunk_driver.py",
+        "CHUNK_BYTES": "lengths of chunks: tests/memory/test_chunk_driver.py",
     },
-    "memory/checkpointing/states.py": {
-        "8": POLICY,
-        "2": MEMORY,
+    "ctrlgrad/runtime/rows.py": {
+        "2": "stacks of blocks: tests/memory",
+        "FIRST_ROWS FIRST_BYTES 2": "stacks of blocks: tests/memory/test_stacks_of_blocks.py",
+    },
+    "ctrlgrad/runtime/stack.py": {
+        "2": "memory that grows by doubling: tests/native/test_stack_memory.py",
+    },
+    "memory/arena.py": {
+        "WINDOW": POLICY,
     },
     "memory/devices/cpu.py": {
         "SHORT_BYTES": "a copy in the caller's thread: tests/memory/test_devices.py",
     },
-    "memory/devices/cuda_events.py": {
+    "memory/devices/cuda.py": {
         "2 LONGEST_PAUSE": MEMORY,
-    },
-    "memory/devices/event_clock.py": {
         "MOST_SECONDS": MEMORY,
     },
     "memory/devices/simulated.py": {
         "3": MEMORY,
     },
-    "memory/profile/page.py": {
-        "1e-09": DRAWING,
+    "memory/planner.py": {
+        "1e-09": POLICY,
+        "COST_OF_CORES": POLICY,
+        "2 3": POLICY,
     },
-    "memory/profile/plot.py": {
-        "0.002": DRAWING,
+    "memory/pool.py": {
+        "4 4096": MEMORY,
+        "LEAST_BYTES": "nests",
+        "_FREE": MEMORY,
+    },
+    "memory/profile/pictures.py": {
         "1e-09": DRAWING,
+        "0.002": DRAWING,
         "2.0": DRAWING,
         "4": DRAWING,
         "SHORT": DRAWING,
@@ -250,22 +260,14 @@ TABLE = {
         "0.001": DRAWING,
         "10": DRAWING,
     },
-    "memory/residency/eviction.py": {
+    "memory/residency.py": {
         "TRIES": POLICY,
-    },
-    "memory/residency/planner.py": {
-        "1e-09": POLICY,
-        "COST_OF_CORES": POLICY,
-    },
-    "memory/residency/policy.py": {
-        "2 3": POLICY,
-    },
-    "memory/residency/prefetch.py": {
         "2": POLICY,
         "3": POLICY,
     },
-    "memory/residency/throttle.py": {
-        "WINDOW": POLICY,
+    "memory/schedule.py": {
+        "8": POLICY,
+        "2": MEMORY,
     },
     "memory/session.py": {
         "16": POLICY,
@@ -275,12 +277,6 @@ TABLE = {
         "200": TEXTS,
         "60": TEXTS,
         "MOST": TEXTS,
-    },
-    "stacks/blocks.py": {
-        "2": "stacks of blocks: tests/memory",
-    },
-    "stacks/storage.py": {
-        "2": "memory that grows by doubling: tests/native/test_stack_memory.py",
     },
 }
 

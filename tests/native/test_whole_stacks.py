@@ -16,7 +16,7 @@ from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.ir import OPS, Node
-from ctrlgrad.stacks.blocks import BlockStack, from_rows
+from ctrlgrad.runtime.stack import BlockStack, from_rows
 
 F64 = np.dtype(np.float64)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
-from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -20,13 +19,14 @@ from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import RunningStack, copied
-from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
-from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
+from ctrlgrad.runtime.rows import describe
+from ctrlgrad.runtime.stack import empty
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.sessions import Again, Session

@@ -13,23 +13,31 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.engines.account import CPU, forget_values, giving_back
-from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.running import Frame
-from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.errors import MemoryBudgetError, forget_values
 from ctrlgrad.ir import Trait
+from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory import Manager
+from ctrlgrad.memory.manager import giving_back
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.plan.chunks import ChunkedLoop
 from ctrlgrad.plan.model import Stack
 from ctrlgrad.records import record
-from ctrlgrad.stacks.blocks import BlockStack
-from ctrlgrad.stacks.storage import Storage
+from ctrlgrad.runtime.chunks import (
+    UNBOUNDED,
+    ChunkDriver,
+    Closed,
+    EntryState,
+    Lengths,
+    ManagedLoop,
+    Replay,
+    chunk_bytes,
+    managed,
+)
+from ctrlgrad.runtime.stack import CPU, Blocks, BlockStack, Storage
 
 # The first chunk is short, since most loops are; the least and the most iterations of one.
 FIRST_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS = 256, 16, 1 << 16
@@ -170,7 +178,7 @@ class Again:
         if loop.chunk is not None:
             loop.close(loop.iterations())
         ran = next(self.ran)
-        loop.lend(Replaying(next(self.chunks)), ran.capacity)
+        loop.lend(next(self.chunks), ran.capacity)
         # The loop ends by itself with the last chunk, before it asks for another one.
         self.left -= 1
         loop.allow(ran.iterations if self.left else UNBOUNDED)
@@ -188,7 +196,7 @@ class FrameLoop:
         self.frame, self.roles = frame, roles
         self.index = frame.layout.chunks[roles.loop.number]
         self.handles = (*roles.pushed, *roles.pushed_inside)
-        self.chunk: Chunk | None = None
+        self.chunk: Blocks | None = None
         self.capacity = self.counted = self.bytes_before = self.passing = 0
         self.passing_word = frame.layout.passing.get(roles.loop.number)
 
@@ -205,7 +213,7 @@ class FrameLoop:
         self.counted = int(self.frame.words[self.frame.layout.counters + self.roles.loop.number])
         overwritten = 0 if self.passing_word is None else self.passing - int(self.frame.words[self.passing_word])
         if overwritten:
-            assert self.chunk is not None
+            assert isinstance(self.chunk, ManagedLoop)
             chunks = self.chunk.overwritten(overwritten, _Length(self.capacity, self.capacity))
             for number, handle in enumerate(self.roles.pushed):
                 self.frame.stacks[handle].put_below([blocks[number] for blocks in chunks], self.capacity)
@@ -221,7 +229,7 @@ class FrameLoop:
         """Bytes of a row of each stack that every iteration pushes on."""
         return sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
 
-    def lend(self, chunk: Chunk, iterations: int) -> None:
+    def lend(self, chunk: Blocks, iterations: int) -> None:
         """Lend blocks to the stacks that each iteration pushes on; the remaining stacks request blocks when a row
         comes."""
         self.chunk, self.capacity = chunk, iterations

@@ -16,15 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import empty, supply
-from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.memory import address_of, array_at
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
-from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows, unwritten_rows
-from ctrlgrad.stacks.storage import ClaimedRows, Resident, Storage
+from ctrlgrad.runtime.chunks import chunk_bytes
+from ctrlgrad.runtime.stack import (
+    Block,
+    BlockStack,
+    ClaimedRows,
+    Resident,
+    Storage,
+    empty,
+    from_rows,
+    supply,
+    unwritten_rows,
+)
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
 FIRST_ROWS, LEAST_ROWS = 256, 16

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import supply
-from ctrlgrad.stacks.blocks import Block, BlockStack
+from ctrlgrad.runtime.stack import Block, BlockStack, supply
 
 
 def resized(stack: Any, length: Any) -> Any:

@@ -2,21 +2,72 @@
 
 Measured are seconds per byte: of forward and backward computation summed over the loops of one label, of copies for
 each link. A new measurement counts for a quarter, so a link that slows down is noticed after a few copies. Which share
-of the chunks is best copied follows from the times, see `ctrlgrad.memory.residency.policy`; the copied ones are spread
-evenly, so that neither the link nor the computation waits long for the other. Where the cores that compute make the
-copies too, nothing hides anything, and all chunks get the policy that takes less of the cores. Until the times are
-known, chunks are copied.
+of the chunks is best copied follows from the times; the copied ones are spread evenly, so that neither the link nor the
+computation waits long for the other. Where the cores that compute make the copies too, nothing hides anything, and all
+chunks get the policy that takes less of the cores. Until the times are known, chunks are copied.
+
+A chunk that leaves the device costs either its copies, which run beside the computation, or a second run. With f and b
+the seconds that a chunk computes forward and backward, x and y those of its copies out and in, and p the share of
+chunks that are copied, the time per chunk is
+
+    max(f, p x) + max(b + (1 - p) f, p y)
+
+which is least at one of its corners.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
 
-from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.arena import Mark
+from ctrlgrad.memory.chunk import UNDECIDED, ChunkRecord, LoopRecord, Policy, Recompute
 from ctrlgrad.memory.devices.device import Device, Event
-from ctrlgrad.memory.residency.mover import Transfer
-from ctrlgrad.memory.residency.policy import ChunkTimes, Policy, copied_share
+from ctrlgrad.memory.schedule import States
 from ctrlgrad.records import record
+
+
+@record
+class ChunkTimes:
+    """Seconds of one chunk: computed forward and backward, copied out and in."""
+
+    forward: float
+    backward: float
+    out: float
+    into: float
+
+    def per_chunk(self, share: float) -> float:
+        """Seconds per chunk when a share of the chunks is copied and the rest is computed again."""
+        again = (1 - share) * self.forward
+        return max(self.forward, share * self.out) + max(self.backward + again, share * self.into)
+
+
+def copied_share(times: ChunkTimes) -> float:
+    """The share of chunks that are best copied; the rest is best computed again.
+
+    >>> copied_share(ChunkTimes(forward=1.0, backward=2.0, out=0.9, into=0.9))
+    1.0
+    >>> copied_share(ChunkTimes(forward=1.0, backward=2.0, out=2.0, into=2.0))
+    0.5
+    """
+    corners = [0.0, 1.0]
+    if times.out > 0:
+        corners.append(times.forward / times.out)
+    if times.into + times.forward > 0:
+        corners.append((times.backward + times.forward) / (times.into + times.forward))
+    possible = [share for share in corners if 0 <= share <= 1]
+    # Of equals the one that computes least again.
+    return min(possible, key=lambda share: (round(times.per_chunk(share), 12), -share))
+
+
+def uncopied_bytes(limit: int, chunk_bytes: int) -> int:
+    """Bytes of blocks without a backup that may stay on the device: what would still fit at the end is not copied.
+
+    >>> uncopied_bytes(1600, 100), uncopied_bytes(300, 100)
+    (650, 0)
+    """
+    return max(0, limit // 2 - 3 * chunk_bytes // 2)
+
 
 # Time of a chunk's backward pass, in its forward times, until it has been measured.
 USUAL_BACKWARD = 2.0
@@ -42,6 +93,17 @@ class LoopTimes:
 
     forward: Rate = field(default_factory=Rate)
     backward: Rate = field(default_factory=Rate)
+
+
+@record(frozen=False)
+class Transfer:
+    """A copy that was started: between which levels, how many bytes, and the events around it."""
+
+    source: int
+    target: int
+    nbytes: int
+    begun: Event
+    ended: Mark
 
 
 @record
@@ -209,4 +271,55 @@ class Planner:
             del self._decided[key]
 
 
-__all__ = ["LoopTimes", "Planner"]
+def loop_record(
+    number: int,
+    label: str,
+    swap: bool | None,
+    checkpoint: bool | int | None,
+    recompute: Recompute | None,
+    *,
+    tiers: int,
+    is_limited: bool,
+) -> LoopRecord:
+    """The record of a loop that begins on a device with so many tiers, the first with a limit or without.
+
+    Raises `ExecutionError` where chunks are to be run again and cannot be.
+    """
+    limit = checkpoint if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) else None
+    if limit is not None and limit < 1:
+        raise ExecutionError(f"loop {label!r}: checkpoint={limit}", expected="at least one state")
+    wants_recompute = checkpoint is not None and checkpoint is not False
+    if wants_recompute and recompute is None:
+        raise ExecutionError(f"loop {label!r}: checkpoint={checkpoint!r} for a loop that cannot be run again")
+    is_free = checkpoint is None and swap is None
+    may_recompute = recompute is not None and (wants_recompute or (is_free and is_limited))
+    may_copy = tiers > 1 and swap is not False and not (wants_recompute and swap is None)
+    is_mixed = may_copy and may_recompute and is_limited
+    policy: Policy
+    if is_mixed:
+        policy, reason = "copy", UNDECIDED
+    elif wants_recompute:
+        policy, reason = "recompute", "checkpoint was asked for"
+    elif not is_limited:
+        policy, reason = "keep", "no device budget"
+    elif may_recompute:
+        policy, reason = "recompute", "there is no other tier"
+    elif may_copy and swap:
+        policy, reason = "copy", "swap_memory=True"
+    elif may_copy:
+        policy, reason = "copy", "checkpoint=False" if checkpoint is False else "the loop cannot be run again"
+    elif swap is False:
+        policy, reason = "keep", "swap_memory=False, or only the chunk that pushes it reads it"
+    else:
+        policy, reason = "keep", "there is no other tier, and the loop cannot be run again"
+    return LoopRecord(
+        number,
+        label,
+        may_copy,
+        recompute if may_recompute else None,
+        States(limit),
+        is_mixed=is_mixed,
+        drops_eagerly=wants_recompute and not is_limited,
+        policy=policy,
+        reason=reason,
+    )

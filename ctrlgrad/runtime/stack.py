@@ -1,9 +1,12 @@
-"""Block stacks: what a stack is while a compiled loop works on it, and wherever a memory manager moves its rows.
+"""Stacks while a program runs, and where their rows lie.
 
 A stack is a list of blocks; a block is one contiguous array `[capacity, *element]` of which the first `count` rows
 are in use. A compiled loop appends a block per chunk that it runs, and takes rows from the last block; the rows are
 written and read in place, between `open` and `close` of the block. Interpreted code pushes and pops single rows: pushed
 rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between.
+
+A block lies in a storage, which is opened before its rows are touched and closed afterwards; between two uses a memory
+manager may keep the rows in another tier. Without a budget rows stay in place, and both do nothing.
 
 Invariants: no block but the last may be empty; the array of a block that another stack also holds is never
 written to (`BlockStack.copy` marks both stacks as sharing, and a tail takes no more rows once it is opened or shared);
@@ -12,14 +15,200 @@ rows at and above `count` mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.memory.pool import POOL, aligned
+from ctrlgrad.memory.session import current
 from ctrlgrad.records import record
-from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply, Tail, Tails
+
+# The device of the engines that run on this computer's processor.
+CPU = "cpu"
+
+
+class Storage(Protocol):
+    """An array `[capacity, *element]`."""
+
+    def open(self) -> Any:
+        """The array, which stays where it is until `close`."""
+
+    def close(self) -> None:
+        """The array is not used any more, for now."""
+
+    def shrink(self, rows: int) -> None:
+        """Only the first rows matter from now on."""
+
+    def settle(self) -> None:
+        """No more rows are written."""
+
+    def share(self) -> object:
+        """Another block holds this storage too."""
+
+    def free(self) -> None:
+        """One block less holds it; no row is read again through that one."""
+
+
+class Blocks(Protocol):
+    """Source of memory for the values that a running chunk pushes."""
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
+        """Memory for values that the backward pass takes back, the last first.
+
+        Where the chunk runs again, it asks for the blocks of each `stack` in the same order.
+        """
+
+
+class Tail(Storage, Protocol):
+    """A storage that rows are put into one by one, until it is full, opened or shared."""
+
+    capacity: int
+
+    def put(self, row: Any) -> bool:
+        """Write the next row; False where no more are taken, or none like this one."""
+
+
+class Tails(Protocol):
+    """Source of storages for rows that a stack gets one by one."""
+
+    def tail(self, row: Any, before: int) -> Tail:
+        """An empty storage for rows like this one; `before` is how many the one below it took, 0 without one."""
+
+
+class Supply(Protocol):
+    """Source of memory for all other arrays of a loop."""
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        """Memory that stays where it is until it is freed."""
+
+
+class Resident:
+    """An array of this process's own memory.
+
+    Several stacks may share its first rows; the unwritten rows after them go to the first stack that claims them.
+    """
+
+    __slots__ = ("_unclaimed", "array")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        # The first unwritten row; empty while a stack writes there, or if no stack may.
+        self._unclaimed: list[int] = []
+
+    def release(self, row: int) -> None:
+        """Release the rows from this one on, for another stack to claim."""
+        self._unclaimed = [row]
+
+    def claim(self, row: int) -> bool:
+        """Take the rows from this one on, to write to them; False where there are none, or another stack has them."""
+        try:
+            # One step, also where several threads come at once.
+            first = self._unclaimed.pop()
+        except IndexError:
+            return False
+        if first != row or row == len(self.array):
+            self._unclaimed.append(first)
+            return False
+        return True
+
+    def open(self) -> np.ndarray:
+        return self.array
+
+    def close(self) -> None:
+        pass
+
+    def shrink(self, rows: int) -> None:
+        if rows * 2 < len(self.array):
+            self.array = self.array[:rows].copy()
+            self._unclaimed = []
+
+    def settle(self) -> None:
+        pass
+
+    def share(self) -> None:
+        pass
+
+    def free(self) -> None:
+        pass
+
+
+class ClaimedRows(Resident):
+    """The rows of a block's memory that a stack has claimed; what it writes becomes a part of that block."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Resident, start: int) -> None:
+        super().__init__(memory.array[start:])
+        self.memory = memory
+
+
+class Unlimited:
+    """Memory without a budget: large arrays are buffers that were used before, where there are free ones."""
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return Resident(POOL.empty(shape, dtype))
+
+
+UNLIMITED: Supply = Unlimited()
+
+
+# Memory that a run takes beside the blocks of its chunks: from the pool, or counted where there is a session.
+
+
+def empty(shape: Sequence[int], dtype: np.dtype, label: str) -> np.ndarray:
+    """An uninitialised array, aligned. In a session its bytes count as long as it, or a view of it, lives."""
+    if current() is None:
+        return POOL.empty(shape, dtype)
+    return _counted(lambda: aligned(shape, dtype), math.prod(shape) * dtype.itemsize, label)
+
+
+def copied(array: np.ndarray, label: str) -> np.ndarray:
+    """A copy that is no view of other memory. In a session its bytes count as long as it, or a view of it, lives."""
+    if current() is None:
+        return array.copy()
+    return _counted(array.copy, array.nbytes, label)
+
+
+def _counted(take: Callable[[], np.ndarray], nbytes: int, label: str) -> np.ndarray:
+    """An array whose bytes a session counts, a view of a whole one or one itself."""
+    session = current()
+    assert session is not None
+    manager = session.manager(CPU)
+    held = manager.with_room(lambda: manager.reserve(nbytes, label), nbytes)
+    array = take()
+    weakref.finalize(array if array.base is None else array.base, held.release)
+    return array
+
+
+class Counted(Resident):
+    """An array whose bytes are counted."""
+
+    __slots__ = ()
+
+    def shrink(self, rows: int) -> None:
+        """Nothing: a smaller copy would need room for both."""
+
+
+class CountedSupply:
+    """Memory that counts and stays where it is."""
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return Counted(empty(shape, dtype, label))
+
+
+_COUNTED = CountedSupply()
+
+
+def supply() -> Supply:
+    """Current source of arrays: counted in a session, else without a limit."""
+    return UNLIMITED if current() is None else _COUNTED
+
+
+# Stacks.
 
 
 @record(frozen=False)

@@ -1,5 +1,5 @@
 """Rows that interpreted code pushes one by one in a session: in blocks of the memory manager, as those of native
-loops.
+loops. And the descriptions of pushes, for errors, reports and profiles.
 
 The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the manager, and
 each of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy
@@ -12,8 +12,6 @@ freed.
 
 from __future__ import annotations
 
-import functools
-import math
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -24,17 +22,100 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import forks, memory
-from ctrlgrad.engines.account import CPU, MAKE_ROOM, supply, with_room
-from ctrlgrad.engines.chunks import Held, chunk_bytes
-from ctrlgrad.engines.pushes import RowPush, row_push
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.ir import Node
-from ctrlgrad.memory.loop import LoopMemory
+from ctrlgrad.ir import Graph, Loop, Node, StackType, Use, attributes, definitions, is_loop
+from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.control import loop_name
+from ctrlgrad.ir.flow import in_an_iteration
+from ctrlgrad.memory.manager import MAKE_ROOM
 from ctrlgrad.memory.session import Session, current
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.records import record
+from ctrlgrad.runtime.chunks import chunk_bytes
+from ctrlgrad.runtime.stack import CPU, BlockStack, supply
 
 # A stack's first block has room for so many rows, or bytes if that is more rows.
 FIRST_ROWS, FIRST_BYTES = 4, 1 << 10
+
+
+# Descriptions.
+
+
+@record
+class Pushed:
+    """The values that go on one stack: a name, why they are saved, and where the user wrote them."""
+
+    name: str
+    reason: str
+    source: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{self.source}"
+
+
+def describe(node: Node, number: int) -> Pushed:
+    """Description of one of the stacks that a loop carries, the one with position `number` among them."""
+    loop = Loop.of(node)
+    carry = [c for c in loop.carries if isinstance(c.init.type, StackType)][number]
+    name = carry.in_body.hint or "stack"
+    push = next((event.node for event in in_an_iteration(loop, carry) if event.kind == "push"), None)
+    if push is None:
+        return Pushed(name, "pushed in a branch or a loop inside", _at(node))
+    producer = definitions(loop.body).get(push.operands[1])
+    if producer is None:
+        return Pushed(name, "a value that the loop carries, needed backwards", _at(push))
+    return Pushed(name, f"the result of {producer.op.name}, needed backwards", _at(producer))
+
+
+def _at(node: Node) -> str:
+    return f" (at {node.source})" if node.source is not None else ""
+
+
+# Pushes that are run one by one.
+
+
+@record
+class RowPush:
+    """A push by itself: the names of its loop and of what it saves, and what the loop's `swap_memory` says."""
+
+    loop: str
+    label: str
+    swap: bool | None
+
+
+def row_push(node: Node, producer: Node | None = None, loop: Node | None = None, swap: bool | None = None) -> RowPush:
+    """Description of a push: the node that makes the row, and the loop around, as far as they are known."""
+    name = node.operands[0].hint or node.result.hint or "stack"
+    where = f"pushes{_at(node)}" if loop is None else loop_name(loop)
+    return RowPush(where, f"{name}{_at(producer or node)}", swap)
+
+
+_ROW_PUSHES: Cache[None, Mapping[Node, RowPush]] = Cache(1)
+
+
+def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
+    """All pushes of a graph, found once and kept with it."""
+
+    def find() -> dict[Node, RowPush]:
+        found: dict[Node, RowPush] = {}
+        add_row_pushes(found, graph, None, None)
+        return found
+
+    return _ROW_PUSHES.get(graph, None, find)
+
+
+def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, swap: bool | None) -> None:
+    """Add the pushes of a graph that stands in a loop; of several options around a push the nearest one holds."""
+    producers = definitions(graph)
+    for node in graph.nodes:
+        if node.op.has_use(Use.PUSH):
+            found[node] = row_push(node, producers.get(node.operands[1]), loop, swap)
+        inner, option = (node, attributes.Loop.of(node).swap_memory) if is_loop(node) else (loop, None)
+        for region in node.regions:
+            add_row_pushes(found, region, inner, swap if option is None else option)
+
+
+# Blocks.
 
 
 def axes_of(row: Any) -> tuple[int, ...] | None:
@@ -44,26 +125,25 @@ def axes_of(row: Any) -> tuple[int, ...] | None:
     return tuple(sorted(range(row.ndim), key=lambda axis: -abs(row.strides[axis])))
 
 
-class RowBlock(Held):
-    """A block that takes rows one by one, and is a chunk of its own."""
-
-    __slots__ = ("__weakref__", "_array", "_axes", "_began", "_chunk", "_lock", "_pushes", "_used", "capacity", "loop")
+class RowBlock:
+    """A block that takes rows one by one, and is a chunk of its own: a `Tail`."""
 
     def __init__(
         self,
         pushes: RowPushes,
-        loop: LoopMemory,
+        loop: memory.LoopMemory,
         chunk: memory.Chunk,
         block: memory.Block,
         axes: tuple[int, ...] | None,
     ) -> None:
-        super().__init__(block)
         self.loop, self.capacity = loop, block.shape[0]
-        self._pushes, self._chunk, self._used, self._axes = pushes, chunk, 0, axes
+        self._pushes, self._chunk, self._block, self._used, self._axes = pushes, chunk, block, 0, axes
+        # None when no more rows are taken.
         self._array = self._seen(block.array)
         self._began = time.perf_counter()
         # Another thread may settle it at any time.
         self._lock = forks.lock()
+        self.close, self.free, self.shrink = block.close, block.free, block.shrink
 
     def _seen(self, array: Any) -> Any:
         """The block's array with the axes of rows as they were pushed."""
@@ -75,7 +155,7 @@ class RowBlock(Held):
     def put(self, row: Any) -> bool:
         """Write the next row; False where no more are taken, or none with its order of axes."""
         with self._lock:
-            if not self.is_writable or (self._pushes.keeps_axes and axes_of(row) != self._axes):
+            if self._array is None or (self._pushes.keeps_axes and axes_of(row) != self._axes):
                 return False
             self._array[self._used] = row
             self._used += 1
@@ -86,24 +166,23 @@ class RowBlock(Held):
     def settle(self) -> None:
         """No more rows are taken: the block may be copied, and leave."""
         with self._lock:
-            if self.is_writable:
+            if self._array is not None:
                 self._seal()
 
     def _seal(self) -> None:
-        self.is_writable = False
         self._array = None
         if self._used < self.capacity:
-            self.block.shrink(self._used)
+            self._block.shrink(self._used)
         self._chunk.seal(time.perf_counter() - self._began)
         self._pushes.settled(self)
 
     def open(self) -> Any:
         self.settle()
-        return self._seen(super().open())
+        return self._seen(self._block.open())
 
     def share(self) -> None:
         self.settle()
-        super().share()
+        self._block.share()
 
 
 class RowTails:
@@ -131,8 +210,7 @@ class RowTails:
         """A block of so many rows, or of as many as there is room for."""
         while True:
             try:
-                nbytes = rows * math.prod(shape) * dtype.itemsize
-                return with_room(functools.partial(chunk.block, (rows, *shape), dtype, self.push.label), nbytes)
+                return chunk.block((rows, *shape), dtype, self.push.label)
             except MemoryBudgetError:
                 if rows == 1:
                     raise
