@@ -17,7 +17,7 @@ from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions, scalar, to_device
 from ctrlgrad.engines.device_array import DeviceArray, lies_on_card
-from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.ir.control import loop_name
 from ctrlgrad.engines.report import LoopReport, Report
 from ctrlgrad.errors import forget_values
 from ctrlgrad.ir import Graph, StackType, Value, view
