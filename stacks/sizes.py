@@ -32,7 +32,7 @@ from ctrlgrad.ir import (
     view,
 )
 from ctrlgrad.ir.attributes import DYNAMIC, Constant, Write
-from ctrlgrad.ir.counting import Number
+from ctrlgrad.ir.control import Number
 from ctrlgrad.records import record
 
 

@@ -15,7 +15,7 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import loop_name
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
 from ctrlgrad.runtime.chunks import chunk_bytes
