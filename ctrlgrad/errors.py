@@ -178,6 +178,24 @@ class BlockLostError(CtrlgradError, OSError):
     """A block that was copied away cannot be read back, or its bytes have changed."""
 
 
+def forget_values(error: BaseException) -> None:
+    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
 # Tracebacks of errors, without the library's own frames.
 #
 # An error that nothing catches is shown with the frames of the user's code alone; `CTRLGRAD_TRACEBACK=full` in the
@@ -241,21 +259,3 @@ def install() -> None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and not shell.custom_exceptions:
         shell.set_custom_exc((CtrlgradError,), _in_shell)
-
-
-def forget_values(error: BaseException) -> None:
-    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        found = waiting.pop()
-        # An error may be its own cause.
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        waiting += [found.__cause__, found.__context__]
-        for frame, _ in walk_tb(found.__traceback__):
-            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
-                # The frames that are still running stay as they are.
-                with suppress(RuntimeError):
-                    frame.clear()

@@ -73,7 +73,9 @@ class Account:
     def below_peaks(self, *without: str) -> int:
         """Bytes by which the kinds lie below their peaks, and which they may need again; some kinds left out."""
         total = sum(self.peaks.values()) - sum(self.kinds.values())
-        return total - sum([self.peaks[kind] - self.kinds[kind] for kind in without])
+        for kind in without:
+            total += self.kinds[kind] - self.peaks[kind]
+        return total
 
     def show(self) -> str:
         """One line: used bytes by kind, and the limit."""
@@ -245,22 +247,33 @@ class Arena:
         self.device, self.accounts, self.order = device, accounts, Order(logging)
         self._logging = logging
         self._tiers = list(device.tiers)
+        self._granules = [tier.granule for tier in self._tiers]
         self._numbers = itertools.count(1)
+        # By level: why the tier itself had no bytes when it was last asked.
+        self.refusals: dict[int, TierRefusedError] = {}
         self.retired: list[list[Slot]] = [[] for _ in self._tiers]
         # All bytes of the device that were given back are unused after this mark of the compute stream.
         self.vacated: Mark | None = None
 
     def counted(self, level: int, nbytes: int) -> int:
         """Number of bytes that an allocation of a size takes and counts."""
-        granule = self._tiers[level].granule
+        granule = self._granules[level]
         return nbytes if granule == 1 or not nbytes else rounded_up(nbytes, granule)
 
-    def take(self, level: int, nbytes: int, kind: str) -> Slot:
-        """Bytes that the account has room for. Raises `TierRefusedError` where the tier itself has none."""
+    def take(self, level: int, nbytes: int, kind: str) -> Slot | None:
+        """Bytes of a tier; None where its budget has no room. Raises `TierRefusedError` where the tier has none."""
+        if self._granules[level] != 1:
+            nbytes = self.counted(level, nbytes)
         account = self.accounts[level]
-        if not account.fits(nbytes):
-            raise TierRefusedError(f"tier {account.tier!r}: {nbytes} bytes do not fit the budget", got=account.show())
-        piece = self._tiers[level].allocate(max(nbytes, 1))
+        if account.limit is not None and account.used + nbytes > account.limit:
+            return None
+        try:
+            piece = self._tiers[level].allocate(nbytes or 1)
+        except TierRefusedError as refused:
+            self.refusals[level] = refused
+            raise
+        if self.refusals:
+            self.refusals.pop(level, None)
         account.add(nbytes, kind)
         slot = Slot(next(self._numbers), level, piece, nbytes, kind)
         self._logging.log(Take, slot.number, level, nbytes, kind)
@@ -268,7 +281,7 @@ class Arena:
 
     def retire(self, slot: Slot) -> None:
         """Give a slot back as soon as nothing uses it."""
-        if not slot.users or self._is_idle(slot):
+        if not slot.users or not self.pending(slot):
             self._give(slot)
         else:
             self.retired[slot.level].append(slot)
@@ -277,7 +290,7 @@ class Arena:
         """Give back the retired slots that nothing uses any more. Answers whether there were any."""
         if not self.retired[level]:
             return False
-        idle = [slot for slot in self.retired[level] if self._is_idle(slot)]
+        idle = [slot for slot in self.retired[level] if not self.pending(slot)]
         if idle:
             self.retired[level] = [slot for slot in self.retired[level] if slot not in idle]
             for slot in idle:
@@ -286,12 +299,11 @@ class Arena:
 
     def pending(self, slot: Slot) -> list[Mark]:
         """Marks of copies that may still use a slot. Failed copies use nothing."""
-        if slot.users:
-            slot.users = [mark for mark in slot.users if not (mark.seen or self.order.is_done(mark))]
-        return slot.users
-
-    def _is_idle(self, slot: Slot) -> bool:
-        return not self.pending(slot)
+        users = slot.users
+        for mark in list(users):
+            if mark.seen or self.order.is_done(mark):
+                users.remove(mark)
+        return users
 
     def vacate(self, mark: Mark | None) -> None:
         """Bytes of the device are given back that computation up to a mark uses."""

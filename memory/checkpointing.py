@@ -13,7 +13,7 @@ from ctrlgrad.memory.arena import BLOCKS, RUNNING, STATES, Slot, Throttle
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord
 from ctrlgrad.memory.planner import Planner
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import Fill, KeepState, LetStateGo, Recompute
+from ctrlgrad.memory.profile.records import Fill, KeepState, LetStateGo, Place, Recompute
 from ctrlgrad.memory.residency import Residency
 from ctrlgrad.memory.schedule import Kept, Recovery, most_state_bytes, plan_recovery
 
@@ -269,7 +269,8 @@ class Checkpoints:
         wanted = {block.number for block, _ in chunk.filled if keep and block.holders and not block.is_anywhere}
         for block, slot in chunk.filled:
             if block.number in wanted:
-                self._residency.place(block, slot)
+                self._recorder.log(Place, block.number, slot.number)
+                self._residency.index.put(block, slot)
             self._recorder.log(Fill, block.number, slot.number)
         written = self._order.mark(self._device.compute)
         if keep:

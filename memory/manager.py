@@ -40,7 +40,7 @@ from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord, Recomput
 from ctrlgrad.memory.devices.device import Device, raised
 from ctrlgrad.memory.planner import Planner, loop_record
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import Close, Fill, Open, Phase, Recording, Use
+from ctrlgrad.memory.profile.records import Close, Fill, Open, Phase, Place, Recording, Use
 from ctrlgrad.memory.residency import Residency
 from ctrlgrad.memory.sizes import Budget
 
@@ -109,8 +109,8 @@ class Manager:
             self.residency, self.planner, self.throttle, self.recorder, self.lock, self._chunk_again
         )
         self.chunks, self._loops = itertools.count(1), itertools.count(1)
-        # Blocks that finalizers found without a holder: appended from anywhere, worked off under the lock.
-        self.forgotten: deque[BlockRecord | Slot | Reservation] = deque()
+        # Blocks that finalizers found without a holder: appended from anywhere, worked off by `enter` under the lock.
+        self.forgotten: deque[BlockRecord | Slot | Reservation | None] = deque()
         self.is_closed = False
 
     # Allocations.
@@ -158,7 +158,8 @@ class Manager:
     def with_room(self, take: Callable[[], T], nbytes: int) -> T:
         """Take so many bytes of the device. Idle memory goes before anything else leaves; where they are refused even
         so, once more after the running call has made room. The caller does not hold the lock."""
-        if not self.accounts[0].fits(nbytes) and not self.fits(nbytes):
+        account = self.accounts[0]
+        if account.limit is not None and account.used + nbytes > account.limit and not self.fits(nbytes):
             for give_back in GIVE_BACK.get():
                 give_back()
         try:
@@ -228,7 +229,7 @@ class Manager:
     # For the handles, with the lock held.
 
     def enter(self) -> None:
-        """Entry housekeeping: refuse if closed, free lost blocks."""
+        """Entry housekeeping, where anything is `forgotten`: refuse if closed, free lost blocks."""
         if self.is_closed:
             raise ExecutionError(f"memory: the manager of device {self.device.name!r} is closed")
         while self.forgotten:
@@ -237,7 +238,7 @@ class Manager:
                 self._retire_used(lost)
             elif isinstance(lost, Reservation):
                 self.accounts[0].subtract(lost.nbytes, lost.kind)
-            elif lost.holders:
+            elif lost is not None and lost.holders:
                 self.release(lost)
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
                     self.leave_out(lost.chunk)
@@ -247,7 +248,7 @@ class Manager:
         slots = []
         for block in blocks:
             slot = block.slots[0]
-            if slot is not None:
+            if slot is not None and block.is_open:
                 self.recorder.log(Fill, block.number, slot.number)
                 slots.append(slot)
             block.is_open = False
@@ -263,7 +264,7 @@ class Manager:
         block.holders = block.pins = 0
         chunk.held -= 1
         self.residency.free(block)
-        if not chunk.is_alive and chunk.is_sealed:
+        if not chunk.held and chunk.is_sealed:
             self.recorder.ended(chunk)
             self.ended(chunk)
             self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
@@ -323,6 +324,8 @@ class Manager:
                 self._drop_all()
             finally:
                 self.is_closed = True
+                # Something is always due from now on: `enter` refuses.
+                self.forgotten.append(None)
                 self.device.close()
 
     def _drop_all(self) -> None:
@@ -364,14 +367,16 @@ class LoopMemory:
         index, kept = len(loop.chunks), None
         if snapshot is not None:
             with manager.lock:
-                manager.enter()
+                if manager.forgotten:
+                    manager.enter()
                 wants = manager.checkpoints.wants(loop)
                 if wants:
                     manager.checkpoints.expect(loop, state_bytes)
             # Without the lock: it is the caller's code.
             kept = snapshot() if wants else None
         with manager.lock:
-            manager.enter()
+            if manager.forgotten:
+                manager.enter()
             manager.recorder.phase = "forward"
             if kept is not None:
                 manager.checkpoints.keep(loop, index, *kept)
@@ -397,7 +402,8 @@ class LoopMemory:
         """The loop has run its last chunk."""
         manager, loop = self._manager, self._record
         with manager.lock:
-            manager.enter()
+            if manager.forgotten:
+                manager.enter()
             loop.is_finished = True
             for index in list(loop.states.indexes):
                 manager.checkpoints.discard_unneeded(loop, index)
@@ -439,7 +445,8 @@ class Chunk:
     def _new_block(self, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         manager, chunk = self._manager, self._record
         with manager.lock:
-            manager.enter()
+            if manager.forgotten:
+                manager.enter()
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(manager.accounts)
             block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows, stack)
@@ -447,7 +454,8 @@ class Chunk:
             slot = manager.residency.take(0, block.nbytes, kind, label, chunk)
             chunk.blocks.append(block)
             chunk.held += 1
-            manager.residency.place(block, slot)
+            manager.recorder.log(Place, block.number, slot.number)
+            manager.index.put(block, slot)
             return Block(manager, block, manager.device.array(slot.piece, shape, dtype))
 
     def overwritten(self, count: int) -> list[list[Block]]:
@@ -500,8 +508,9 @@ class Chunk:
         self._let_handles_go()
         manager, chunk = self._manager, self._record
         with manager.lock:
-            manager.enter()
-            written = manager.written(chunk, [block for block in chunk.blocks if block.is_open])
+            if manager.forgotten:
+                manager.enter()
+            written = manager.written(chunk, chunk.blocks)
             chunk.is_sealed = True
             chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
             manager.planner.ran(chunk, seconds)
@@ -512,7 +521,7 @@ class Chunk:
             manager.throttle.issued(written)
             manager.checkpoints.thin(chunk.loop)
             manager.residency.leave_early(chunk, manager.planner)
-            if not chunk.is_alive:  # nothing was pushed
+            if not chunk.held:  # nothing was pushed
                 manager.ended(chunk)
 
     def discard(self) -> None:
@@ -562,7 +571,8 @@ class ReplayedChunk(Chunk):
         """Bytes for a block, its own from the chunk's end on if it is kept."""
         manager = self._manager
         with manager.lock:
-            manager.enter()
+            if manager.forgotten:
+                manager.enter()
             kind = BLOCKS if self._is_kept and block.holders and not block.is_anywhere else TEMPORARY
             what = f"computing {block.label} again"
             return manager.residency.take(0, block.full_nbytes, kind, what, block.chunk)
@@ -645,7 +655,8 @@ class Block:
         if self.is_writable:
             self.sealed()
             with self._manager.lock:
-                self._manager.enter()
+                if self._manager.forgotten:
+                    self._manager.enter()
                 if self._record.is_open:
                     self._manager.written(self._record.chunk, [self._record])
 
@@ -670,7 +681,8 @@ class Block:
         manager, block = self._manager, self._record
         while True:
             with manager.lock:
-                manager.enter()
+                if manager.forgotten:
+                    manager.enter()
                 try:
                     slot = self._resident()
                 except Exception:
@@ -690,10 +702,11 @@ class Block:
         manager.throttle.confirm()
         if not block.holders:
             raise ExecutionError(f"block {block.label!r}: opened after it was freed")
-        if not block.is_anywhere:
+        slot = block.slots[0]
+        if slot is None and not block.is_anywhere:
             return None
         try:
-            slot = manager.residency.fetch(block)
+            slot = slot or manager.residency.fetch(block)
             self._follow(slot)
         except MemoryBudgetError:
             raise
@@ -768,6 +781,7 @@ class Block:
             elif block.holders:
                 self._array = None
                 manager.release(block)
-                manager.enter()
+                if manager.forgotten:
+                    manager.enter()
                 if manager.recorder.phase == "backward":
                     manager.residency.fetch_ahead(block.chunk)

@@ -18,6 +18,7 @@ bytes that no other read is about to use.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
 from ctrlgrad.errors import BlockLostError, MemoryBudgetError, TierRefusedError
@@ -123,7 +124,8 @@ class ResidencyIndex:
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        return any(map(len, self._in_level[1:]))
+        _, *further = self._in_level
+        return bool(further and (further[0].sorted or further[-1].sorted))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
@@ -131,7 +133,13 @@ class ResidencyIndex:
 
     def away(self, newest: ChunkRecord) -> Iterator[ChunkRecord]:
         """Chunks with a block that is wanted and not on the device: a given one and older ones, the newest first."""
-        return (self._chunks[number] for number in self._away.falling_from(newest.number))
+        numbers = self._away.sorted
+        place = bisect_right(numbers, newest.number)
+        while place:
+            number = numbers[place - 1]
+            yield self._chunks[number]
+            # They may have changed meanwhile.
+            place = bisect_left(numbers, number)
 
 
 class Residency:
@@ -144,8 +152,6 @@ class Residency:
         # The last resort: an entry state less, and more to compute. False where there is none to spare.
         self._spare_state = spare_state
         self._tier_names = [account.tier for account in self.accounts]
-        # By level: why the tier itself had no bytes when it was last asked.
-        self._refusals: dict[int, TierRefusedError] = {}
         # Copies whose speed is not yet recorded.
         self.transfers: list[Transfer] = []
 
@@ -156,35 +162,26 @@ class Residency:
 
         Raises `MemoryBudgetError`, or `TierRefusedError` where the tier has fewer bytes than the budget.
         """
-        nbytes = self.arena.counted(level, nbytes)
         while True:
-            self.reserve(level, nbytes, what, keep)
             try:
-                return self._take(level, nbytes, kind)
+                slot = self.arena.take(level, nbytes, kind)
             except TierRefusedError as refused:
                 # Other processes use the tier too: it may be full before the budget is.
                 if not self._step(level, keep):
-                    raise self._refused(level, nbytes, what, refused) from refused
+                    raise self._refused(level, self.arena.counted(level, nbytes), what, refused) from refused
+                continue
+            if slot is not None:
+                return slot
+            self.reserve(level, self.arena.counted(level, nbytes), what, keep)
 
     def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
         """Bytes of a tier if they are free without any wait; None otherwise."""
-        nbytes = self.arena.counted(level, nbytes)
-        while not self.accounts[level].fits(nbytes):
-            if not (self.arena.sweep(level) or self._leave_now(level, None)):
-                return None
         try:
-            return self._take(level, nbytes, kind)
+            while (slot := self.arena.take(level, nbytes, kind)) is None:
+                if not (self.arena.sweep(level) or self._leave_now(level, None)):
+                    return None
         except TierRefusedError:
             return None
-
-    def _take(self, level: int, nbytes: int, kind: str) -> Slot:
-        try:
-            slot = self.arena.take(level, nbytes, kind)
-        except TierRefusedError as refused:
-            self._refusals[level] = refused
-            raise
-        if self._refusals:
-            self._refusals.pop(level, None)
         return slot
 
     def reserve(self, level: int, nbytes: int, what: str, keep: ChunkRecord | None = None) -> None:
@@ -193,7 +190,7 @@ class Residency:
         while not account.fits(nbytes):
             is_possible = account.limit is None or nbytes <= account.limit
             if not (is_possible and self._step(level, keep)):
-                refused = self._refusals.values()
+                refused = self.arena.refusals.values()
                 hint = "; ".join([HINTS[level], *(error.hint for error in refused if error.hint)])
                 raise budget_error(self.accounts, level, nbytes, what, hint, [error.problem for error in refused])
 
@@ -354,7 +351,8 @@ class Residency:
         self.order.follow(stream, source.written)
         if target.level == 0 and self.arena.vacated is not None:
             self.order.follow(stream, self.arena.vacated)
-        self.place(block, target)
+        self._recorder.log(Place, block.number, target.number)
+        self.index.put(block, target)
         self._recorder.log(action, block.number, source.number, target.number, stream.name)
         begun = stream.record()
         failure: BaseException | None = None
@@ -374,11 +372,6 @@ class Residency:
         self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
-
-    def place(self, block: BlockRecord, slot: Slot) -> None:
-        """A block is going to lie in a slot."""
-        self._recorder.log(Place, block.number, slot.number)
-        self.index.put(block, slot)
 
     def _is_whole(self, block: BlockRecord, level: int) -> bool:
         """Return true if a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
@@ -450,7 +443,7 @@ class Residency:
 
     def _back_up(self, sealed: ChunkRecord, limit: int, planner: Planner) -> None:
         most, index = uncopied_bytes(limit, sealed.nbytes), self.index
-        if sealed.policy == "copy" and sealed.is_alive:
+        if sealed.policy == "copy" and sealed.held:
             index.put_uncopied(sealed, sum(block.slots[0].nbytes for block in self._uncopied(sealed) if block.slots[0]))
         # One more such chunk, and the device would still be half empty: nothing may ever have to leave.
         if self.accounts[0].used + sealed.nbytes <= limit // 2 or index.uncopied_bytes <= most:
@@ -528,7 +521,8 @@ class Residency:
         account = self.accounts[0]
         if account.limit is None or not self.index.has_copies:
             return
-        self.arena.sweep(0)
+        if self.arena.retired[0]:
+            self.arena.sweep(0)
         # Bytes that other parts had at their peak may be needed again; a block that had to leave for it would be
         # fetched twice.
         free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
@@ -556,7 +550,10 @@ class Residency:
             if landing is None:
                 return False
             self._copy_in(block, 2, landing)
-        slot = self.take_if_free(0, block.nbytes, BLOCKS) if self.accounts[0].fits(block.nbytes) else None
+        try:
+            slot = self.arena.take(0, block.nbytes, BLOCKS)
+        except TierRefusedError:
+            slot = None
         if slot is None:
             return False
         self._copy_in(block, 1, slot)
