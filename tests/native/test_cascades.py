@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -66,8 +67,7 @@ def expected_of(reduce: Callable[[Any, Any], Any], matrix: Any, points: Any, wei
     return float(sum((t + 1.0) * float(x) for t, x in enumerate(found)))
 
 
-@pytest.mark.parametrize("name", REDUCTIONS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@in_turn("name, dtype", list(REDUCTIONS), ["float32", "float64"])
 def test_values_of_all_sizes(name: str, dtype: str, vector_bytes: int) -> None:
     reduce = REDUCTIONS[name]
     signature = tuple(cg.TensorSpec(shape, dtype) for shape in SPECS)
