@@ -142,7 +142,7 @@ CI_ONLY: dict[str, tuple[str, ...]] = {
         "test_notebooks.py",
         "test_pages.py",
     ),
-    "all tests are collected, three times": ("test_suites.py::test_every_*", "test_suites.py::test_what_is_named_*"),
+    "all tests are collected, several times": ("test_suites.py::test_every_*", "test_suites.py::test_what_is_named_*"),
 }
 
 # Reason -> tests that keep all of their points: each is a mechanism of its own.

@@ -35,7 +35,6 @@ def test_what_is_named_runs_whole() -> None:
     assert 0 < len(short) < len(whole) == len(short) + len(rest)
     assert collected(file) == whole
     assert collected("-k", "test_traits") == whole
-    assert short == [test for test in collected("--suite", "short") if test.startswith(file)]
 
 
 @pytest.mark.parametrize("pattern", list(itertools.chain(*suites.CI_ONLY.values(), *suites.EVERY_POINT.values())))
