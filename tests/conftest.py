@@ -76,7 +76,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Files that are left out are not even imported."""
     if suites.suite_of(config) != "short" or not collection_path.is_relative_to(TESTS):
         return None
-    return collection_path.relative_to(TESTS).as_posix() in suites.names(suites.CI_ONLY) or None
+    return suites.is_left_out(collection_path.relative_to(TESTS).as_posix()) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

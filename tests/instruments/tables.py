@@ -31,7 +31,8 @@ def in_turn(
             for k, column in enumerate(columns):
                 is_its_turn = (first + n // share[1] - k) % len(columns) == 0 and n % share[1] == share[0]
                 marks = [] if is_its_turn else [pytest.mark.long]
-                points.append(pytest.param(row, column, id=f"{getattr(row, '__name__', row)}-{column}", marks=marks))
+                name = "-".join(str(getattr(x, "__name__", x)) for x in (row, column))
+                points.append(pytest.param(row, column, id=name, marks=marks))
         return pytest.mark.in_turn(names, points)(test)
 
     return decorate
