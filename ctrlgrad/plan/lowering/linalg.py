@@ -107,15 +107,16 @@ def _short_product(node: Node, result: Array, a: View, b: View, base: Array | No
 # Linear systems, Cholesky factors, determinants and adjugates.
 #
 # Triangular systems and Cholesky factors are of matrices of any size, real or complex; linear systems are of real
-# ones of any size, determinants, QR, eigenvalues and singular values of small real ones. Where a matrix has no answer, or sizes that only run time knows
-# turn out to be large, the reference kernel is called: it says what is wrong, or computes it.
+# ones of any size, determinants, QR, eigenvalues and singular values of small real ones. Where a matrix has no answer,
+# or sizes that only run time knows turn out to be large, the reference kernel is called: it says what is wrong, or
+# computes it.
 
 
 Factors = Literal["solve", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]
 # Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
 LARGEST = 64
-# Columns up to which decompositions are computed there. LAPACK finds the eigenvectors of larger matrices in another way, by which they
-# have other signs. Singular values: the smaller one of the two sizes.
+# Columns up to which decompositions are computed there; of singular values, the smaller one of the two sizes. LAPACK
+# finds the eigenvectors of larger matrices in another way, which gives them other signs.
 MOST_COLUMNS_OF = {"orthonormal": 64, "eigh": 25, "svd": 16}
 
 
@@ -252,7 +253,7 @@ def _of_inverse(node: Node, dtype: np.dtype) -> Graph:
 
 
 def _is_decomposed(state: State, node: Node, how: Factors) -> bool:
-    """Return true if the matrices of a node are decomposed in machine code; else emit a call of the reference kernel."""
+    """Return true if the matrices of a node are decomposed in machine code; else call the reference kernel."""
     rows, columns = state.shape(node.operands[0])[-2:]
     few = columns.factor if how == "orthonormal" else min(rows.factor, columns.factor)
     found = dtype_kind(node.operands[0].tensor.dtype) == "f" and rows.is_known and columns.is_known

@@ -29,7 +29,15 @@ ROUTINE = [
 ]
 _REFLECTOR = [("ptr", "row"), ("i64", "width"), ("i64", "place"), ("ptr", "beta")]
 _REFLECT = [("ptr", "w"), ("i64", "width"), ("i64", "end"), ("ptr", "v"), ("i64", "place"), ("i64", "first")]
-_FORM = [("ptr", "q"), ("i64", "width"), ("i64", "n"), ("ptr", "v"), ("ptr", "taus"), ("i64", "count"), ("i64", "below")]
+_FORM = [
+    ("ptr", "q"),
+    ("i64", "width"),
+    ("i64", "n"),
+    ("ptr", "v"),
+    ("ptr", "taus"),
+    ("i64", "count"),
+    ("i64", "below"),
+]
 
 
 def symbols(real: Real) -> list[str]:
@@ -82,7 +90,9 @@ def power_of_two(f: Function, real: Real, bits: str) -> Scalar:
     """The power of two at or below a modulus: at least the smallest normal one, infinite if that is not finite."""
     word, fraction = f"i{8 * real.bytes}", _fraction_bits(real)
     mask = ((1 << 8 * real.bytes - 1) - 1) >> fraction << fraction
-    exponent = f.op(f"call {word} @llvm.umax.{word}({word} {f.op(f'and {word} {bits}, {mask}')}, {word} {1 << fraction})")
+    exponent = f.op(
+        f"call {word} @llvm.umax.{word}({word} {f.op(f'and {word} {bits}, {mask}')}, {word} {1 << fraction})"
+    )
     return Scalar(f, real, f.op(f"bitcast {word} {exponent} to {real.scalar}"))
 
 

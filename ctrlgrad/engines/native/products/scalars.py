@@ -77,7 +77,9 @@ class Place:
 
     @value.setter
     def value(self, new: Scalar | float) -> None:
-        self.real.put(self.f, new.text if isinstance(new, Scalar) else Scalar(self.f, self.real, new).text, self._address)
+        self.real.put(
+            self.f, new.text if isinstance(new, Scalar) else Scalar(self.f, self.real, new).text, self._address
+        )
 
 
 def variable(f: Function, real: Real, first: Scalar | float) -> Place:

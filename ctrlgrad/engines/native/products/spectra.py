@@ -148,9 +148,7 @@ def _eigh(own: Real, real: Real) -> str:
     a = _Rows(f, real, "%scratch", width)
     # Without vectors their rows have length 0.
     z = _Rows(f, real, real.at(f, "%scratch", size), f.select(wanted, "i64", width, 0))
-    d, e, taus, y = (
-        _Floats(f, real, real.at(f, "%scratch", f.add(f.mul(size, 2), f.mul(width, k)))) for k in range(4)
-    )
+    d, e, taus, y = (_Floats(f, real, real.at(f, "%scratch", f.add(f.mul(size, 2), f.mul(width, k)))) for k in range(4))
     values_row = f.select(wanted, "i64", "%n", 0)
     result = f.add(values_row, 1), "%n"
     read_columns(f, real, own, a.start, width, ("%a", "%ra", "%ca"), "%n", "%n")
@@ -300,9 +298,7 @@ def _rotation(a: Scalar, b: Scalar, one: Scalar) -> tuple[Scalar, Scalar, Scalar
     """LAPACK's lartg: c, s and r with c a + s b = r and c b = s a, of numbers beside which a matrix has the norm 1."""
     square = a * a + b * b
     # Squares that are not normal numbers are of what is far below the rounding of the matrix.
-    is_none = a.f.op(
-        f"or i1 {square.test('olt', _tiny(a.real) / _epsilon(a.real) ** 2)}, {b.test('oeq', 0.0)}"
-    )
+    is_none = a.f.op(f"or i1 {square.test('olt', _tiny(a.real) / _epsilon(a.real) ** 2)}, {b.test('oeq', 0.0)}")
     root = one.chosen(is_none, square.sqrt())
     r = root.signed(a + 0.0)
     c = one.chosen(is_none, abs(a) / root)
