@@ -92,7 +92,8 @@ class Scope(ABC):
     def observe(self, op: str, value: Value, attrs: Mapping[str, Any] | None = None) -> Value:
         """Compute something of a forward value on the forward side, right where the value is defined, or take the
         result of a node that computes it already."""
-        for node in (*self.after.get(value, ()), *self.users.get(value, ())):
+        known: list[Node] = [*self.after.get(value, ()), *self.users.get(value, ())]
+        for node in known:
             if node.op.name == op and node.attrs == node.op.attributes(attrs or {}) and node.operands == (value,):
                 return node.result
         return self.append_after(value, op, [value], attrs or {}, f"{value.hint}_{op}" if value.hint else op)
