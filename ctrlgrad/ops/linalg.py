@@ -205,6 +205,21 @@ def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
     return (TensorType(x.dtype, (*batch, columns, rows)),)
 
 
+# Sign of a pair of real singular vectors: the first component of the left one that is at least so many times the
+# largest is positive. Components of one modulus, which rounding would put in one order or the other, count alike.
+SIGN_OF = 0.4
+
+
+def signed(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Singular vectors [..., m, k] and [..., n, k] with the signs that the op `singular_vectors` has."""
+    if 0 in u.shape or dtype_kind(u.dtype) == "c":
+        return u, v
+    size = np.abs(u)
+    first = np.argmax(size >= SIGN_OF * size.max(-2, keepdims=True), -2)[..., None, :]
+    sign = np.copysign(1, np.take_along_axis(u, first, -2))
+    return u * sign, v * sign
+
+
 # x with a @ x = b.
 declare("solve", 2, _system("solve"), Trait.SINGULAR, attributes=Answer)
 # The same by one triangle of a, the only one that is read.
@@ -228,7 +243,8 @@ declare("eigenvectors", 1, _square("eigenvectors"), Trait.SINGULAR)
 # each is real.
 declare("general_eigenvalues", 1, _infer_general(values=True), Trait.SINGULAR)
 declare("general_eigenvectors", 1, _infer_general(values=False), Trait.SINGULAR)
-# Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H.
+# Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H. Real
+# ones have the signs of `signed`.
 declare("singular_values", 1, _infer_singular_values)
 declare("singular_vectors", 1, _infer_singular_vectors, Trait.SINGULAR)
 # The pseudo-inverse; singular values up to the second operand times the largest count as zero. That operand has a

@@ -54,6 +54,10 @@ class Term:
     def dims(self) -> list[int | Term]:
         return [self.dim(axis) for axis in range(self.rank)]
 
+    def factor(self, op: str) -> Term:
+        """A decomposition of matrices; of a forward value the one that the forward side has made, or makes for this."""
+        return emit(op, self)
+
     def length(self) -> Term:
         """The number of slots of a stack."""
         return emit("stack_length", self)

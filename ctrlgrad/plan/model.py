@@ -249,10 +249,12 @@ class Factorise(Step):
 
     "solve": x with a @ x = b. "triangular_solve": the same by a `triangle` of a. "cholesky": the lower factor.
     "pivots": the diagonal of U in LU, the first element times the sign of the exchanges; zeros for a singular matrix.
-    `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` rows.
+    "orthonormal": Q of QR. "eigh" of symmetric matrices and "svd": the vectors (left above right ones) and below them
+    the row of values; or that row alone, where the result has no more rows.
+    `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` columns.
     """
 
-    how: Attribute[Literal["solve", "triangular_solve", "cholesky", "pivots"]]
+    how: Attribute[Literal["solve", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]]
     result: Defines[Array]
     a: Reads[View]
     b: Reads[View | None]

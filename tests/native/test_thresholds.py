@@ -195,6 +195,11 @@ TABLE = {
     "ctrlgrad/plan/lowering/broadcasting.py": {
         "2": "a number of operands",
     },
+    "ctrlgrad/engines/native/products/spectra.py": {
+        "100000000.0": NUMBERS,
+        "2": NUMBERS,
+        "_SWEEPS": NUMBERS,
+    },
     "ctrlgrad/plan/lowering/linalg.py": {
         "2": "a number of axes",
         "LARGEST": "factors",
