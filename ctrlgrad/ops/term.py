@@ -6,14 +6,15 @@ user's tensors, terms do not promote: what is combined has equal dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir import Builder, TensorType, Type, Value
+from ctrlgrad.ir import Builder, TensorType, Type, Value, close
+from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ir.types import Dim, Shape, StackType
 
 
@@ -128,6 +129,17 @@ def where(condition: Term, a: Operand, b: Operand) -> Term:
     assert isinstance(like, Term)
     a, b = (x if isinstance(x, Term) else constant(like.builder, x, like.dtype) for x in (a, b))
     return emit("where", condition, a, b)
+
+
+def choose(builder: Builder, selector: Term, branches: Sequence[Callable[[Builder], Sequence[Term]]]) -> list[Term]:
+    """A `cond` whose branches are written as functions; they may use any value of the graphs around them."""
+    regions = []
+    for number, branch in enumerate(branches):
+        inner = Builder(builder, f"case_{number}")
+        inner.source = builder.source
+        regions.append(inner.finish([x.value for x in branch(inner)]))
+    closed = close(regions)
+    return [Term(builder, v) for v in emit_branch(builder, selector.value, closed)]
 
 
 def constant(builder: Builder, x: Any, dtype: Any = None) -> Term:

@@ -306,3 +306,66 @@ def test_singular_values_of_what_may_be_infinite() -> None:
         return cg.cond(x.sum() > 0, lambda: np.linalg.svd(1.0 / x, compute_uv=False).max(), lambda: x.sum())
 
     assert cg.check_grads(loss, (x,), against=("finite_differences",)).ok
+
+
+# Roots of products of matrices whose factor has zeros: (product, A, x).
+ROOTS: dict[str, tuple[Callable[[Any, Any, Any], Any], np.ndarray, np.ndarray]] = {
+    "zero row": (lambda xp, a, x: a @ x, np.array([[1.0, 2.0], [0.0, 0.0], [0.0, 3.0]]), np.array([1.0, 2.0])),
+    "zero column, from the right": (lambda xp, a, x: x @ a, np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]]), np.ones(2)),
+    "matrices": (lambda xp, a, x: a @ x, np.array([[0.0, 0.0], [0.0, 2.0]]), np.array([[3.0, 1.0], [1.0, 2.0]])),
+    "batches": (
+        lambda xp, a, x: xp.einsum("bij,jk->bik", a, x),
+        np.array([[[0.0, 0.0], [1.0, 2.0]], [[0.0, 3.0], [0.0, 0.0]]]),
+        np.array([[3.0, 1.0], [1.0, 2.0]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("name", ROOTS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_zeros_of_a_matrix_stop_an_infinite_cotangent(name: str, is_constant: bool, engine: str) -> None:
+    """Judges: forward mode, and calculus: what is the root of a zero whatever x is has no part in the gradient."""
+    product, a, x = ROOTS[name]
+    root: Any = lambda x, a=a: cnp.sum(cnp.sqrt(product(cnp, a, x)))
+    given = (x,) if is_constant else (x, a)
+
+    def by_calculus(x: Any) -> Any:
+        y = product(jnp, a, x)
+        return jnp.sum(jnp.sqrt(jnp.where(y == 0.0, 1.0, y)))
+
+    wanted = jax.grad(by_calculus)(x)
+    found = cg.function(cg.grad(root), engine=engine)(*given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    np.testing.assert_allclose(cg.function(cg.jacfwd(root), engine=engine)(*given), found, rtol=1e-12)
+    second = cg.function(cg.jacrev(cg.grad(root)), engine=engine)(*given)
+    np.testing.assert_allclose(second, jax.hessian(by_calculus)(x), rtol=1e-12)
+    many = np.stack([x, 2.0 * x])
+    lanes = cg.function(cg.vmap(cg.grad(root), in_axes=(0, None)[: len(given)]), engine=engine)(many, *given[1:])
+    np.testing.assert_allclose(lanes[0], wanted, rtol=1e-12)
+    with cg.options(strong_zeros=False), np.errstate(all="ignore"):
+        assert np.isnan(cg.function(cg.grad(root), engine=engine)(*given)).any()
+
+
+def test_a_mask_that_is_an_argument_stops_an_infinite_cotangent() -> None:
+    root = lambda x, mask: cnp.sum(cnp.sqrt(mask * x))
+    assert np.array_equal(cg.grad(root)(np.array([2.0, 4.0]), np.array([0.0, 1.0])), [0.0, 0.25])
+
+
+def test_an_infinite_cotangent_reaches_what_a_matrix_does_not_leave_out() -> None:
+    root = lambda x: cnp.sum(cnp.sqrt(np.eye(2) @ x))
+    assert np.array_equal(cg.grad(root)(np.array([0.0, 4.0])), [np.inf, 0.25])
+    # inf - inf: the function has no derivative there.
+    difference = lambda x: cnp.sum(cnp.sqrt(np.array([[1.0, -1.0], [-1.0, 1.0], [0.0, 0.0]]) @ x))
+    assert np.isnan(cg.grad(difference)(np.array([2.0, 2.0]))).all()
+
+
+def test_products_are_computed_again_only_where_both_a_zero_and_an_infinity_may_meet() -> None:
+    a, x = np.array([[1.0, 2.0], [0.0, 3.0]]), np.array([1.0, 2.0])
+
+    def branches(f: Callable[[Any], Any], a: Any) -> int:
+        return str(cg.function(cg.grad(f)).graph(x, a)).count("cond")
+
+    assert branches(lambda x, a: cnp.sum(cnp.sqrt(a @ x)), a) > 0
+    assert branches(lambda x, a: cnp.sum(cnp.sqrt((a @ x) ** 2 + 1.0)), a) == 0
+    assert branches(lambda x, a: cnp.sum(cnp.sqrt((cnp.exp(a) + 1.0) @ x)), a) == 0
