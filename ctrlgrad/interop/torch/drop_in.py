@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ctrlgrad import tree
 from ctrlgrad.interop.torch.function import TorchFunction
 from ctrlgrad.interop.torch.module import SWAPPING, FromTorch
 from ctrlgrad.signature import Static
@@ -27,8 +28,8 @@ class DropIn(torch.nn.Module):
         self.training = module.training
         self.__dict__.update(_of=program, _changed=None)
 
-        def run(_: Any, params: Any, args: Any, kwargs: Any) -> Any:
-            return program.results(params, args, kwargs)
+        def run(state: Any, values: Any, args: Any, kwargs: Any) -> Any:
+            return program.results(dict(zip(state[1], values, strict=True)), args, kwargs)
 
         run.__name__ = program.name
         # A module's Python code may ask for sizes; of a captured program some may be left open.
@@ -63,12 +64,17 @@ class DropIn(torch.nn.Module):
         # Buffers that the last call has changed are copied: PyTorch would miss its numbers when it goes backwards.
         for name, x in buffers.items():
             named[name] = x.clone() if self._changed is None or name in self._changed else x
-        result, changed = self._run(Static(tuple(modes), tuple), named, args, kwargs)
+        state = Static((tuple(modes), tuple(named)), tuple)
+        tensors = [*named.values(), *args]
+        key = None if kwargs or not all(isinstance(x, torch.Tensor) for x in args) else (state.value, len(args))
+        given = lambda: tree.flatten(((state, tuple(named.values()), args, kwargs), {}))
+        result, changed = self._run.on(key, tensors, given)
         if changed:
             with torch.no_grad():
                 for name, x in changed.items():
                     buffers[name].copy_(x)
-        self.__dict__["_changed"] = set(changed)
+        if changed or self._changed is None:
+            self.__dict__["_changed"] = set(changed)
         return result
 
 

@@ -23,7 +23,7 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.known_calls import MOST_KNOWN
 from ctrlgrad.options import current_options
-from ctrlgrad.signature import Concrete, Signature, Static, TensorSpec, static
+from ctrlgrad.signature import Concrete, Signature, TensorSpec, static
 from ctrlgrad.source import here
 
 Bound = tuple[Concrete, TorchProgram]
@@ -79,30 +79,30 @@ class TorchFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, treedef = tree.flatten((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        # Of another leaf a copy may be needed, or a trace of its own.
+        return self.on(treedef if len(tensors) == len(leaves) else None, tensors, lambda: (leaves, treedef))
+
+    def on(self, key: Any, tensors: list[torch.Tensor], given: Callable[[], tuple[list[Any], tree.TreeDef]]) -> Any:
+        """The results of a call with these tensors, in order; the key stands for all other arguments, if they have one.
+
+        `given` flattens all arguments, for the first call with such a key.
+        """
         options = current_options()
-        key: list[Any] = [treedef, options.engine, options.of_traces]
-        tensors: list[torch.Tensor] = []
-        for x in leaves:
-            if isinstance(x, torch.Tensor):
-                key += (x.dtype, x.shape, x.device, x.layout)
-                tensors.append(x)
-            elif type(x) is Static:
-                key += (x.kind, x.value)
-            else:
-                # It may need a copy, or a trace of its own.
-                key.clear()
-                break
-        known = tuple(key)
+        known = None
+        if key is not None:
+            kinds = [(x.dtype, x.shape, x.device, x.layout) for x in tensors]
+            known = (key, options.engine, options.of_traces, *kinds)
         bound = self._known.get(known)
         if bound is None or not bound[0].watched.is_current():
             tensors = []
-            bound = self._bound(leaves, treedef, tensors)
-            if known:
+            bound = self._bound(*given(), tensors)
+            if known is not None:
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()
                 self._known[known] = bound
         concrete, program = bound
-        return concrete.unflatten(apply(program, tensors, budget=self.budget))
+        return concrete.unflatten(apply(program, tensors, self.budget))
 
     def _bound(self, leaves: list[Any], treedef: tree.TreeDef, tensors: list[torch.Tensor]) -> Bound:
         """The trace of a call, and its program; its arrays are appended to `tensors`."""

@@ -20,9 +20,9 @@ from ctrlgrad.results import hand_out
 from ctrlgrad.signature import simplified
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Residuals:
-    """Residuals of a forward pass for the backward pass with respect to the arguments at `wrt`."""
+    """Residuals of a forward pass for the backward pass with respect to the arguments at `wrt`, in its order."""
 
     wrt: tuple[int, ...]
     values: list[Any]
@@ -76,15 +76,14 @@ class TorchProgram(Program):
 
     def run_and_keep(self, wrt: tuple[int, ...], *arrays: Any) -> tuple[list[Any], Residuals]:
         """The results, and what `run_backward` needs to pull cotangents of them back to the arguments at `wrt`."""
-        found, count = self._halves(wrt).forward(arrays), len(self.results)
-        return found[:count], Residuals(wrt, found[count:])
+        halves, count = self._halves(wrt), len(self.results)
+        found = halves.forward(arrays)
+        values = [*found[count:], *[arrays[i] for i in halves.read]]
+        return found[:count], Residuals(wrt, [values[i] for i in halves.order])
 
-    def run_backward(self, residuals: Residuals, argument: Callable[[int], Any], seeds: Sequence[Any]) -> list[Any]:
-        """The cotangents of the arguments at `residuals.wrt`, for one of each result that is a float; `argument` gives
-        the array of an argument's position."""
-        halves = self._halves(residuals.wrt)
-        values = [*residuals.values, *map(argument, halves.read)]
-        return halves.backward([*(values[i] for i in halves.order), *seeds])
+    def run_backward(self, residuals: Residuals, seeds: Sequence[Any]) -> list[Any]:
+        """The cotangents of the arguments at `residuals.wrt`, for one of each result that is a float."""
+        return self._halves(residuals.wrt).backward([*residuals.values, *seeds])
 
     def _halves(self, wrt: tuple[int, ...]) -> _Halves:
         def make() -> _Halves:
