@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from ctrlgrad import tree
 from ctrlgrad.interop.torch.function import TorchFunction
 from ctrlgrad.interop.torch.module import SWAPPING, FromTorch
+from ctrlgrad.interop.torch.operators import NeedsKey
 from ctrlgrad.signature import Static
 
 
@@ -26,10 +28,11 @@ class DropIn(torch.nn.Module):
         self._parameters, self._buffers, self._modules = module._parameters, module._buffers, module._modules
         self._non_persistent_buffers_set = module._non_persistent_buffers_set
         self.training = module.training
-        self.__dict__.update(_of=program, _changed=None)
+        self.__dict__.update(_of=program, _changed=None, _draws=set())
 
-        def run(state: Any, values: Any, args: Any, kwargs: Any) -> Any:
-            return program.results(dict(zip(state[1], values, strict=True)), args, kwargs)
+        def run(state: Any, values: Any, key: Any, args: Any, kwargs: Any) -> Any:
+            key = None if key is None else key.astype(np.uint32)
+            return program.results(dict(zip(state[1], values, strict=True)), args, kwargs, key)
 
         run.__name__ = program.name
         # A module's Python code may ask for sizes; of a captured program some may be left open.
@@ -64,11 +67,12 @@ class DropIn(torch.nn.Module):
         # Buffers that the last call has changed are copied: PyTorch would miss its numbers when it goes backwards.
         for name, x in buffers.items():
             named[name] = x.clone() if self._changed is None or name in self._changed else x
-        state = Static((tuple(modes), tuple(named)), tuple)
-        tensors = [*named.values(), *args]
-        key = None if kwargs or not all(isinstance(x, torch.Tensor) for x in args) else (state.value, len(args))
-        given = lambda: tree.flatten(((state, tuple(named.values()), args, kwargs), {}))
-        result, changed = self._run.on(key, tensors, given)
+        try:
+            result, changed = self._called(tuple(modes), named, args, kwargs)
+        except NeedsKey:
+            # Whether a module draws is known only when it has been traced.
+            self._draws.add(tuple(modes))
+            result, changed = self._called(tuple(modes), named, args, kwargs)
         if changed:
             with torch.no_grad():
                 for name, x in changed.items():
@@ -76,6 +80,15 @@ class DropIn(torch.nn.Module):
         if changed or self._changed is None:
             self.__dict__["_changed"] = set(changed)
         return result
+
+    def _called(self, modes: Any, named: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        """Results, and buffers that have changed. Keys of dropout come from PyTorch's generator, by `manual_seed`."""
+        key = torch.empty(2, dtype=torch.int64).random_(1 << 32) if modes in self._draws else None
+        state = Static((modes, tuple(named)), tuple)
+        tensors = [*named.values(), *(() if key is None else (key,)), *args]
+        known = None if kwargs or not all(isinstance(x, torch.Tensor) for x in args) else (state.value, len(args))
+        given = lambda: tree.flatten(((state, tuple(named.values()), key, args, kwargs), {}))
+        return self._run.on(known, tensors, given)
 
 
 def _walk(module: Any, path: str, params: Any, buffers: Any, modes: list[bool], seen: set[int]) -> None:
