@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.mpi.launch import Ending, Watch
 from ctrlgrad.mpi.sums import Sums
-from ctrlgrad.mpi.watch import Ending, Watch
 from ctrlgrad.train.checkpoint import State
 from ctrlgrad.train.model import OnGradient
 
