@@ -33,8 +33,7 @@ from ctrlgrad.interop.torch.entries import arguments, find, name_of, promoted, u
 from ctrlgrad.interop.torch.functions import Functions
 from ctrlgrad.interop.torch.networks import batch_norm
 from ctrlgrad.interop.torch.tensors import DTYPES, to_array, to_tensor
-from ctrlgrad.interop.torch.values import Storage, TracedTensor, outside, value_of
-from ctrlgrad.interop.torch.writing import View, written
+from ctrlgrad.interop.torch.values import Storage, TracedTensor, View, outside, value_of, written
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import stop_gradient
 
