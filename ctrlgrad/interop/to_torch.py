@@ -12,8 +12,7 @@ from ctrlgrad.memory.sizes import parse_size
 from ctrlgrad.source import here
 
 if TYPE_CHECKING:
-    from ctrlgrad.interop.torch.drop_in import DropIn
-    from ctrlgrad.interop.torch.function import TorchFunction
+    from ctrlgrad.interop.torch.function import DropIn, TorchFunction
 
 
 def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) -> TorchFunction | DropIn:
@@ -58,8 +57,7 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
     check_function("to_torch", fn)
     if importlib.util.find_spec("torch") is None:
         raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install -e '.[torch]'")
-    from ctrlgrad.interop.torch.drop_in import DropIn
-    from ctrlgrad.interop.torch.function import TorchFunction
+    from ctrlgrad.interop.torch.function import DropIn, TorchFunction
     from ctrlgrad.interop.torch.module import FromTorch
 
     if hasattr(fn, "named_parameters"):
