@@ -90,7 +90,6 @@ def print(format: str, *args: Any, **kwargs: Any) -> None:
     except (IndexError, KeyError) as error:
         raise UserInputError(
             "debug.print: the format does not fit the values",
-            source=here(),
             expected="one value per field",
             got=f"{format!r} with {len(args)} values and {sorted(kwargs)}",
             hint="as in str.format: {} for positional values, {name} for named ones",
@@ -153,7 +152,6 @@ def _check_function(what: str, fn: object, takes: str) -> None:
     if not callable(fn):
         raise UserInputError(
             f"{what}: fn is not a function",
-            source=here(),
             expected=f"a function that takes ({takes})",
             got=repr(fn),
             hint=f"pass lambda {takes}: ..., and a name as label='...'",

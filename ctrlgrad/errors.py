@@ -149,6 +149,8 @@ class GradientMismatch(CtrlgradError, AssertionError):
 class UserInputError(CtrlgradError, ValueError):
     """A file, an option or an argument that the command or a public function cannot use."""
 
+    is_in_program = True
+
 
 class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
     """A program of another framework uses an operation that has no translation."""

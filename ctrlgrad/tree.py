@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import optree
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.source import here
 
 # Classes as nodes of pytrees: how they are registered, and those that this library brings along. All of it is public
 # in `ctrlgrad.tree`.
@@ -73,7 +72,6 @@ def _registered(operation: str, nodetype: Any, flatten_func: Any, unflatten_func
     except (TypeError, ValueError) as error:
         raise UserInputError(
             f"tree.{operation}: the class cannot be registered",
-            source=here(),
             expected="a class that is no pytree node yet",
             got=str(error),
             hint="register a class once, where it is defined",
@@ -218,7 +216,6 @@ def register_dataclass(
     if not isinstance(nodetype, type) or not dataclasses.is_dataclass(nodetype):
         raise UserInputError(
             "tree.register_dataclass: it is no dataclass",
-            source=here(),
             expected="a class with @dataclass",
             got=repr(nodetype),
             hint="write @register_dataclass above @dataclass; register_pytree_node is for other classes",
@@ -235,7 +232,6 @@ def register_dataclass(
     if sorted((*data, *meta)) != sorted(fields):
         raise UserInputError(
             "tree.register_dataclass: the fields do not fit the dataclass",
-            source=here(),
             expected=f"each of {', '.join(fields)} once, in data_fields or in meta_fields",
             got=f"data_fields={list(data)}, meta_fields={list(meta)}",
             hint="drop_fields names those that are left to their defaults",
@@ -384,7 +380,6 @@ def _parts(operation: str, treedef: TreeDef, rest: Sequence[Any]) -> list[list[A
     except (ValueError, TypeError) as error:
         raise UserInputError(
             f"tree.{operation}: the pytrees have different structures",
-            source=here(),
             expected=str(treedef),
             got=str(error),
             hint="the same containers with the same keys; what stands for a leaf of the first may be a pytree",
@@ -446,7 +441,6 @@ def reduce_associative(
     if not found and identity is _MISSING:
         raise UserInputError(
             "tree.reduce_associative: the pytree has no leaves",
-            source=here(),
             expected="one leaf at least, or identity=",
             got=str(structure(tree)),
             hint="say what the result is then: identity=0.0",

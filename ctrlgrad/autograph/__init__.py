@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.source import here
 
 
 def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +46,6 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
             raise
         raise UserInputError(
             "autograph needs the package diastatic-malt, which is not installed",
-            source=here(),
             hint="pip install -e '.[autograph]'",
         ) from error
     return conversion.convert(fn)  # type: ignore[no-any-return]

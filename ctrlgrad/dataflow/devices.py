@@ -331,7 +331,6 @@ def single_threaded_products(*, is_required: bool = True) -> AbstractContextMana
     if is_required and not _is_possible():
         raise UserInputError(
             "matrix products cannot be made single-threaded",
-            source=here(),
             expected="the package threadpoolctl",
             got="an installation without it",
             hint="pip install -e '.[dataflow]'",

@@ -138,9 +138,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
     names = [f.name for f in fields(Settings)]
     for name in changes:
         if name not in names:
-            raise UserInputError(
-                f"the dataflow engine has no setting {name!r}", source=here(), expected=", ".join(names), got=name
-            )
+            raise UserInputError(f"the dataflow engine has no setting {name!r}", expected=", ".join(names), got=name)
     try:
         changed = replace(_SETTINGS.get(), **changes)
     except UserInputError as error:

@@ -15,7 +15,7 @@ from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputErr
 from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
-from ctrlgrad.source import Source, here
+from ctrlgrad.source import Source
 
 # Calls with wrong arguments, as errors that show how a function of the library is called.
 
@@ -101,7 +101,6 @@ def check_function(operation: str, fn: Any) -> None:
     if not callable(fn):
         raise UserInputError(
             f"{operation}: the argument is not callable",
-            source=here(),
             expected="a Python function",
             got=type(fn).__name__,
             hint=f"pass the function itself, ctrlgrad.{operation}(fn), and not what it returns, fn(x)",

@@ -114,7 +114,6 @@ def _check_options(options: LoopOptions) -> None:
         if value is not None and (not isinstance(value, int | np.integer) or value < least):
             raise UserInputError(
                 f"while_loop: {label} is not usable",
-                source=here(),
                 expected=f"an int of {least} or more",
                 got=repr(value),
                 hint=f"leave {label} out, or pass a number of iterations that is known when the program is written",
@@ -137,7 +136,6 @@ def _check_memory_options(options: LoopOptions) -> None:
         if not is_usable:
             raise UserInputError(
                 f"while_loop: {label} is not usable",
-                source=here(),
                 expected=expected,
                 got=repr(value),
                 hint=f"leave {label} out to have the memory manager choose",
@@ -145,7 +143,6 @@ def _check_memory_options(options: LoopOptions) -> None:
     if options.swap_memory and options.checkpoint:
         raise UserInputError(
             "while_loop: swap_memory and checkpoint are two ways to do without the same memory",
-            source=here(),
             expected="one of them",
             got=f"swap_memory=True, checkpoint={options.checkpoint!r}",
             hint="leave both out to have the memory manager choose for each chunk",
@@ -416,7 +413,6 @@ def _check_unroll(operation: str, unroll: Any) -> None:
     if unroll is not None and (not isinstance(unroll, int | np.integer) or unroll < 0):
         raise UserInputError(
             f"{operation}: unroll is not a number of iterations",
-            source=here(),
             expected="an integer of 0 or more, or a boolean",
             got=repr(unroll),
             hint="leave it out: a compiled loop gains nothing by it",

@@ -32,7 +32,7 @@ from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import NamedAxis, Saving
 from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
 from ctrlgrad.records import record
-from ctrlgrad.source import Source, device_here, here, placed_on
+from ctrlgrad.source import Source, device_here, placed_on
 
 # Values that functions close over: saved when a function is stored for a later call, restored when it is called.
 #
@@ -173,7 +173,6 @@ def axis_called(operation: str, name: Hashable) -> Bound:
     names = ", ".join(dict.fromkeys(repr(bound.axis.name) for bound in around()))
     raise UserInputError(
         f"{operation}: no mapped axis is called {name!r} here",
-        source=here(),
         expected=f"one of {names}" if names else "a name that ctrlgrad.vmap(axis_name=) has given around it",
         got=repr(name),
         hint=f"ctrlgrad.vmap(function, axis_name={name!r}), and the collective inside that function",

@@ -11,7 +11,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply
-from ctrlgrad.source import here
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.custom_vjp import custom_vjp
 
@@ -342,7 +341,6 @@ class GatherScatterMode(enum.Enum):
         if found is None:
             raise UserInputError(
                 "lax: no such mode of a gather or scatter",
-                source=here(),
                 expected="'clip', 'fill', 'drop', 'promise_in_bounds', None or a GatherScatterMode",
                 got=repr(mode),
             )

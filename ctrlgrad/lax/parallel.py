@@ -38,7 +38,6 @@ def _one(operation: str, axis_name: Hashable) -> Bound:
     if len(found) != 1:
         raise UserInputError(
             f"{operation}: it goes over one axis at a time",
-            source=here(),
             expected="one axis name",
             got=repr(axis_name),
             hint="apply it once for each of the axes",
@@ -78,7 +77,6 @@ def _ungrouped(operation: str, groups: Any) -> None:
     if groups is not None:
         raise UserInputError(
             f"{operation}: axis_index_groups is not supported",
-            source=here(),
             expected="axis_index_groups=None",
             got=repr(groups),
             hint="map over two axes, groups and their rows: vmap(vmap(f, axis_name='rows'), axis_name='groups')",
@@ -297,7 +295,6 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
     if not isinstance(size, int):
         raise UserInputError(
             "ppermute: the number of rows is not known",
-            source=here(),
             expected="a mapped axis of known size",
             got=repr(size),
             hint="declare its size in the signature",
@@ -307,7 +304,6 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
         if len(set(side)) != len(side) or not all(0 <= row < size for row in side):
             raise UserInputError(
                 "ppermute: perm is no permutation of rows",
-                source=here(),
                 expected=f"pairs (source, target) of rows 0 to {size - 1}, each at most once on a side",
                 got=repr(list(perm)),
                 hint="a row that gets from two others: ctrlgrad.lax.psum, or two calls and their sum",
@@ -331,7 +327,6 @@ def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
     if set(perm) != set(range(len(perm))):
         raise UserInputError(
             "pshuffle: perm is no permutation",
-            source=here(),
             expected="the number of every row, each once",
             got=repr(list(perm)),
             hint="ctrlgrad.lax.ppermute sends from some rows to some others",

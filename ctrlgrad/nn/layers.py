@@ -18,7 +18,6 @@ from ctrlgrad.nn import initializers
 from ctrlgrad.nn.functions import standardize
 from ctrlgrad.options import default_float
 from ctrlgrad.random.distributions import uniform
-from ctrlgrad.source import here
 
 
 def layer_norm(x: Any, scale: Any = None, bias: Any = None, axis: Any = -1, epsilon: float = 1e-5) -> Any:
@@ -59,7 +58,7 @@ def dropout(key: Any, x: Any, rate: float, *, deterministic: bool = False) -> An
     [0.0, 2.0]
     """
     if not 0 <= rate <= 1:
-        raise UserInputError("nn.dropout: not a probability", source=here(), expected="0 <= rate <= 1", got=str(rate))
+        raise UserInputError("nn.dropout: not a probability", expected="0 <= rate <= 1", got=str(rate))
     x = cnp.asarray(x)
     if deterministic or rate == 0:
         return x

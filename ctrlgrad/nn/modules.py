@@ -21,7 +21,6 @@ from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor_array import TensorArray
 from ctrlgrad.nn.layers import CELLS, Params, State, check_key, dot_product_attention, embedding, fan_in, layer_norm
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
@@ -124,7 +123,6 @@ class MultiHeadAttention:
         if self.heads < 1 or self.features % self.heads:
             raise UserInputError(
                 "nn.MultiHeadAttention: the heads do not divide the features",
-                source=here(),
                 expected=f"a number of heads that divides {self.features}",
                 got=str(self.heads),
                 hint="each head has features / heads of them",

@@ -32,9 +32,7 @@ def _on_complex(name: str, *, real: bool) -> TypeRule:
     def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         if x.dtype not in REAL_OF:
-            raise TypeMismatchError(
-                f"{name}: the operand is not complex", expected="c64 or c128", got=str(x), source=None
-            )
+            raise TypeMismatchError(f"{name}: the operand is not complex", expected="c64 or c128", got=str(x))
         return (TensorType(REAL_OF[x.dtype] if real else x.dtype, x.shape),)
 
     return infer
@@ -47,7 +45,6 @@ def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
             "complex: the parts are not floats of one dtype",
             expected="f32 or f64, twice",
             got=f"{re} and {im}",
-            source=None,
         )
     return (broadcast("complex", types, COMPLEX_OF[re.dtype]),)
 
@@ -86,7 +83,6 @@ def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_e
                 expected="at least one element",
                 got=str(x),
                 hint="concatenate a first element to it, or leave empty arrays out",
-                source=None,
             )
         return (TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs.keepdims)),)
 
@@ -154,7 +150,6 @@ def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: S
             expected=f"{before} elements, as in {x}",
             got=f"{after} elements, {attrs.shape}",
             hint="one size may be -1 and takes what is left over",
-            source=None,
         )
     return (TensorType(x.dtype, attrs.shape),)
 
@@ -176,7 +171,6 @@ def _infer_broadcast_to(
             expected=f"a shape that {x} broadcasts to",
             got=str(shape),
             hint="add dimensions of size 1 where they are missing: x[:, None]",
-            source=None,
         )
     return (TensorType(x.dtype, shape),)
 
@@ -187,9 +181,7 @@ def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Se
     template("sum_to", shape, dims)
     require_kind("sum_to", "iufc", (x,))
     if len(shape) > x.rank or broadcast_shapes((x.shape, shape)) is None:
-        raise ShapeError(
-            "sum_to: the shape does not fit", expected=f"a shape that broadcasts to {x}", got=str(shape), source=None
-        )
+        raise ShapeError("sum_to: the shape does not fit", expected=f"a shape that broadcasts to {x}", got=str(shape))
     return (TensorType(x.dtype, shape),)
 
 
@@ -201,7 +193,6 @@ def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: 
             expected=f"each of {x.rank} axes once",
             got=str(attrs.axes),
             hint="numpy.moveaxis or .swapaxes moves some and keeps the rest",
-            source=None,
         )
     return (TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs.axes)),)
 
@@ -226,7 +217,6 @@ def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Se
                 expected="an axis of size 1",
                 got=str(x),
                 hint="take one element along it: x[0]",
-                source=None,
             )
     return (TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in over)),)
 
@@ -253,7 +243,6 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
                 expected=f"arrays like {first}, but for axis {axis}",
                 got=", ".join(str(t) for t in types),
                 hint="arrays may differ in the axis along which they are joined, and in no other",
-                source=None,
             )
         else:
             shape.append(known.pop() if known else None)
@@ -263,7 +252,6 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
             expected="one dtype",
             got=", ".join(str(t) for t in types),
             hint="cast with .astype",
-            source=None,
         )
     return (TensorType(first.dtype, tuple(shape)),)
 
@@ -271,9 +259,7 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
 def _infer_common_size(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("common_size", operands)
     if x.dtype != INDEX.dtype or x.rank != 1:
-        raise TypeMismatchError(
-            "common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x), source=None
-        )
+        raise TypeMismatchError("common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x))
     return (INDEX,)
 
 
@@ -291,7 +277,7 @@ def _infer_ensure(
     wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))
     given = TensorType(x.dtype, tuple(x.shape[a] if wanted.get(a) is None else wanted[a] for a in range(x.rank)))
     if any(None not in (d, n) and d != n for d, n in zip(given.shape, x.shape, strict=True)):
-        raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint, source=None)
+        raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint)
     return (given,)
 
 
@@ -365,7 +351,7 @@ _ORDERED = "biuf"
 def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("argsort", operands)
     if dtype_kind(x.dtype) not in _ORDERED:
-        raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x), source=None)
+        raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x))
     axes("argsort", (attrs.axis,), x.rank)
     return (TensorType(INDEX.dtype, x.shape),)
 
@@ -375,7 +361,7 @@ def _infer_top_k(
 ) -> Sequence[Type]:
     (x,) = tensors("top_k", operands)
     if dtype_kind(x.dtype) not in _ORDERED:
-        raise TypeMismatchError("top_k: the dtype has no order", expected="a real dtype", got=str(x), source=None)
+        raise TypeMismatchError("top_k: the dtype has no order", expected="a real dtype", got=str(x))
     axes("top_k", (attrs.axis,), x.rank)
     size = x.shape[attrs.axis]
     if attrs.count < 0 or (size is not None and size < attrs.count):
@@ -383,7 +369,6 @@ def _infer_top_k(
             "top_k: the axis does not have as many elements",
             expected=f"0 <= k, and {attrs.count} elements or more along axis {attrs.axis}",
             got=str(x),
-            source=None,
         )
     shape = (*x.shape[: attrs.axis], attrs.count, *x.shape[attrs.axis + 1 :])
     return (TensorType(INDEX.dtype, shape),)
@@ -392,18 +377,16 @@ def _infer_top_k(
 def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     row, values = tensors("searchsorted", operands)
     if row.rank != 1:
-        raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row), source=None)
+        raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row))
     if row.dtype != values.dtype or dtype_kind(row.dtype) not in _ORDERED:
-        raise TypeMismatchError(
-            "searchsorted: not two operands of one real dtype", got=f"{row} and {values}", source=None
-        )
+        raise TypeMismatchError("searchsorted: not two operands of one real dtype", got=f"{row} and {values}")
     return (TensorType(INDEX.dtype, values.shape),)
 
 
 def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("nonzero", operands)
     if x.rank == 0:
-        raise ShapeError("nonzero: a scalar has no positions", got=str(x), source=None)
+        raise ShapeError("nonzero: a scalar has no positions", got=str(x))
     return (TensorType(INDEX.dtype, (x.rank, None)),)
 
 
@@ -427,9 +410,9 @@ def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequen
     (x,) = tensors("fft", operands)
     (axis,) = axes("fft", (attrs.axis,), x.rank)
     if dtype_kind(x.dtype) != "c":
-        raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+        raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x))
     if x.shape[axis] == 0:
-        raise ShapeError("fft: no elements along the axis", got=str(x), source=None)
+        raise ShapeError("fft: no elements along the axis", got=str(x))
     return (x,)
 
 
@@ -447,9 +430,9 @@ def _infer_rfft(operands: Sequence[Type], attrs: attributes.RealTransform, regio
     (x,) = tensors("rfft", operands)
     (axis,) = axes("rfft", (attrs.axis,), x.rank)
     if x.dtype.name not in ("float32", "float64"):
-        raise TypeMismatchError("rfft: the operand is not real", expected="f32 or f64", got=str(x), source=None)
+        raise TypeMismatchError("rfft: the operand is not real", expected="f32 or f64", got=str(x))
     if x.shape[axis] != attrs.size or not attrs.size:
-        raise ShapeError("rfft: another size", expected=f"{attrs.size} elements", got=str(x), source=None)
+        raise ShapeError("rfft: another size", expected=f"{attrs.size} elements", got=str(x))
     dtype = np.dtype(np.complex64 if x.dtype == np.float32 else np.complex128)
     return (TensorType(dtype, (*x.shape[:axis], attrs.size // 2 + 1, *x.shape[axis + 1 :])),)
 
@@ -458,9 +441,9 @@ def _infer_irfft(operands: Sequence[Type], attrs: attributes.RealTransform, regi
     (x,) = tensors("irfft", operands)
     (axis,) = axes("irfft", (attrs.axis,), x.rank)
     if dtype_kind(x.dtype) != "c":
-        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x))
     if x.shape[axis] != attrs.size // 2 + 1 or not attrs.size:
-        raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x), source=None)
+        raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x))
     dtype = np.dtype(np.float32 if x.dtype == np.complex64 else np.float64)
     return (TensorType(dtype, (*x.shape[:axis], attrs.size, *x.shape[axis + 1 :])),)
 
@@ -508,7 +491,6 @@ def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
             expected=f"{len(shape)} items",
             got=str(key),
             hint="x.ndim is the rank",
-            source=None,
         )
     advanced = any(isinstance(item, TensorType) and item.rank > 0 for item in filled)
     result: list[Dim] = []
@@ -537,7 +519,6 @@ def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
             expected="index arrays of one shape, or shapes that broadcast",
             got=", ".join(str(a) for a in arrays),
             hint="x[i[:, None], j] takes every pair of i and j",
-            source=None,
         )
     adjacent = not places or places[-1] - places[0] + 1 == len(places)
     at = first if adjacent else 0
@@ -573,7 +554,6 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
             f"{operation}: one operand per placeholder",
             expected=str(len(inside_slice)),
             got=str(len(operands)),
-            source=None,
         )
     for t, in_slice in zip(tensors(operation, operands), inside_slice, strict=True):
         if dtype_kind(t.dtype) not in "iu":
@@ -582,7 +562,6 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
                 expected="an integer dtype",
                 got=str(t),
                 hint="cast it with .astype(int)",
-                source=None,
             )
         if in_slice:
             scalar_index(operation, "a slice's bound", t)
@@ -605,7 +584,6 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
             expected=str(x.dtype),
             got=str(value.dtype),
             hint="cast the value with .astype(x.dtype)",
-            source=None,
         )
     if (
         joined is None
@@ -617,7 +595,6 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
             expected=f"a shape that broadcasts to {region}",
             got=str(value),
             hint="reshape the value, or choose the index so that x[index] has the value's shape",
-            source=None,
         )
     return (x,)
 

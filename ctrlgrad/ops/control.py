@@ -14,14 +14,10 @@ from ctrlgrad.ops.term import axes, scalar_index, tensors
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
     if len(declared) != len(given):
-        raise TypeMismatchError(
-            f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)), source=None
-        )
+        raise TypeMismatchError(f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)))
     for position, (d, g) in enumerate(zip(declared, given, strict=True)):
         if not d.accepts(g):
-            raise TypeMismatchError(
-                f"{what}: value {position} has another type", expected=str(d), got=str(g), source=None
-            )
+            raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
 
 
 def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -39,12 +35,12 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
     if selector != BOOL:
         scalar_index("cond", "the selector", selector)
     elif len(regions) != 2:
-        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches", source=None)
+        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches")
     results = list(regions[0].outputs)
     for number, region in enumerate(regions):
         _accept(f"cond: inputs of branch {number}", region.inputs, rest)
         if len(region.outputs) != len(results):
-            raise TypeMismatchError("cond: the branches yield different numbers of values", source=None)
+            raise TypeMismatchError("cond: the branches yield different numbers of values")
         for position, output in enumerate(region.outputs):
             joined = join(results[position], output)
             if joined is None:
@@ -52,7 +48,6 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
                     f"cond: the branches differ in result {position}",
                     expected=str(results[position]),
                     got=str(output),
-                    source=None,
                 )
             results[position] = joined
     return results
@@ -92,7 +87,6 @@ def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
             "call: the operands do not fit",
             expected=", ".join(map(str, declared)),
             got=", ".join(map(str, operands)),
-            source=None,
         )
     return regions[0].outputs
 
@@ -180,7 +174,6 @@ def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlon
             expected=f"{attrs.size} elements on axis {axis}",
             got=str(x),
             hint="reshape it so that one axis has an element for each row",
-            source=None,
         )
     return x, axis
 

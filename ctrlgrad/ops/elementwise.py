@@ -181,7 +181,6 @@ def broadcast(operation: str, types: Sequence[TensorType], dtype: np.dtype) -> T
             expected="dimensions that are equal or 1, aligned at the right",
             got=" and ".join(str(t) for t in types),
             hint="add dimensions of size 1 where they are missing: x[:, None], or numpy.expand_dims",
-            source=None,
         )
     return TensorType(dtype, shape)
 
@@ -194,7 +193,6 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
             expected="one dtype",
             got=" and ".join(str(t) for t in types),
             hint="cast them first, with .astype",
-            source=None,
         )
     return dtypes.pop()
 
@@ -447,7 +445,7 @@ def _same_width(name: str, kind: str, result: str) -> TypeRule:
         require_kind(name, kind, [x])
         if x.dtype.itemsize == 1:
             raise TypeMismatchError(
-                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x), source=None
+                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x)
             )
         return (TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape),)
 
@@ -464,9 +462,7 @@ def _infer_bits_to_bfloat16(
     (x,) = tensors("bits_to_bfloat16", operands)
     require_kind("bits_to_bfloat16", "iu", [x])
     if x.dtype.itemsize != 2:
-        raise TypeMismatchError(
-            "bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x), source=None
-        )
+        raise TypeMismatchError("bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x))
     return (TensorType(BFLOAT16, x.shape),)
 
 
@@ -499,7 +495,6 @@ def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
             expected="bool",
             got=str(condition),
             hint="compare: x != 0",
-            source=None,
         )
     return (broadcast("where", types, _same_dtype("where", (a, b))),)
 

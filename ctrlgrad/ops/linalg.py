@@ -26,7 +26,6 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="two operands of one integer, float or complex dtype",
             got=f"{a} and {b}",
             hint="cast with .astype",
-            source=None,
         )
     if a.rank < 2 or b.rank < 2:
         raise ShapeError(
@@ -34,11 +33,10 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="[..., m, k] and [..., k, n]",
             got=f"{a} and {b}",
             hint="give a vector a dimension of size 1: x[None, :] or x[:, None]",
-            source=None,
         )
     one, other = a.shape[-1], b.shape[-2]
     if None not in (one, other) and one != other:
-        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN, source=None)
+        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN)
     batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
     if batch is None:
         raise ShapeError(
@@ -46,7 +44,6 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="sizes that are equal or 1, aligned before the matrices",
             got=f"{a} and {b}",
             hint="add dimensions of size 1 where they are missing: x[:, None]",
-            source=None,
         )
     return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
 
@@ -67,13 +64,11 @@ _DTYPES = tuple(np.dtype(d) for d in (np.float32, np.float64, np.complex64, np.c
 
 def _matrix(name: str, x: TensorType, *, square: bool) -> None:
     if x.dtype not in _DTYPES:
-        raise TypeMismatchError(
-            f"{name}: dtype {x.dtype.name} is not supported", expected="f32, f64, c64 or c128", source=None
-        )
+        raise TypeMismatchError(f"{name}: dtype {x.dtype.name} is not supported", expected="f32, f64, c64 or c128")
     if x.rank < 2:
-        raise ShapeError(f"{name}: needs rank 2 or more", got=str(x), source=None)
+        raise ShapeError(f"{name}: needs rank 2 or more", got=str(x))
     if square and None not in x.shape[-2:] and x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"{name}: the matrices are not square", expected="[..., n, n]", got=str(x), source=None)
+        raise ShapeError(f"{name}: the matrices are not square", expected="[..., n, n]", got=str(x))
 
 
 def _side(x: TensorType) -> Dim:
@@ -118,10 +113,10 @@ def _system(name: str) -> TypeRule:
         batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
         sizes = {d for d in (*a.shape[-2:], b.shape[-2]) if d is not None}
         if a.dtype != b.dtype:
-            raise TypeMismatchError(f"{name}: dtypes differ", got=f"{a} and {b}", source=None)
+            raise TypeMismatchError(f"{name}: dtypes differ", got=f"{a} and {b}")
         if batch is None or len(sizes) > 1:
             fitting = "[..., n, n] and [..., n, k]"
-            raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}", source=None)
+            raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}")
         return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
 
     return infer
@@ -132,7 +127,7 @@ def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     _matrix("adjugate_along", a, square=True)
     joined = broadcast_shapes((a.shape, e.shape))
     if a.dtype != e.dtype or a.rank != e.rank or joined is None:
-        raise ShapeError("adjugate_along: not a matrix and a direction of its type", got=f"{a} and {e}", source=None)
+        raise ShapeError("adjugate_along: not a matrix and a direction of its type", got=f"{a} and {e}")
     return (TensorType(a.dtype, joined),)
 
 
@@ -141,9 +136,7 @@ def _infer_qr(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Reg
     _matrix("orthonormal", x, square=False)
     rows, columns = x.shape[-2:]
     if rows is not None and columns is not None and rows < columns:
-        raise ShapeError(
-            "orthonormal: more columns than rows", expected="[..., m, n] with m >= n", got=str(x), source=None
-        )
+        raise ShapeError("orthonormal: more columns than rows", expected="[..., m, n] with m >= n", got=str(x))
     return (x,)
 
 
@@ -201,7 +194,7 @@ def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
         and all(b in (None, j) for b, j in zip(batch, joined, strict=True))
     )
     if rtol.dtype != _real(x.dtype) or not fits:
-        raise ShapeError("pinv: not matrices and one bound for each, or for all", got=f"{x} and {rtol}", source=None)
+        raise ShapeError("pinv: not matrices and one bound for each, or for all", got=f"{x} and {rtol}")
     return (TensorType(x.dtype, (*batch, columns, rows)),)
 
 

@@ -196,7 +196,6 @@ def tensors(operation: str, operands: Sequence[Type]) -> tuple[TensorType, ...]:
                 expected="a tensor",
                 got=str(t),
                 hint="a TensorArray has .read(i) and .stack()",
-                source=None,
             )
     return tuple(operands)  # type: ignore[arg-type]
 
@@ -209,7 +208,6 @@ def stack(operation: str, operand: Type) -> StackType:
             expected="a stack",
             got=str(operand),
             hint="make one with ctrlgrad.TensorArray",
-            source=None,
         )
     return operand
 
@@ -222,7 +220,6 @@ def scalar_index(operation: str, what: str, operand: Type) -> None:
             expected="i64[]",
             got=str(operand),
             hint="cast it with .astype(int), and take one number of an array: n[0]",
-            source=None,
         )
 
 
@@ -239,7 +236,6 @@ def template(operation: str, shape: Shape, dims: Sequence[Type]) -> None:
             expected=f"{unknown} operands",
             got=str(len(dims)),
             hint="give the size of every dimension that is None in the shape",
-            source=None,
         )
     for t in dims:
         scalar_index(operation, "a dimension", t)
@@ -255,7 +251,6 @@ def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
                 expected=f"-{rank} <= axis < {rank}",
                 got=str(axis),
                 hint="axes count from 0, or from the end with -1 for the last",
-                source=None,
             )
         result.append(axis % rank)
     if len(set(result)) != len(result):
@@ -264,7 +259,6 @@ def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
             expected="every axis at most once",
             got=str(tuple(given)),
             hint="-1 is the last axis, which may be there by its number too",
-            source=None,
         )
     return tuple(sorted(result))
 
@@ -281,7 +275,6 @@ def require_kind(operation: str, kinds: str, types: Sequence[TensorType]) -> Non
                 expected="a dtype among " + ", ".join(_KINDS[kind] for kind in kinds),
                 got=" and ".join(map(str, types)),
                 hint="cast with .astype",
-                source=None,
             )
 
 

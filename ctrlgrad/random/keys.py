@@ -12,7 +12,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.options import default_float
-from ctrlgrad.source import called_function, here
+from ctrlgrad.source import called_function
 
 # Paper, table 4 and equation 3.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -30,7 +30,6 @@ def key(seed: Any) -> Any:
         if not -(2**63) <= seed < 2**64:
             raise UserInputError(
                 "random.key: the seed has more than 64 bits",
-                source=here(),
                 expected="an integer from -2**63 to 2**64 - 1",
                 got=str(seed),
                 hint="seed % 2**64 is one of 64 bits",

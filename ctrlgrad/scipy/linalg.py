@@ -19,7 +19,6 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
 
@@ -189,7 +188,7 @@ def polar(a: Any, side: str = "right") -> tuple[Any, Any]:
     (array([[-1.]]), array([[2.]]))
     """
     if side not in ("left", "right"):
-        raise UserInputError("linalg.polar: no such side", source=here(), expected="'left' or 'right'", got=repr(side))
+        raise UserInputError("linalg.polar: no such side", expected="'left' or 'right'", got=repr(side))
     w, s, vh = cnp.linalg.svd(a, full_matrices=False)
     factor = cnp.matrix_transpose(cnp.conj(vh)) if side == "right" else w
     return w @ vh, (factor * s[..., None, :]) @ cnp.matrix_transpose(cnp.conj(factor))

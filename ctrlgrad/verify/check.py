@@ -17,7 +17,6 @@ from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import ExecutionError, GradientMismatch, NoForwardRuleError, TypeMismatchError, UserInputError
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, is_branch, is_loop, walk
-from ctrlgrad.source import here
 from ctrlgrad.verify.report import GradientReport, Row, advice
 
 # Derivatives of a function of one real variable by central differences, with an estimate of their error.
@@ -230,7 +229,6 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     if not isinstance(args, tuple | list):
         raise UserInputError(
             "check_grads: the arguments are not a tuple",
-            source=here(),
             expected="a tuple with one entry per argument of the function",
             got=type(args).__name__,
             hint="for one argument: check_grads(fn, (x,))",
@@ -253,7 +251,6 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     if not wrt:
         raise UserInputError(
             "check_grads: no argument to differentiate",
-            source=here(),
             expected="at least one leaf of a float dtype",
             got=", ".join(f"{p}: {x.dtype.name}{list(x.shape)}" for p, x in zip(paths, leaves, strict=True)) or "none",
             hint="pass floats: x.astype(float), or 1.0 in place of 1",

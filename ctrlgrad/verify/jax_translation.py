@@ -534,7 +534,7 @@ TENSOR_OPS |= {
     "irfft": _irfft,
 }
 
-# The ops that this file adds.
+# Ops that only the judge translates; `to_jax` has those of the first table.
 ADDED = frozenset(TENSOR_OPS) - _FIRST
 
 # In `jax` itself since JAX 0.8.

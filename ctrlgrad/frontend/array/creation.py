@@ -25,7 +25,6 @@ from ctrlgrad.frontend.array.promote import (
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 # Parts of the Array API besides array functions: devices, versions, and arrays of other libraries.
 
@@ -181,7 +180,6 @@ def asarray(
     if copy is False and not (isinstance(result, Tensor) and result is x) and not _is_shared(result, x):
         raise UserInputError(
             "asarray: this needs a copy",
-            source=here(),
             expected="an array of the dtype that is asked for",
             got=f"{type(x).__name__}" + ("" if dtype is None else f" as {np.dtype(dtype)}"),
             hint="leave copy=False out",
@@ -341,7 +339,6 @@ def check_device(operation: str, device: Any) -> None:
     if device is not None and device != DEVICE:
         raise UserInputError(
             f"{operation}: an unknown device",
-            source=here(),
             expected=f"{DEVICE!r} or None",
             got=repr(device),
             hint="where a program runs is an option: ctrlgrad.options(engine=...)",
@@ -353,7 +350,6 @@ def check_version(api_version: str | None) -> None:
     if api_version is not None and api_version not in VERSIONS:
         raise UserInputError(
             "__array_namespace__: an unknown version of the Array API",
-            source=here(),
             expected=", ".join(VERSIONS),
             got=repr(api_version),
         )
@@ -363,7 +359,7 @@ def to_device(x: Tensor, device: Any, stream: Any) -> Tensor:
     """The tensor itself, which is on the one device that there is."""
     check_device("to_device", device)
     if stream is not None:
-        raise UserInputError("to_device: the host has no streams", source=here(), expected="None", got=repr(stream))
+        raise UserInputError("to_device: the host has no streams", expected="None", got=repr(stream))
     return x
 
 

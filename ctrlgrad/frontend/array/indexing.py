@@ -320,7 +320,7 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
     _refuse_in_place("put", inplace)
     arr, ind = operand("put", arr), ravel(operand("put", ind))
     if mode not in (None, "clip", "wrap"):
-        raise UserInputError("put: the mode is not known", source=here(), expected="None, clip, wrap", got=repr(mode))
+        raise UserInputError("put: the mode is not known", expected="None, clip, wrap", got=repr(mode))
     if 0 in shape_of(arr) or shape_of(ind)[0] == 0 or np.size(v) == 0:
         return arr
     flat, values = ravel(arr), cast(_again("put", v, dim(ind, 0)), dtype_of(arr))
