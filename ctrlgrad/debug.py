@@ -178,7 +178,8 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
     >>> seen = []
     >>> def f(x):
     ...     def body(i, y):
-    ...         return cg.debug.watch_cotangent(y, lambda ct, at: seen.append((at, float(ct)))) * x
+    ...         note = lambda ct, at: seen.append((at, float(ct)))
+    ...         return cg.debug.watch_cotangent(y, note) * x
     ...     return cg.fori_loop(0, 3, body, x)
     >>> _ = cg.grad(f)(2.0)
     >>> seen

@@ -320,7 +320,8 @@ class Function:
         launched, copied and waited.
 
         >>> def root(a):
-        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+        ...     step = lambda x: 0.5 * (x + a / x)
+        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, step, a)
         >>> report = cg.function(cg.grad(root)).explain(2.0)
         >>> [loop.engine for loop in report.loops], report.loops[0].bytes_per_iteration
         (['native', 'native'], 8)

@@ -58,7 +58,8 @@ def register_pytree_node(
     >>> class Pair:
     ...     def __init__(self, a, b):
     ...         self.a, self.b = a, b
-    >>> register_pytree_node(Pair, lambda p: ((p.a, p.b), None), lambda _, children: Pair(*children))
+    >>> flatten_pair = lambda p: ((p.a, p.b), None)
+    >>> register_pytree_node(Pair, flatten_pair, lambda _, children: Pair(*children))
     >>> tree.leaves(tree.map(lambda x: 2 * x, Pair(1, 2)))
     [2, 4]
     """
@@ -119,7 +120,8 @@ def register_pytree_with_keys(
     >>> class Pair:
     ...     def __init__(self, a, b):
     ...         self.a, self.b = a, b
-    >>> register_pytree_with_keys(Pair, lambda p: ((("a", p.a), ("b", p.b)), None), lambda _, xs: Pair(*xs))
+    >>> flatten_pair = lambda p: ((("a", p.a), ("b", p.b)), None)
+    >>> register_pytree_with_keys(Pair, flatten_pair, lambda _, xs: Pair(*xs))
     >>> tree.leaves_with_path(Pair(1, [2]))
     [(('a',), 1), (('b', 0), 2)]
     """
@@ -160,7 +162,8 @@ def register_static(cls: C) -> C:
     >>> @register_static
     ... class Mode(str):
     ...     pass
-    >>> tree.leaves((Mode("fast"), 1.0)), tree.structure(Mode("fast")) == tree.structure(Mode("slow"))
+    >>> fast, slow = Mode("fast"), Mode("slow")
+    >>> tree.leaves((fast, 1.0)), tree.structure(fast) == tree.structure(slow)
     ([1.0], False)
     """
     _registered("register_static", cls, lambda x: ((), x), lambda x, _: x)
@@ -485,7 +488,8 @@ def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_t
     Raises:
         UserInputError: the pytree is not made of the two.
 
-    >>> transpose(structure([0, 0]), structure({"a": 0, "b": 0}), [{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+    >>> outer, inner = structure([0, 0]), structure({"a": 0, "b": 0})
+    >>> transpose(outer, inner, [{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}
     """
     (parts,) = _parts("transpose", outer_treedef, [pytree_to_transpose])

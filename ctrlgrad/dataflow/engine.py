@@ -492,7 +492,8 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
 
     >>> from ctrlgrad.dataflow import lower, run_flat
-    >>> flat = lower(cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)).graph(3))
+    >>> count = lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)
+    >>> flat = lower(cg.function(count).graph(3))
     >>> print(run_flat(flat, [np.int64(7)])[0])
     9
     """

@@ -57,7 +57,8 @@ def lower(graph: Graph, keeps: Callable[[Node], str | None] | None = None) -> Fl
     """The flat graph of a structured graph. A loop that `keeps` gives a device for stays one node there.
 
     >>> from ctrlgrad.dataflow import lower
-    >>> print(lower(cg.function(lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x), name="f").graph(2.0)))
+    >>> f = lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x)
+    >>> print(lower(cg.function(f, name="f").graph(2.0)))
     flat f(x: f64[]) {
       v1 = constant 0. : f64[]
       v2 = greater x, v1 : bool[]

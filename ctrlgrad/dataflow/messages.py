@@ -65,7 +65,8 @@ class Quiescence:
     """Record on rank 0 of the idle reports of all ranks.
 
     >>> found = Quiescence(2)
-    >>> [found.add(0, IdleReport(3, 1)), found.add(1, IdleReport(1, 3)), found.add(0, IdleReport(3, 1))]
+    >>> first, second = IdleReport(3, 1), IdleReport(1, 3)
+    >>> [found.add(0, first), found.add(1, second), found.add(0, first)]
     [False, False, False]
     >>> found.add(1, IdleReport(1, 3))
     True

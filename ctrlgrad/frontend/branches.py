@@ -275,7 +275,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
         branches: functions that return the same pytree, dtypes and shapes.
         operand: one operand, by keyword.
 
-    >>> f = lambda x, i: cg.switch(i, [lambda x: x, lambda x: x * x, lambda x: x * x * x], x)
+    >>> powers = [lambda x: x, lambda x: x * x, lambda x: x * x * x]
+    >>> f = lambda x, i: cg.switch(i, powers, x)
     >>> float(cg.grad(f)(3.0, 2)), float(f(2.0, 7))
     (27.0, 8.0)
     """
@@ -309,7 +310,9 @@ def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], A
         pairs: (bool scalar, function without arguments), tried in order.
         default: called when no condition holds; without it the last function is.
 
-    >>> sign = lambda x: cg.case([(x > 0, lambda: 1.0), (x < 0, lambda: -1.0)], default=lambda: 0.0)
+    >>> def sign(x):
+    ...     pairs = [(x > 0, lambda: 1.0), (x < 0, lambda: -1.0)]
+    ...     return cg.case(pairs, default=lambda: 0.0)
     >>> [float(sign(x)) for x in (3.0, -2.0, 0.0)]
     [1.0, -1.0, 0.0]
     """

@@ -94,7 +94,8 @@ def while_loop(
         TypeMismatchError: the condition is no bool scalar, or the body's result differs from the carry.
         MaximumIterationsError: at run time.
 
-    >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))
+    >>> halve = lambda c: (c[0] + 1, c[1] / 2)
+    >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, halve, (0, x))
     >>> steps, rest = halvings(10.0)
     >>> int(steps), float(rest)
     (4, 0.625)

@@ -2,7 +2,8 @@
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):
-...     return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-6, lambda x: 0.5 * (x + a / x), a)
+...     step = lambda x: 0.5 * (x + a / x)
+...     return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-6, step, a)
 >>> round(float(cg.grad(cg.from_jax(root))(np.float32(4.0))), 5)
 0.25
 >>> round(float(jax.grad(cg.to_jax(cg.from_jax(root)))(4.0)), 5)

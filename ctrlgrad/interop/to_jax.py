@@ -361,7 +361,8 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     >>> import jax, ctrlgrad as cg
     >>> @cg.to_jax
     ... def root(a):
-    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-5, lambda x: 0.5 * (x + a / x), a)
+    ...     step = lambda x: 0.5 * (x + a / x)
+    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-5, step, a)
     >>> print(f"{jax.jit(jax.grad(root))(4.0):.4f} {jax.hessian(root)(4.0):.4f}")
     0.2500 -0.0312
     >>> root.explain(4.0).form

@@ -46,7 +46,8 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
     >>> import torch, ctrlgrad as cg
     >>> @cg.to_torch
     ... def root(a):
-    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+    ...     step = lambda x: 0.5 * (x + a / x)
+    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, step, a)
     >>> a = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
     >>> root(a).backward()
     >>> a.grad

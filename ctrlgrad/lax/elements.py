@@ -268,7 +268,8 @@ class GatherDimensionNumbers(NamedTuple):
         start_index_map: for each component of a start, the axis of the operand that it counts along.
         operand_batching_dims, start_indices_batching_dims: axes in common.
 
-    >>> GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,)).operand_batching_dims
+    >>> rows = GatherDimensionNumbers((1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    >>> rows.operand_batching_dims
     ()
     """
 

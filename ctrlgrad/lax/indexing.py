@@ -270,7 +270,7 @@ def gather(
         mode: for slices that do not lie inside: a `GatherScatterMode` or its name, "fill" if not given.
         fill_value: what "fill" gives; NaN, the least signed or the largest unsigned integer, or true if not given.
 
-    >>> rows = GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    >>> rows = GatherDimensionNumbers((1,), collapsed_slice_dims=(0,), start_index_map=(0,))
     >>> gather(np.arange(6).reshape(3, 2), np.array([[2], [0]]), rows, (1, 2))
     array([[4, 5],
            [0, 1]])
@@ -479,7 +479,8 @@ def scatter(s: _Scatter, x: Any) -> Any:
 def scatter_add(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with updates added; where windows meet, all are.
 
-    >>> scatter_add(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_add(np.zeros(3), np.array([[1], [1]]), np.ones(2), numbers)
     array([0., 2., 0.])
     """
     return cnp.at(x)[s.windows.at(s.starts)].add(s.summands)
@@ -489,7 +490,8 @@ def scatter_add(s: _Scatter, x: Any) -> Any:
 def scatter_sub(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with updates subtracted; where windows meet, all are.
 
-    >>> scatter_sub(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_sub(np.zeros(3), np.array([[1], [1]]), np.ones(2), numbers)
     array([ 0., -2.,  0.])
     """
     return cnp.at(x)[s.windows.at(s.starts)].add(cnp.negative(s.summands))
@@ -499,7 +501,8 @@ def scatter_sub(s: _Scatter, x: Any) -> Any:
 def scatter_mul(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with updates multiplied in; where windows meet, all are.
 
-    >>> scatter_mul(np.ones(3), np.array([[1], [1]]), np.full(2, 3.0), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_mul(np.ones(3), np.array([[1], [1]]), np.full(2, 3.0), numbers)
     array([1., 9., 1.])
     """
     return s.combined(x, cnp.multiply)
@@ -509,7 +512,8 @@ def scatter_mul(s: _Scatter, x: Any) -> Any:
 def scatter_min(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with the smaller one of what is there and the update.
 
-    >>> scatter_min(np.ones(2), np.array([[1]]), np.zeros(1), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_min(np.ones(2), np.array([[1]]), np.zeros(1), numbers)
     array([1., 0.])
     """
     return s.combined(x, cnp.minimum)
@@ -519,7 +523,8 @@ def scatter_min(s: _Scatter, x: Any) -> Any:
 def scatter_max(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with the larger one of what is there and the update.
 
-    >>> scatter_max(np.ones(2), np.array([[1]]), np.full(1, 3.0), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_max(np.ones(2), np.array([[1]]), np.full(1, 3.0), numbers)
     array([1., 3.])
     """
     return s.combined(x, cnp.maximum)

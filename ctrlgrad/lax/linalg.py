@@ -90,7 +90,8 @@ def triangular_solve(
 ) -> Any:
     """The solution of x a = b, or with `left_side` of a x = b, of which one triangle of `a` is read.
 
-    >>> triangular_solve(np.array([[2.0, 7.0], [1.0, 4.0]]), np.array([[4.0], [8.0]]), left_side=True, lower=True)
+    >>> a, b = np.array([[2.0, 7.0], [1.0, 4.0]]), np.array([[4.0], [8.0]])
+    >>> triangular_solve(a, b, left_side=True, lower=True)
     array([[2. ],
            [1.5]])
     """

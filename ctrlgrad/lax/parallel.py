@@ -1,7 +1,8 @@
 """Collectives over a mapped axis that has a name, by the names of `jax.lax`: what rows of a `vmap` tell each other.
 
     >>> from ctrlgrad import lax
-    >>> cg.vmap(lambda x: x - lax.pmean(x, "rows"), axis_name="rows")(np.array([1.0, 2.0, 6.0]))
+    >>> centred = lambda x: x - lax.pmean(x, "rows")
+    >>> cg.vmap(centred, axis_name="rows")(np.array([1.0, 2.0, 6.0]))
     array([-2., -1.,  3.])
 
 All of them can be differentiated, inside of the mapped function and around it, in both modes. In a loop or a branch
@@ -114,7 +115,8 @@ def psum(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
         x: a pytree of arrays; a Python number gives its product with the number of rows, at once.
         axis_name: what `vmap(axis_name=)` called the axis, or a tuple of such names.
 
-    >>> cg.vmap(lambda x: x / cg.lax.psum(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
+    >>> share = lambda x: x / cg.lax.psum(x, "rows")
+    >>> cg.vmap(share, axis_name="rows")(np.array([1.0, 3.0]))
     array([0.25, 0.75])
     """
     _ungrouped("psum", axis_index_groups)
@@ -134,7 +136,8 @@ def psum(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
 def pmean(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
     """The mean over all rows, the same in each; as `jax.lax.pmean`.
 
-    >>> cg.vmap(lambda x: cg.lax.pmean(x, "rows"), axis_name="rows", out_axes=None)(np.array([1.0, 2.0, 6.0]))
+    >>> mean = cg.vmap(lambda x: cg.lax.pmean(x, "rows"), axis_name="rows", out_axes=None)
+    >>> mean(np.array([1.0, 2.0, 6.0]))
     array(3.)
     """
     size = axis_size(axis_name)
@@ -183,7 +186,8 @@ def all_gather(
         axis_name: the name of the axis in `vmap(axis_name=)`, or a tuple of such names.
         axis: the position of the rows in the result.
 
-    >>> cg.vmap(lambda x: cg.lax.all_gather(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
+    >>> gather = cg.vmap(lambda x: cg.lax.all_gather(x, "rows"), axis_name="rows")
+    >>> gather(np.array([1.0, 3.0]))
     array([[1., 3.],
            [1., 3.]])
     """
@@ -227,7 +231,8 @@ def psum_scatter(
 ) -> Any:
     """The sum over all rows, of which row i keeps element i of an axis, or `tiled`, part i; as `jax.lax.psum_scatter`.
 
-    >>> cg.vmap(lambda x: cg.lax.psum_scatter(x, "rows"), axis_name="rows")(np.array([[1.0, 2.0], [10.0, 20.0]]))
+    >>> scatter = cg.vmap(lambda x: cg.lax.psum_scatter(x, "rows"), axis_name="rows")
+    >>> scatter(np.array([[1.0, 2.0], [10.0, 20.0]]))
     array([11., 22.])
     """
     _ungrouped("psum_scatter", axis_index_groups)
@@ -257,7 +262,8 @@ def all_to_all(
         concat_axis: where in the result, counted without the split axis, what was sent by each row stands; `tiled`: the
             axis that it is joined along.
 
-    >>> cg.vmap(lambda x: cg.lax.all_to_all(x, "rows", 0, 0), axis_name="rows")(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> exchange = cg.vmap(lambda x: cg.lax.all_to_all(x, "rows", 0, 0), axis_name="rows")
+    >>> exchange(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 3.],
            [2., 4.]])
     """
@@ -321,7 +327,8 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
 def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
     """Row i gets what row `perm[i]` has; as `jax.lax.pshuffle`.
 
-    >>> cg.vmap(lambda x: cg.lax.pshuffle(x, "rows", [2, 0, 1]), axis_name="rows")(np.array([1.0, 2.0, 3.0]))
+    >>> rotate = lambda x: cg.lax.pshuffle(x, "rows", [2, 0, 1])
+    >>> cg.vmap(rotate, axis_name="rows")(np.array([1.0, 2.0, 3.0]))
     array([3., 1., 2.])
     """
     if set(perm) != set(range(len(perm))):
@@ -337,7 +344,8 @@ def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
 def pswapaxes(x: Any, axis_name: Hashable, axis: int, *, axis_index_groups: None = None) -> Any:
     """The mapped axis and another one, of as many elements, change places; as `jax.lax.pswapaxes`.
 
-    >>> cg.vmap(lambda x: cg.lax.pswapaxes(x, "rows", 0), axis_name="rows")(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> swap = cg.vmap(lambda x: cg.lax.pswapaxes(x, "rows", 0), axis_name="rows")
+    >>> swap(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 3.],
            [2., 4.]])
     """

@@ -424,7 +424,8 @@ def conv_with_general_padding(
 ) -> Any:
     """As `conv`, with dilation.
 
-    >>> conv_with_general_padding(np.ones((1, 1, 4)), np.ones((1, 1, 2)), (1,), [(0, 0)], None, (2,))
+    >>> x, kernel = np.ones((1, 1, 4)), np.ones((1, 1, 2))
+    >>> conv_with_general_padding(x, kernel, (1,), [(0, 0)], None, (2,))
     array([[[2., 2.]]])
     """
     return conv_general_dilated(lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, **settings)

@@ -90,7 +90,8 @@ def scaled_matmul(
     Returns:
         `[batch, rows, columns]`.
 
-    >>> scaled_matmul(np.ones((1, 1, 4)), np.ones((1, 1, 4)), np.full((1, 1, 2), 2.0), np.ones((1, 1, 2)))
+    >>> a, b = np.ones((2, 1, 1, 4))
+    >>> scaled_matmul(a, b, np.full((1, 1, 2), 2.0), np.ones((1, 1, 2)))
     array([[[8.]]], dtype=float32)
     """
     wide = []
@@ -355,7 +356,8 @@ def dot_product_attention(
             other queries is 0.
         local_window_size: how far a query looks back and ahead.
 
-    >>> dot_product_attention(np.ones((2, 1, 4)), np.ones((3, 1, 4)), np.ones((3, 1, 5))).shape
+    >>> query, key, value = np.ones((2, 1, 4)), np.ones((3, 1, 4)), np.ones((3, 1, 5))
+    >>> dot_product_attention(query, key, value).shape
     (2, 1, 5)
     """
     query, key, value = cnp.asarray(query), cnp.asarray(key), cnp.asarray(value)

@@ -236,7 +236,8 @@ class GRU(_Recurrent):
     """Layers of `gru_cell` over sequences `[time, batch, inputs]`.
 
     >>> layer = GRU(3, 4, layers=2)
-    >>> outputs, states = layer(layer.init(random.key(0)), cnp.ones((7, 2, 3)), lengths=cnp.array([7, 5]))
+    >>> params, x = layer.init(random.key(0)), cnp.ones((7, 2, 3))
+    >>> outputs, states = layer(params, x, lengths=cnp.array([7, 5]))
     >>> outputs.shape, len(states), outputs[6, 1]
     ((7, 2, 4), 2, array([0., 0., 0., 0.]))
     """

@@ -162,7 +162,8 @@ def lu_solve(
 ) -> Any:
     """The solution of a x = b by the factors that `lu_factor` gives; with `trans` 1 of a.T x = b, 2 of a.T* x = b.
 
-    >>> lu_solve(lu_factor(np.array([[2.0, 0.0], [4.0, 1.0]])), np.array([8.0, 1.0]), trans=1)
+    >>> factors = lu_factor(np.array([[2.0, 0.0], [4.0, 1.0]]))
+    >>> lu_solve(factors, np.array([8.0, 1.0]), trans=1)
     array([2., 1.])
     """
     both, pivots = map(cnp.asarray, lu_and_piv)

@@ -407,8 +407,10 @@ def check_grads(
             it fails otherwise than by refusing a derivative.
 
     >>> def f(x):
-    ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, lambda y: 1.5 * y + np.sin(y), x)
-    >>> cg.check_grads(f, (np.array([0.3, 0.5]),), order=2, against=("finite_differences",)).ok
+    ...     grow = lambda y: 1.5 * y + np.sin(y)
+    ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, grow, x)
+    >>> x = np.array([0.3, 0.5])
+    >>> cg.check_grads(f, (x,), order=2, against=("finite_differences",)).ok
     True
     """
     jvp = getattr(cg, "jvp", None)

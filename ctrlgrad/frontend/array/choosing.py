@@ -199,7 +199,8 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
     All functions are computed for all elements, as in JAX.
 
-    >>> cnp.piecewise(cnp.asarray([-1.0, 2.0]), [cnp.asarray([True, False])], [0.0, lambda x: x * x])
+    >>> x, first = cnp.asarray([-1.0, 2.0]), cnp.asarray([True, False])
+    >>> cnp.piecewise(x, [first], [0.0, lambda x: x * x])
     array([0., 4.])
     """
     x = operand("piecewise", x)

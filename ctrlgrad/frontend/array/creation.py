@@ -257,8 +257,8 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     """True if a dtype is below another, or below an abstract one such as `floating`; bfloat16 is below `floating`.
 
-    >>> cnp.issubdtype(cnp.bfloat16, cnp.floating), cnp.issubdtype(cnp.bfloat16, cnp.float16)
-    (True, False)
+    >>> [cnp.issubdtype(cnp.bfloat16, dtype) for dtype in (cnp.floating, cnp.float16)]
+    [True, False]
     """
     return dtypes.is_subdtype(arg1, arg2)
 
@@ -266,8 +266,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 def promote_types(type1: Any, type2: Any) -> np.dtype:
     """The smallest dtype that two dtypes promote to; as in JAX for bfloat16, as in NumPy for the rest.
 
-    >>> cnp.promote_types(cnp.bfloat16, cnp.int32), cnp.promote_types(cnp.bfloat16, cnp.float16)
-    (dtype(bfloat16), dtype('float32'))
+    >>> [cnp.promote_types(cnp.bfloat16, dtype) for dtype in (cnp.int32, cnp.float16)]
+    [dtype(bfloat16), dtype('float32')]
     """
     return dtypes.result_type(np.dtype(type1), np.dtype(type2))
 

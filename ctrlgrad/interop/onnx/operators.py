@@ -276,7 +276,8 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
     >>> @cg.interop.onnx_op("ScaledSine", "my.domain")
     ... def _(x, *, scale):
     ...     return cnp.sin(scale * x)
-    >>> x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    >>> vector = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    >>> x, y = vector("x"), vector("y")
     >>> node = helper.make_node("ScaledSine", ["x"], ["y"], domain="my.domain", scale=2.0)
     >>> f = cg.from_onnx(helper.make_model(helper.make_graph([node], "g", [x], [y])))
     >>> cg.grad(lambda x: f(x).sum())(np.zeros(2, np.float32))
