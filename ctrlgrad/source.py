@@ -76,7 +76,7 @@ class Source:
     of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        file = os.path.relpath(self.file) if _is_below_cwd(self.file) else self.file
+        file = os.path.relpath(self.file) if self.file.startswith(os.getcwd() + os.sep) else self.file
         of = (
             ("", " (its gradient)", " (its second derivative)")[self.order]
             if self.order < 3
@@ -97,10 +97,6 @@ class Source:
     def short(self) -> str:
         """File name and line only: the same text on every machine."""
         return f"{os.path.basename(self.file)}:{self.line}"
-
-
-def _is_below_cwd(file: str) -> bool:
-    return file.startswith(os.getcwd() + os.sep)
 
 
 def is_own(file: str) -> bool:

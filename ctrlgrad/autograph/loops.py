@@ -228,7 +228,7 @@ class Carried:
     def entry(self) -> list[Leaf]:
         paths = leaf_paths(self.name, self.treedef)
         return [
-            Leaf(t, weak, _hint(path))
+            Leaf(t, weak, (path if path.isidentifier() else None))
             for t, weak, path in zip(self.types, self.weak, paths, strict=True)
             if t is not None
         ]
@@ -364,10 +364,6 @@ def _settle_leaf(t: Type, weak: bool, y: Any) -> Type | None:
         return None
     settled = TensorType(joint, t.shape)
     return settled if settled.accepts(TensorType(joint, given.shape)) else None
-
-
-def _hint(path: str) -> str | None:
-    return path if path.isidentifier() else None
 
 
 def changes(name: str, initial: Any, value: Any, place: Place, path: str = "", hint: str = _AGREE) -> TypeMismatchError:

@@ -632,17 +632,13 @@ def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) 
     if static is not None and not isinstance(count, Tensor):
         if all(tensor_type(x).shape[0] is not None for x in rows):
             return rows, count
-        rows, count = [_forgotten(_counted(operation, x, static)) for x in rows], None
+        rows, count = [apply("forget_sizes", [_counted(operation, x, static)], {"axes": (0,)}) for x in rows], None
     compared = []
     for x in rows:
         compared.append(_counted(operation, x, count))
         size = compared[-1].shape[0]
         count = size if isinstance(size, Tensor) else count
     return compared, count
-
-
-def _forgotten(x: Any) -> Any:
-    return apply("forget_sizes", [x], {"axes": (0,)})
 
 
 def _counted(operation: str, x: Any, length: Any) -> Any:

@@ -167,7 +167,7 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
     if index is None:
         dims = _used_as(Use.SIZE, node, operands)
         return tuple(map(int, dims)) if dims else None
-    if not has_dynamic_slice(index.key):
+    if not any(is_dynamic(item) for item in index.key):
         return None
     return _slice_lengths(index.key, operands[0].shape, _used_as(Use.INDEX, node, operands))
 
@@ -175,10 +175,6 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
 def is_dynamic(item: Any) -> bool:
     """True if an item of an index key is a slice with a bound among the operands."""
     return isinstance(item, slice) and any(part is DYNAMIC for part in (item.start, item.stop, item.step))
-
-
-def has_dynamic_slice(key: Key) -> bool:
-    return any(is_dynamic(item) for item in key)
 
 
 def _slice_lengths(key: Key, shape: Sequence[int], indices: Sequence[Any]) -> Sizes:
