@@ -9,7 +9,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import BOOL, INDEX, RegionType, TensorType, Type, join
-from ctrlgrad.ops.term import axes, scalar_index, tensors
+from ctrlgrad.ops.term import axes, declared, scalar_index, tensors
 
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
@@ -156,12 +156,10 @@ def _infer_index(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     return (INDEX,)
 
 
-def _infer_gather(
-    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("all_gather", operands)
+@declared("all_gather", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
+def _infer_gather(attrs: attributes.CollectiveAlong, x: TensorType) -> TensorType:
     (axis,) = axes("all_gather", (attrs.axis,), x.rank + 1)
-    return (TensorType(x.dtype, (*x.shape[:axis], attrs.size, *x.shape[axis:])),)
+    return TensorType(x.dtype, (*x.shape[:axis], attrs.size, *x.shape[axis:]))
 
 
 def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlong) -> tuple[TensorType, int]:
@@ -195,6 +193,5 @@ _SAME = (Trait.MAPPED, Trait.TOTAL)
 declare("psum", 1, _infer_same, *_SAME, attributes=attributes.Collective)
 declare("ppermute", 1, _infer_same, *_SAME, attributes=attributes.Permutation)
 declare("all_to_all", 1, _infer_exchange, *_SAME, attributes=attributes.CollectiveAlong)
-declare("all_gather", 1, _infer_gather, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
 declare("psum_scatter", 1, _infer_scatter, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
 declare("axis_index", 0, _infer_index, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Collective)

@@ -18,7 +18,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
 from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.term import Term, emit, require_kind, tensors, where
+from ctrlgrad.ops.term import Term, declared, emit, require_kind, tensors, where
 from ctrlgrad.records import record
 
 # Functions that NumPy lacks, as formulas: read by NumPy for arrays, and by the plan for the numbers of machine code.
@@ -499,9 +499,9 @@ def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     return (broadcast("where", types, _same_dtype("where", (a, b))),)
 
 
-def _infer_cast(operands: Sequence[Type], attrs: attributes.Cast, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("cast", operands)
-    return (TensorType(attrs.dtype, x.shape),)
+@declared("cast", 1, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
+def _infer_cast(attrs: attributes.Cast, x: TensorType) -> TensorType:
+    return TensorType(attrs.dtype, x.shape)
 
 
 def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -511,7 +511,6 @@ def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequen
 add("abs", 1, _infer_abs, None, total=Trait.TOTAL)
 _CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: where(c, 0, t))
 add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC, traits=(Trait.BOUNDED, Trait.SELECTS))
-declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
 declare(
     "stop_gradient",

@@ -6,7 +6,7 @@ user's tensors, terms do not promote: what is combined has equal dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import Builder, TensorType, Type, Value
-from ctrlgrad.ir.types import Dim, Shape, StackType
+from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.types import Dim, RegionType, Shape, StackType
 
 
 class Term:
@@ -186,6 +187,9 @@ def swap_last(x: Term) -> Term:
 
 # Small helpers that the type rules share.
 
+# From the attributes and the types of the operands to the type of the result.
+TensorRule = Callable[..., TensorType]
+
 
 def tensors(operation: str, operands: Sequence[Type]) -> tuple[TensorType, ...]:
     """The operand types, all of which must be tensors."""
@@ -198,6 +202,19 @@ def tensors(operation: str, operands: Sequence[Type]) -> tuple[TensorType, ...]:
                 hint="a TensorArray has .read(i) and .stack()",
             )
     return tuple(operands)  # type: ignore[arg-type]
+
+
+def declared(name: str, arity: int | None, *traits: Trait, **facts: Any) -> Callable[[TensorRule], TensorRule]:
+    """Declare an op on tensors, with one result, by its type rule; traits and facts are those of `ir.op.declare`."""
+
+    def register(rule: TensorRule) -> TensorRule:
+        def infer(operands: Sequence[Type], attrs: Any, regions: Sequence[RegionType]) -> Sequence[Type]:
+            return (rule(attrs, *tensors(name, operands)),)
+
+        declare(name, arity, infer, *traits, **facts)
+        return rule
+
+    return register
 
 
 def stack(operation: str, operand: Type) -> StackType:
