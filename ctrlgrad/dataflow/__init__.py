@@ -21,12 +21,11 @@ Sources: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017); Yu e
 Large-Scale Machine Learning", EuroSys 2018 (arXiv 1805.01772).
 """
 
-from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.devices import device
 from ctrlgrad.dataflow.drawing import Recorder, join_traces
 from ctrlgrad.dataflow.engine import run_flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
-from ctrlgrad.dataflow.lowering import lower
+from ctrlgrad.dataflow.lowering import FlatBuilder, lower
 from ctrlgrad.dataflow.settings import Settings, settings
 from ctrlgrad.dataflow.verifier import verify_flat
 

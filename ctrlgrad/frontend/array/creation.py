@@ -26,9 +26,6 @@ from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
-# Parts of the Array API besides array functions: devices, versions, and arrays of other libraries.
-
-
 # Arrays made of a shape and a value, or of nested lists.
 #
 # With sizes and values that are known the result is a plain NumPy array, inside a trace too; a traced size or

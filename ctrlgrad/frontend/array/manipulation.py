@@ -304,9 +304,6 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
     return sizes
 
 
-# Functions that put arrays together and take them apart, and that move elements around the ends.
-
-
 # Arrays put together and taken apart, and turned round, written with the functions that move elements.
 
 
