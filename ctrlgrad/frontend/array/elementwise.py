@@ -40,7 +40,8 @@ def _finish(function: Any, name: str, summary: str, note: str, example: str, *al
     """Register an array function that was made by a factory, with its docstring."""
     call, result = example.split(" -> ")
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{summary}\n\n    {note}\n\n    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
+    shown_example = f">>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}"
+    function.__doc__ = f"{summary}\n\n    {note}\n\n    {shown_example}\n    "
     return array_function(*aliases)(function)
 
 
