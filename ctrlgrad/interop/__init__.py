@@ -1,4 +1,8 @@
-"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for other frameworks.
+"""Programs of JAX, PyTorch and ONNX as functions of this library, and functions of this library in JAX and PyTorch.
+
+`from_jax` reads a jaxpr by the table in `primitives`; its entries are in `array_rules`, `control`, `linalg`, `random`
+and `custom_rules`, and `avals` has JAX's types. `to_jax` makes operations of JAX or one primitive (`engine_primitive`).
+The packages `onnx` and `torch` have the readers of the other frameworks.
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):

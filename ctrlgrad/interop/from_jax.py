@@ -46,7 +46,7 @@ from ctrlgrad.interop.program import traced
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.source import Source, here, is_own, read_from
-from ctrlgrad.verify.recording import Original, keeps_originals
+from ctrlgrad.verify.originals import Original, keeps_originals
 
 # Reading a jaxpr: its equations, one by one, as calls of this library's functions.
 #

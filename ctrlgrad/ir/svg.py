@@ -20,7 +20,7 @@ from ctrlgrad.source import Source
 #
 # A value that is used once, at no more than a line's length, stands where it is used; constants always do. A loop
 # says with what it starts, how long it goes on, and what its carries are next; its results bear the names that they
-# had in it. All versions of a stack are one stack. What draws graphs (`ir.svg`, `ir.page`) draws this.
+# had in it. All versions of a stack are one stack. The pictures and pages of `ir` draw this.
 
 
 # Longer formulas get a name and a line of their own.
@@ -284,7 +284,7 @@ def _number(node: Node) -> str:
 
 # A graph drawn for people, as SVG, by a layout of its own: no program has to be installed.
 #
-# Loops and branches are boxes of lines (`ir.outline`), one below the other, in a colour for how often they were
+# Loops and branches are boxes of lines, one below the other, in a colour for how often they were
 # differentiated. What pops stands one column to the right of what pushed it, and a line leads from each push to its
 # pop: a loop faces its gradient.
 

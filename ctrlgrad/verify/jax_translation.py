@@ -38,7 +38,8 @@ from ctrlgrad.ir.attributes import Key
 from ctrlgrad.ir.flow import begins
 from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.verify.recording import Recording, Sizes, choice, is_dynamic, original_of, originals, record, sizes_of
+from ctrlgrad.verify.originals import original_of, originals
+from ctrlgrad.verify.recording import Recording, Sizes, choice, is_dynamic, record, sizes_of
 
 # Translation of each op on tensors to JAX: one table, an entry per op.
 #
