@@ -1,18 +1,227 @@
-"""A reduction as CUDA C++: which elements a thread goes through, and the tree that makes their states one.
+"""Reductions as kernels: each by a fixed tree, so that a chunk that is run again has the same bits.
 
-Parameters are the words' address (where something moves), arrays and numbers in the order of the accesses, and int64s:
-how many results there are, how many elements each has, how many of them are one block's; the sizes of the axes that
-stay and of those that are reduced; and each array's strides along these, in bytes. What is written of all lies as
-[part, result], and so does what a part of a scan begins with.
+`tree` says, by the shape alone, how many threads share the elements of one result: each goes through at most `SERIAL`
+of them (the error of a sum grows with that and with the depth of the tree, not with the number of elements), and a
+tree in shared memory makes their states one. A state is what is known of some of the elements: their sum so far, or an
+extreme and its position. If more than one block shares a result, the blocks' states go to memory, and another kernel
+reduces those (`reductions.stages`). Neighbouring threads read neighbouring elements, whether the last axis is reduced
+or stays. One compiled kernel serves all shapes of a rank.
+
+Parameters are the address of the words (if anything moves), arrays and numbers in the order of the accesses, and
+int64s: the number of results, of elements of each, of elements of one block; the sizes of the axes that stay and of
+those that are reduced; and each array's strides along these, in bytes. Results lie as [part, result], and so do the
+states that a part of a scan begins with.
 """
 
 from __future__ import annotations
 
-from ctrlgrad.engines.cuda.arguments import NAME, address, declared, number
-from ctrlgrad.engines.cuda.expressions import rounded
-from ctrlgrad.engines.cuda.kernel import Parameter
-from ctrlgrad.engines.cuda.reductions.model import POSITION, ReductionSpec, ReductionText, Result
-from ctrlgrad.engines.cuda.reductions.tree import BLOCK, SERIAL
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ctrlgrad.engines.cuda.kernel import (
+    NAME,
+    Access,
+    KernelText,
+    Parameter,
+    address,
+    declared,
+    definitions,
+    number,
+    preamble,
+    rounded,
+)
+
+# Threads of a block, the most elements that one goes through where there are more threads, and the most blocks.
+BLOCK, SERIAL, MOST_BLOCKS = 256, 32, 1 << 16
+# The most bytes that a block's threads share without being asked for more.
+SHARED = 48 << 10
+# A thread has so many elements where they are few.
+_FEW = 4
+# Neighbouring results that a block reads together, at least: as many as a warp has threads.
+_WARP = 32
+# The most blocks of a scan that come from sharing rows: about two for each multiprocessor of a large card.
+SCAN_BLOCKS = 256
+
+
+@dataclass(frozen=True)
+class Tree:
+    """`lanes` threads share the elements of a result; `parts` blocks do, `span` elements each but the last."""
+
+    lanes: int
+    is_inner: bool
+    parts: int
+    span: int
+
+    def blocks(self, results: int) -> int:
+        """The blocks of a launch; those that there are too few of go on."""
+        return min(-(-results // (BLOCK // self.lanes)) * self.parts, MOST_BLOCKS)
+
+
+def tree(results: int, count: int, is_inner: bool) -> Tree:
+    """For as many results, each of `count` elements; `is_inner`: the last axis is reduced."""
+    most = BLOCK if is_inner else BLOCK // min(_power(results), _WARP)
+    lanes = min(most, _power(-(-count // _FEW)))
+    parts = max(-(-count // (lanes * SERIAL)), 1)
+    return Tree(lanes, is_inner, parts, lanes * SERIAL if parts > 1 else count)
+
+
+def scan_tree(results: int, count: int, is_inner: bool) -> Tree:
+    """As `tree`, for scans: a row has several blocks where there are few rows. Each goes on through its part, a turn of
+    as many elements as its threads have at once after the other."""
+    its = tree(results, count, is_inner)
+    turn, groups = its.lanes * SERIAL, -(-results // (BLOCK // its.lanes))
+    turns = -(-count // turn)
+    of_a_part = -(-turns // max(SCAN_BLOCKS // groups, 1))
+    parts = -(-turns // of_a_part)
+    return replace(its, parts=parts, span=of_a_part * turn if parts > 1 else count)
+
+
+def _power(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+POSITION = Parameter("int64", "position")
+"""The input of an element's text that is its number along the reduced axes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a reduction: a number of a dtype, made of one state, or of two for a complex number."""
+
+    dtype: str
+    states: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReductionText:
+    """Reductions of one space over the same axes.
+
+    `element` computes for one element: its first outputs are stored at once, and the remaining ones are the
+    element's states. `combination` makes of states x0, x1, ... and those of later elements, y0, y1, ..., the states
+    of all, r0, r1, ...; `starts` are the states of no element. Without states nothing is reduced.
+    """
+
+    element: KernelText
+    combination: KernelText
+    starts: tuple[str, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def states(self) -> tuple[Parameter, ...]:
+        return self.combination.outputs
+
+    @property
+    def inputs(self) -> tuple[Parameter, ...]:
+        """Inputs that are read from memory, or passed."""
+        return tuple(p for p in self.element.inputs if p != POSITION)
+
+    @property
+    def stored(self) -> tuple[Parameter, ...]:
+        """Outputs that are stored for each element."""
+        return self.element.outputs[: len(self.element.outputs) - len(self.states)]
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        """Outputs that are written for all elements together."""
+        return tuple(Parameter(result.dtype, f"q{k}") for k, result in enumerate(self.results))
+
+    @property
+    def before(self) -> tuple[Parameter, ...]:
+        """The states of all before a part, where a scan's blocks share a row."""
+        return tuple(Parameter(state.dtype, f"s{k}") for k, state in enumerate(self.states))
+
+    @property
+    def partial(self) -> ReductionText:
+        """The same, of which the states are written."""
+        results = tuple(Result(state.dtype, (k,)) for k, state in enumerate(self.states))
+        return ReductionText(self.element, self.combination, self.starts, results)
+
+    @property
+    def of_states(self) -> ReductionText:
+        """The reduction of what `partial` has written."""
+        inputs = tuple(Parameter(state.dtype, f"a{k}") for k, state in enumerate(self.states))
+        outputs = tuple(Parameter(state.dtype, f"e{k}") for k, state in enumerate(self.states))
+        text = "\n".join(f"e{k} = a{k};" for k in range(len(self.states)))
+        return ReductionText(KernelText(inputs, outputs, text), self.combination, self.starts, self.results)
+
+    @property
+    def preamble(self) -> str:
+        """Definitions of the functions that its text calls."""
+        written = " ".join(map(str, (self.element, self.combination, *self.written)))
+        return preamble(written) + definitions((*self.element.functions, *self.combination.functions))
+
+    def __str__(self) -> str:
+        starts = ", ".join(f"{state.name} = {start}" for state, start in zip(self.states, self.starts, strict=True))
+        results = ", ".join(map(str, self.written))
+        return f"{self.element}\nreduced from {starts} to ({results}) by\n{self.combination.operation}"
+
+
+def without_reductions(text: KernelText) -> ReductionText:
+    """An elementwise kernel."""
+    return ReductionText(text, KernelText((), (), ""), (), ())
+
+
+@dataclass(frozen=True)
+class ReductionSpec:
+    """A kernel: the text, how many axes stay and are reduced, and who goes through which elements.
+
+    `lanes` threads of a block share the elements of one result. Neighbours among them are neighbouring elements where
+    `is_inner`, else neighbouring results. The accesses are those of the parameters. A scan writes at each element what
+    is reduced of those up to it; where it `continues`, each part of a row begins with the states of all up to it.
+    """
+
+    text: ReductionText
+    kept: int
+    reduced: int
+    lanes: int
+    is_inner: bool
+    accesses: tuple[Access, ...]
+    is_scan: bool = False
+    continues: bool = False
+
+    @property
+    def is_moving(self) -> bool:
+        """Return true if it reads the iteration counter and words."""
+        return any(access.is_moving for access in self.accesses)
+
+    @property
+    def reads(self) -> tuple[Parameter, ...]:
+        """The parameters that are read."""
+        return (*self.text.inputs, *(self.text.before if self.continues else ()))
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Parameters that are read, then those that are written."""
+        return (*self.reads, *self.text.stored, *self.text.written)
+
+    @property
+    def by_part(self) -> tuple[Parameter, ...]:
+        """Parameters whose arrays have the shape [part, result], contiguous; the other arrays have the elements'
+        sizes."""
+        return self.text.before if self.is_scan else self.text.written
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the parameters behind the arrays, int64 each: see the module."""
+        sizes = [f"n{axis}" for axis in range(self.kept + self.reduced)]
+        strided = [
+            p.name
+            for p, access in zip(self.parameters, self.accesses, strict=True)
+            if access.strides is not None and p not in self.by_part
+        ]
+        strides = [f"t_{name}_{axis}" for name in strided for axis in range(self.kept + self.reduced)]
+        return ("results", "count", "span", *sizes, *strides)
+
+
+@dataclass(frozen=True)
+class ReductionLaunch:
+    """One launch: arguments in the order of the accesses, then numbers."""
+
+    spec: ReductionSpec
+    arguments: tuple[Any, ...]
+    numbers: tuple[int, ...]
+    blocks: int
 
 
 def source(spec: ReductionSpec) -> str:
