@@ -315,7 +315,7 @@ def _register_nodes(leaves: Iterable[Any], is_leaf: IsLeaf) -> bool:
 
 
 def _register_as_in_jax(x: Any) -> bool:
-    """Register the class of x as JAX has it, by JAX's public functions alone: what JAX makes of one level of it."""
+    """Register the class of x as JAX flattens it, by one level, with JAX's public functions."""
     jax = sys.modules["jax.tree_util"]
     if jax.all_leaves([x]):
         return False
@@ -455,7 +455,7 @@ def reduce_associative(
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A pytree of the structure of `full_tree`: each leaf of `prefix_tree` in all the places that stand for it there.
+    """A pytree of the structure of `full_tree`: each leaf of `prefix_tree` is repeated for all leaves below it.
 
     Raises:
         UserInputError: the first is no prefix of the second.

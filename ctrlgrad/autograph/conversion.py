@@ -179,7 +179,7 @@ class _ControlFlow(control_flow.ControlFlowTransformer):  # type: ignore[misc]
 
 
 def _assigning(statements: list[Any], node: ast.stmt, *scopes: Any) -> list[Any]:
-    """The statements that stand for a node, the last of which is its call, with one more argument."""
+    """Add to the call that replaces a statement the names of the variables that the statement assigns."""
     bound = {str(name) for scope in scopes for name in anno.getanno(node, scope).bound if not name.is_composite()}
     names: list[ast.expr] = [ast.Constant(name) for name in sorted(bound)]
     statements[-1].value.args.append(ast.Tuple(names, ast.Load()))

@@ -208,7 +208,7 @@ class Rows(Items):
 
 @dataclass(frozen=True)
 class Range(Items):
-    """`range(start, stop, step)`; start and stop may be traced. The items stand for Python ints."""
+    """`range(start, stop, step)`; start and stop may be traced. The items count as Python ints."""
 
     start: Any
     stop: Any
@@ -312,7 +312,7 @@ def as_items(x: Any) -> Items | None:
 
 
 def beside(x: Any) -> Items:
-    """`Items` for what runs beside traced items in `zip`."""
+    """`Items` of an iterable that `zip` combines with traced items."""
     items = as_items(x)
     if items is not None:
         return items

@@ -44,7 +44,7 @@ FIRED = -(1 << 30)
 
 
 class Step(ABC):
-    """A node that is ready to run. Its operands stand in `slots[first:last]` of the iteration that it fires in."""
+    """A prepared node. Its operands are `slots[first:last]` of the iteration in which it fires."""
 
     __slots__ = ("first", "index", "last", "name", "node", "results", "source")
 
@@ -398,7 +398,7 @@ class Execution(Protocol):
         """The frame that an iteration enters; opened by the first Enter."""
 
     def broadcast(self, frame: FrameRun, targets: Targets, value: Any) -> None:
-        """Deliver a constant in all iterations, those that are there and those to come."""
+        """Deliver a constant to all iterations, present and future."""
 
     def following(self, frame: FrameRun) -> Iteration | None:
         """Begin the iteration after the newest; None where the window is full, or values wait for it already."""

@@ -270,7 +270,7 @@ class StoppedError(Exception):
 
 
 def stuck_error(waiting: Sequence[str]) -> ExecutionError:
-    """The error of a run that cannot go on; `waiting` says which node waits for what, a line each."""
+    """Error of a deadlock; `waiting` has a line for each waiting node and its missing operand."""
     shown = [*waiting[:12], *([f"and {len(waiting) - 12} more"] if len(waiting) > 12 else [])]
     return ExecutionError(
         "the dataflow graph cannot go on: nodes wait for values that will not come",
@@ -502,7 +502,7 @@ class Run:
     # Receiving.
 
     def poll(self) -> bool:
-        """Take one message off the network, if there is one."""
+        """Receive one message from the network, if one has arrived."""
         arrived = self.world.poll()
         if arrived is None:
             return False
@@ -658,7 +658,7 @@ class Run:
             stop()
 
     def end(self, outputs: dict[int, Any]) -> dict[int, Any]:
-        """Tell the other ranks how this one's part ended, with its outputs, and wait for theirs; all outputs.
+        """Exchange the outputs or the failure of this rank with the other ranks; return all outputs.
 
         Raises:
             ExecutionError: a rank has failed, with its error.

@@ -34,7 +34,7 @@ from ctrlgrad.stacks.sizes import Size, origin
 
 
 def of_equal_elements(regions: Sequence[Traced]) -> list[Traced]:
-    """The branches, each of whose arrays without an element has the one that another branch gives it."""
+    """The branches, in which a growing array without an element type takes the type from another branch."""
     return [_taught(region, regions) if has_open_elements(region.result) else region for region in regions]
 
 

@@ -97,7 +97,7 @@ def _argument_path(accessor: Any, parameters: Sequence[inspect.Parameter]) -> st
 
 
 def check_function(operation: str, fn: Any) -> None:
-    """Refuse what is no function before it is asked for its parameters, or called."""
+    """Raise an error unless the argument is callable."""
     if not callable(fn):
         raise UserInputError(
             f"{operation}: the argument is not callable",
@@ -197,7 +197,7 @@ def same_structure(
     a: tuple[list[Any], tree.TreeDef],
     b: tuple[list[Any], tree.TreeDef],
 ) -> None:
-    """Raise an error that names every path that stands in only one of two pytrees."""
+    """Raise an error that names every path that only one of two pytrees has."""
     if a[1] == b[1]:
         return
     left = dict(zip(tree.paths(a[1]), a[0], strict=True))

@@ -187,7 +187,7 @@ def module_of(numpys: np.ufunc) -> str:
 
 
 def ours(module: str, name: str) -> str | None:
-    """The function of this library that stands for one of NumPy's or SciPy's, for a hint."""
+    """Name of this library's counterpart of a function of NumPy or SciPy, for a hint."""
     if module in ("np", "numpy"):
         return f"ctrlgrad.numpy.{name}" if name in FUNCTIONS else None
     try:

@@ -49,7 +49,7 @@ from ctrlgrad.stacks.sizes import Cut, Size, origin, told
 
 @record
 class LoopOptions:
-    """Options of a loop beside its regions; each becomes an attribute of the node."""
+    """Options of a loop; each becomes an attribute of the node."""
 
     maximum_iterations: int | None = None
     parallel_iterations: int = 32

@@ -161,7 +161,7 @@ def within(axes: Axes) -> Iterator[None]:
 
 
 def bound_to(name: Hashable, size: Any) -> Bound:
-    """A further axis of that name, inside of those that are there."""
+    """A new mapped axis of this name, inside the current ones."""
     return Bound(NamedAxis(name, len(around())), size)
 
 
@@ -284,7 +284,7 @@ def _tracing(function: object) -> Iterator[None]:
 
 
 class CallWithForwardRule(Protocol):
-    """A call of a function with a rule for its tangents; what it traces is without the captures of the call."""
+    """A call of a function with a forward rule. Its methods trace graphs without the captures of the call."""
 
     kind: str
     leaves: list[Any]
@@ -295,7 +295,7 @@ class CallWithForwardRule(Protocol):
 
     @property
     def roots(self) -> Sequence[Any]:
-        """The functions that the rule calls, and what it calls them with besides traced values."""
+        """The functions that the rule calls, and their arguments that are not traced."""
 
     def primal(self, inputs: list[Any]) -> Any:
         """The function itself."""

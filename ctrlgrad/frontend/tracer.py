@@ -90,7 +90,7 @@ def refused_inside(error: BaseException) -> TracingError | None:
 
 
 class Known:
-    """The numbers of one builder's values: those its inputs stand for, and what was computed of them."""
+    """Known arrays for the values of one builder: those of its inputs, and the ones computed from them."""
 
     def __init__(self, builder: Builder, inputs: Sequence[Any]) -> None:
         self.builder = builder
@@ -163,7 +163,7 @@ def _owner(builder: Builder | None, value: Value) -> Known | None:
 
 
 def _found(builder: Builder, value: Value) -> Any:
-    """The number, if it is there already."""
+    """The array of a value, if it has been computed."""
     owner = _owner(builder, value)
     found = None if owner is None else owner._numbers.get(value)
     return None if isinstance(found, Tensor) else found
@@ -171,7 +171,7 @@ def _found(builder: Builder, value: Value) -> Any:
 
 @record
 class Leaf:
-    """An argument or result of a traced function: its type, whether it stands for a Python number, and its name."""
+    """An argument or result of a traced function: its type, its name, and whether it promotes like a Python number."""
 
     type: Type
     weak: bool = False

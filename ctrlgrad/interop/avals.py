@@ -132,7 +132,7 @@ def constant(x: Any, aval: Any) -> np.ndarray:
 
 
 def dtype_of(aval: Any) -> np.dtype:
-    """The dtype of what stands here for a value of JAX."""
+    """Dtype of this library's counterpart of a JAX value."""
     if is_key(aval):
         return np.dtype(np.uint32)
     if is_float0(aval):
@@ -149,7 +149,7 @@ def dtype_of(aval: Any) -> np.dtype:
 
 
 def tensor_type(aval: Any) -> TensorType:
-    """The type of what stands here for a value of JAX."""
+    """Type of this library's counterpart of a JAX value."""
     return TensorType(dtype_of(aval), (*aval.shape, *key_words(aval)))
 
 
@@ -169,7 +169,7 @@ def is_array(x: Any) -> bool:
 
 
 def static_argument(what: str, x: Any) -> Static:
-    """An argument that reaches a function as it is; `what` is how errors call the function."""
+    """A static argument; errors call the function `what`."""
     require_hash(
         x,
         f"{what} is called on an object that is neither an array nor hashable",

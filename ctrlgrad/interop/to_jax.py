@@ -184,7 +184,7 @@ def pushed_only(graph: Graph) -> bool:
     producers = _producers(graph)
 
     def begins(value: Value) -> Value:
-        """The version of a stack that those of which this one is made by pushes begin with."""
+        """First version of a stack in the chain of pushes that makes this one."""
         while value in producers and (pushed := producers[value].used_as(Use.PUSH)):
             (value,) = pushed
         return value

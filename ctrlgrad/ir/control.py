@@ -392,7 +392,7 @@ class Counting:
 
     @classmethod
     def each(cls, loop: Loop, number: Number) -> tuple[Counting, ...]:
-        """Return the counters of a loop that goes on while several such tests hold; empty if any test has none."""
+        """Return the counters of a loop whose condition is a conjunction of tests; empty if any test has none."""
         found: list[Counting] = []
         pending = [loop.predicate]
         while pending:
@@ -486,7 +486,7 @@ def _producer(region: Graph, value: Value) -> Node | None:
 
 
 def _in_front(loop: Loop, region: Graph, value: Value) -> Value | np.ndarray | None:
-    """A value of a region as it is in front of the loop; None where iterations may see different ones."""
+    """Loop-invariant value of a region, as a value before the loop; None if iterations may see different ones."""
     node = _producer(region, value)
     if node is not None:
         constant = attributes.Constant.find(node)

@@ -58,7 +58,7 @@ class Line:
 
 @record
 class Block:
-    """A loop, a branch or one of its sides, or a call; `order` says how often what it holds was differentiated."""
+    """A loop, a branch or one of its sides, or a call; `order` is the number of differentiations of its contents."""
 
     title: str
     parts: tuple[Part, ...]
@@ -85,7 +85,7 @@ def outline(graph: Graph) -> Block:
 
 
 def columns(whole: Block) -> list[list[Part]]:
-    """The parts of a graph side by side: what pops stands to the right of what pushed, a gradient beside its loop."""
+    """The parts of a graph in columns: a pop is to the right of its push, a gradient to the right of the user's code."""
     found: list[list[Part]] = [[]]
     pushed: dict[str, int] = {}
     now, is_plain_seen = 0, False
@@ -104,7 +104,7 @@ def columns(whole: Block) -> list[list[Part]]:
 
 
 class _Outline(Printer):
-    """Gives values names, or the formulas that stand for them."""
+    """Gives values names or formulas."""
 
     def __init__(self) -> None:
         super().__init__(sources=False)
@@ -253,7 +253,7 @@ class _Outline(Printer):
         return Block(attrs.kind, tuple(parts), node.source, order, is_folded=True)
 
     def shares(self, outer: Sequence[Value], inner: Sequence[Value]) -> None:
-        """Have a region's inputs stand for what they are given."""
+        """Give a region's inputs the names of their operands."""
         for given, value in zip(outer, inner, strict=True):
             self.stands_for(value, self.name(given), self.binds.get(given, _ATOM))
 

@@ -358,13 +358,13 @@ class GatherScatterMode(enum.Enum):
 
 @custom_vjp
 def read(values: Any, inside: Any) -> Any:
-    """The values as they are; of their cotangents, those inside."""
+    """The values unchanged; their cotangents are zero outside."""
     return values
 
 
 @custom_vjp
 def written(values: Any, inside: Any) -> Any:
-    """The values inside, and zeros; the cotangents as they are."""
+    """The values inside and zeros outside; their cotangents are unchanged."""
     return cnp.where(inside, values, cnp.zeros_like(values))
 
 

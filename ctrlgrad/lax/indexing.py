@@ -225,7 +225,7 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
 
 
 def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
-    """The operand with what stands at a place along an axis replaced.
+    """The operand with the slice at an index of an axis replaced.
 
     >>> dynamic_update_index_in_dim(np.arange(3), 9, 1, 0)
     array([0, 9, 2])
@@ -441,7 +441,7 @@ def _scattered(
 
 
 def _public(write: Callable[[_Scatter, Any], Any]) -> Callable[..., Any]:
-    """The public function of a scatter, with the name and the docstring of what it does with the windows."""
+    """Public function of a scatter, from its action on the windows, whose name and docstring it takes."""
 
     def function(
         operand: Any,
@@ -510,7 +510,7 @@ def scatter_mul(s: _Scatter, x: Any) -> Any:
 
 @_public
 def scatter_min(s: _Scatter, x: Any) -> Any:
-    """As `scatter`, with the smaller one of what is there and the update.
+    """As `scatter`, with the minimum of the element and the update.
 
     >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
     >>> scatter_min(np.ones(2), np.array([[1]]), np.zeros(1), numbers)
@@ -521,7 +521,7 @@ def scatter_min(s: _Scatter, x: Any) -> Any:
 
 @_public
 def scatter_max(s: _Scatter, x: Any) -> Any:
-    """As `scatter`, with the larger one of what is there and the update.
+    """As `scatter`, with the maximum of the element and the update.
 
     >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
     >>> scatter_max(np.ones(2), np.array([[1]]), np.full(1, 3.0), numbers)

@@ -1,4 +1,4 @@
-"""Collectives over a mapped axis that has a name, by the names of `jax.lax`: what rows of a `vmap` tell each other.
+"""Collectives over a named mapped axis, by the names of `jax.lax`: communication between the rows of a `vmap`.
 
     >>> from ctrlgrad import lax
     >>> centred = lambda x: x - lax.pmean(x, "rows")
@@ -209,7 +209,7 @@ def all_gather(
 
 
 def _parted(operation: str, x: Any, axis: int, bound: Bound) -> Any:
-    """x with an axis split into one for the rows and what is left."""
+    """x with an axis split into an axis of the rows and the remaining axis."""
     size = x.shape[axis]
     if isinstance(size, int) and isinstance(bound.size, int) and size % bound.size:
         raise ShapeError(
@@ -255,7 +255,7 @@ def all_to_all(
     axis_index_groups: None = None,
     tiled: bool = False,
 ) -> Any:
-    """Row i sends element j of an axis to row j, which puts what it gets along another one; as `jax.lax.all_to_all`.
+    """Row i sends element j of an axis to row j, which stacks them along another axis; as `jax.lax.all_to_all`.
 
     Args:
         x: a pytree of arrays whose axis `split_axis` has an element for each row; `tiled`: a multiple of it.

@@ -80,7 +80,7 @@ def print_ending(ending: Ending) -> None:
 
 
 def _show_on_terminal(ending: Ending) -> None:
-    """For the user at the terminal from which `mpirun` was started, if there is one."""
+    """Print an ending on the terminal of `mpirun`, if stderr is not a terminal."""
     if not sys.stderr.isatty():
         with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
             terminal.write(f"\n{ending.title}: {ending.text}\n")
@@ -312,7 +312,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _probe(peer: socket.socket) -> None:
-    """Let the kernel find out whether the other machine is there."""
+    """Have the kernel probe whether the other machine is alive."""
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Options that macOS does not have keep their defaults.

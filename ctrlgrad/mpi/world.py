@@ -93,7 +93,7 @@ class World:
         MPI.Request.Waitall(list(requests))
 
     def have_ended(self, requests: Sequence[MPI.Request]) -> bool:
-        """Return true if all requests have ended, without waiting; unfinished ones go on meanwhile."""
+        """Return true if all requests have ended, without waiting; the call also lets unfinished ones progress."""
         ended: bool = MPI.Request.Testall(list(requests))
         return ended
 
@@ -137,7 +137,7 @@ class World:
                 self._sending.append((request, parts))
 
     def poll(self) -> Arrived | None:
-        """The next message, if there is one. One thread at a time, so that their order is kept."""
+        """The next message, if one has arrived. Only one thread at a time may call it, so that the order is kept."""
         status = MPI.Status()
         message = self._messages.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
         if message is None:

@@ -1,4 +1,4 @@
-"""Layers by PyTorch's names: what they are made of is in the object, their parameters are pytrees beside it.
+"""Layers by PyTorch's names: an object holds the sizes and options, and its parameters are a separate pytree.
 
 `layer.init(key)` makes the parameters, and `layer(params, x)` applies them. Nothing is stored in the object, so that
 gradients, optimisers and checkpoints take the parameters as any other pytree:

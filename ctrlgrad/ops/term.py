@@ -259,7 +259,7 @@ def template(operation: str, shape: Shape, dims: Sequence[Type]) -> None:
 
 
 def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, sorted; an error for one that does not exist or stands twice."""
+    """Axes counted from the front, sorted; an error for an axis that does not exist or is repeated."""
     result = []
     for axis in given:
         if not -rank <= axis < rank:

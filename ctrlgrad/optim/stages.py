@@ -403,7 +403,7 @@ def global_norm(grads: Any) -> Any:
 
 
 def identity() -> GradientTransformation:
-    """A transformation that returns the gradients as they are.
+    """A transformation that returns the gradients unchanged.
 
     >>> identity().update([np.array([3.0])], identity().init(None))[0]
     [array([3.])]

@@ -72,7 +72,7 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def key_data(keys: Any) -> Any:
-    """The numbers of a key: here a key is two uint32, so the same; one of `jax.random.key` becomes such a key.
+    """The data of a key. A key here is two uint32, so it is returned; a key of `jax.random.key` is converted.
 
     >>> cg.random.key_data(cg.random.key(7))
     array([0, 7], dtype=uint32)

@@ -481,7 +481,7 @@ def _tracer(fn: Function) -> Callable[..., Graph]:
 
 
 def _jax_judge() -> Any:
-    """The module that needs JAX, loaded when it is asked for."""
+    """The module that needs JAX, imported on first use."""
     try:
         importlib.import_module("jax")
     except ImportError as error:
@@ -702,7 +702,7 @@ def _gradient_of(leaf: int) -> Callable[[Any], np.ndarray]:
 
 
 def _largest(x: np.ndarray) -> float:
-    """The largest magnitude among the finite elements, 0 where there is none."""
+    """The largest magnitude among the finite elements; 0 if no element is finite."""
     return float(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))
 
 

@@ -560,7 +560,7 @@ Arrays = tuple[Any, ...]
 
 
 def x64(on: bool = True) -> AbstractContextManager[Any]:
-    """64-bit types in JAX for a block, or none; the user's own setting stays as it is."""
+    """Enable or disable 64-bit types in JAX for a block; the user's setting is restored."""
     return _enable_x64(on)  # type: ignore[no-any-return]
 
 

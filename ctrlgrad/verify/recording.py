@@ -162,7 +162,7 @@ def _slice_lengths(key: Key, shape: Sequence[int], indices: Sequence[Any]) -> Si
 
 
 def _join_stacks(graph: Graph, observer: _Observer, recording: Recording) -> None:
-    """Give all values that one stack goes through, in and out of regions, one capacity and one element shape."""
+    """Give all versions of a stack, inside and outside of regions, the same capacity and element shape."""
     near: defaultdict[Value, list[Value]] = defaultdict(list)
 
     def join(first: Value, *others: Value) -> None:

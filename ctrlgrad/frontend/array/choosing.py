@@ -481,7 +481,7 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
 
 @array_function()
 def append(x: Any, values: Any, axis: Any = None) -> Any:
-    """x with values behind it along an axis, or both in one dimension; as `numpy.append`.
+    """x with values appended along an axis, or both flattened; as `numpy.append`.
 
     >>> cnp.append([1, 2], 3)
     array([1, 2, 3])
@@ -515,7 +515,7 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 
 @array_function()
 def delete(x: Any, obj: Any, axis: Any = None) -> Any:
-    """x without what stands at known positions along an axis; as `numpy.delete`.
+    """x without the elements at known positions along an axis; as `numpy.delete`.
 
     >>> cnp.delete([1, 2, 3], 1)
     array([1, 3])

@@ -353,7 +353,7 @@ def check_version(api_version: str | None) -> None:
 
 
 def to_device(x: Tensor, device: Any, stream: Any) -> Tensor:
-    """The tensor itself, which is on the one device that there is."""
+    """The tensor itself: arrays have one device."""
     check_device("to_device", device)
     if stream is not None:
         raise UserInputError("to_device: the host has no streams", expected="None", got=repr(stream))
@@ -376,7 +376,7 @@ class ArrayNamespaceInfo:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """The one device that there is."""
+        """List with the only device."""
         return DEVICE
 
     def devices(self) -> list[str]:

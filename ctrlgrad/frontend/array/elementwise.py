@@ -499,7 +499,7 @@ def _binary(
     boolean: str | None = None,
     note: str | None = None,
 ) -> Binary:
-    """A function named and promoted as NumPy's ufunc; `boolean` is the op that stands for it on booleans."""
+    """A function named and promoted as NumPy's ufunc; `boolean` is the op for booleans."""
     ufunc = getattr(np, name)
     note = note or (
         f"x1 and x2 broadcast together; the dtype is the one that numpy.{name} gives, and one that\n"

@@ -126,12 +126,12 @@ class Place:
 
     @explains_calls
     def min(self, value: Any) -> Any:
-        """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
+        """With the minimum of the element and `value`, or of all values if a position is repeated."""
         return self._whole(self._combine("min", minimum, value))
 
     @explains_calls
     def max(self, value: Any) -> Any:
-        """With the larger one of what is there and `value`, or the largest where a position is named twice."""
+        """With the maximum of the element and `value`, or of all values if a position is repeated."""
         return self._whole(self._combine("max", maximum, value))
 
     @explains_calls
@@ -157,7 +157,7 @@ class Place:
 
     @explains_calls
     def apply(self, function: Callable[[Any], Any]) -> Any:
-        """With what is there replaced by an elementwise function of it, once however often a position is named."""
+        """With an elementwise function applied to the elements, once even if a position is repeated."""
         return self.set(function(self.get()))
 
     mul = multiply
@@ -399,7 +399,7 @@ class Index:
 
     @property
     def is_everything(self) -> bool:
-        """True if the key selects the whole array as it is."""
+        """True if the key selects the whole array unchanged."""
         return all(isinstance(item, slice) and item == slice(None) for item in self.key)
 
     @property

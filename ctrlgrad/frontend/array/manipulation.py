@@ -109,7 +109,7 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
 
 
 def _remaining(x: Any, others: Sequence[Any]) -> Any:
-    """The size that -1 stands for: an int wherever the known sizes tell."""
+    """Size for -1 in a shape: an int if the known sizes determine it."""
     known_before = times([d for d in shape_of(x) if d is not None])
     known_after = times([d for d in others if not isinstance(d, Tensor)])
     traced = [d for d in others if isinstance(d, Tensor)]
@@ -476,7 +476,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
 
 
 def _several(operation: str, xs: Any) -> list[Any]:
-    """The arrays to join, promoted to one dtype; an array stands for its rows."""
+    """The arrays to join, promoted to one dtype; a single array counts as the sequence of its rows."""
     if isinstance(xs, Tensor | np.ndarray):
         xs = list(xs)
     if not isinstance(xs, list | tuple) or not xs:

@@ -218,7 +218,7 @@ def _statistic(x: Any, axis: int, side: int, mode: str, length: Any) -> Any:
 
 
 def _ramp(edge: Any, axis: int, width: int, side: int, end: Any) -> Any:
-    """From `end`, which stands outermost, towards the edge, which is not among them; integers are rounded down."""
+    """Values from `end` at the outside towards the edge, without the edge itself; integers are rounded down."""
     dtype = dtype_of(edge)
     exact = result_type(dtype, np.float32 if dtype_kind(dtype) in "fc" else np.float64)
     start = to_dtype("pad", end, exact)
