@@ -85,7 +85,7 @@ def outline(graph: Graph) -> Block:
 
 
 def columns(whole: Block) -> list[list[Part]]:
-    """The parts of a graph in columns: a pop is to the right of its push, a gradient to the right of the user's code."""
+    """Columns of a graph: a pop is to the right of its push, and a gradient to the right of the user's code."""
     found: list[list[Part]] = [[]]
     pushed: dict[str, int] = {}
     now, is_plain_seen = 0, False
