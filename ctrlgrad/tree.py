@@ -281,9 +281,9 @@ TreeDef = optree.PyTreeSpec
 IsLeaf = Callable[[Any], bool] | None
 Path = tuple[Any, ...]
 _MISSING: Any = object()
-# Types of leaves about which JAX need not be asked.
+# Types that are known to be leaves without a question to JAX.
 _LEAVES = frozenset([bool, int, float, complex, str, bytes])
-# The classes that were registered as JAX has them.
+# Classes that were registered from JAX's registry.
 _OF_JAX: set[type] = set()
 
 

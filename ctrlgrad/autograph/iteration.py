@@ -37,7 +37,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
-# Built-in functions as converted code calls them: Python's own, except on traced tensors.
+# Built-in functions for converted code: Python's own, except on traced tensors.
 
 
 def _is_items(x: Any) -> bool:

@@ -80,7 +80,7 @@ def tracing(construct: str, source: Source | None) -> Iterator[None]:
         raise refused from error
 
 
-# Traced tensors as conditions, and their representation in a program of another library.
+# Truth of traced tensors, and objects of another library that represent them.
 
 
 class Representation(Protocol):
@@ -206,7 +206,7 @@ def truth(x: Tensor, construct: str, source: Source | None) -> Tensor:
     return scalar if t.dtype == bool else FUNCTIONS["not_equal"](scalar, 0)  # type: ignore[no-any-return]
 
 
-# Variables without a value: what generated code puts where Python would have no binding.
+# Variables without a value: placeholders of generated code for names that Python would leave unbound.
 #
 # A variable that only one branch or only the body of a traced loop sets has no value afterwards that a graph
 # could know to exist. It becomes `Undefined` with a reason, and reading it is the error; not reading it is none.
@@ -245,7 +245,7 @@ class Undefined:
         return f"<no value: {self.name}>"
 
 
-# Bool values that the enclosing branches decide, with their truth there.
+# Bool values that the enclosing branches imply, with their truth.
 _decisions: ContextVar[Mapping[Value, bool]] = ContextVar("decisions", default=MappingProxyType({}))
 
 
@@ -417,7 +417,7 @@ def weaken(x: Any, weak: bool) -> Any:
     return Tensor(x.builder, x.value, weak) if isinstance(x, Tensor) and x.weak != weak else x
 
 
-# Lists, dicts and sets that traced control flow must leave alone.
+# Lists, dicts and sets, which traced control flow must not change.
 #
 # A body that is traced runs once in Python however often it runs later, so `rows.append(x)` inside it would
 # happen once, with a tensor that has no meaning outside. `unchanged` watches what the body's closure holds, puts

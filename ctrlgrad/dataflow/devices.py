@@ -158,7 +158,7 @@ def _missing_cuda(number: int) -> UserInputError | None:
 
 # Pieces: the code that runs on a device.
 
-# Takes a list of operands over, and what its device's run has as `context`: on the processor a `Run`.
+# Takes ownership of a list of operands, and the `context` of its device's run: a `Run` on the processor.
 Piece = Callable[[list[Any], Any], list[Any]]
 # Makes the piece of a cluster's region.
 PieceOf = Callable[[Graph], Piece]

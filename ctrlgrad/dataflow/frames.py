@@ -39,7 +39,7 @@ from ctrlgrad.source import Source
 
 # The number of the iteration of each frame around, the root's 0 first.
 Tag = tuple[int, ...]
-# The count of a Merge that has fired: what comes later is dead, and brings it no nearer to zero.
+# Count of a Merge that has fired: later operands are dead and never bring it to zero.
 FIRED = -(1 << 30)
 
 
@@ -103,7 +103,7 @@ class Targets:
 
 
 NOWHERE = Targets()
-# Stands in the slot of a LoopSwitch that has fired.
+# Marker in the slot of a LoopSwitch that has fired.
 PASSED = object()
 
 

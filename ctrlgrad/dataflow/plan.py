@@ -55,7 +55,7 @@ from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import OPS, Graph, Node, Op, StackType, Value
 
-# Clusters: ordinary ops that run as one piece, so that an executor handles few nodes per iteration.
+# Clusters: ordinary ops that run as one piece, so that the executor handles few nodes in each iteration.
 #
 # In: a flat graph with a device on every node. Out: the same with every ordinary op inside a `Cluster`, all of whose
 # ops sit in one frame on one device, dead or alive together. Nothing leaves a cluster and comes back: a cluster waits

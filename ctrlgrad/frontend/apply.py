@@ -27,7 +27,7 @@ from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here, user_frame
 
-# A NumPy array some of whose sizes a loop is to take as unknown: what `unknown_dims` gives outside a trace.
+# Result of `unknown_dims` outside a trace: a NumPy array some of whose sizes a loop treats as unknown.
 
 
 class Unsized(np.ndarray):

@@ -30,7 +30,7 @@ from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Size, origin
 
-# Branches return arrays of the same elements: one that a branch leaves without any has those of another branch.
+# Element types of growing arrays: a branch that writes no element takes the type from another branch.
 
 
 def of_equal_elements(regions: Sequence[Traced]) -> list[Traced]:
@@ -54,7 +54,7 @@ def _taught(region: Traced, regions: Sequence[Traced]) -> Traced:
     return Traced(region.builder.name, lambda _: result, builder=region.builder)
 
 
-# Branches return arrays of the same sizes: those that only a run tells are compared in the branch that is taken.
+# Branches return arrays of equal sizes. Sizes that are known only at run time are compared in the branch that runs.
 #
 # Only sizes that follow from the arguments' alone are: the size of what was cut out, joined or collected by data is
 # known in its branch alone, and stays unknown in the result.

@@ -22,7 +22,7 @@ from ctrlgrad.ir.types import dtype_name
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Arrays of elements whose type is not known yet, and what a loop's body or another branch teaches of it.
+# Growing arrays without an element type, and its inference from a loop's body or another branch.
 
 
 class Elements:
@@ -204,9 +204,9 @@ def advice(found: Sequence[Promotion | None], otherwise: str) -> str:
     return "\n".join(dict.fromkeys([*(x.hint for x in found if x is not None), otherwise]))
 
 
-# Tracing the body of a loop until its carry has settled, at a cost that does not double with every loop around it.
+# Traces of a loop's body until the types of its carry settle. The cost does not double with each enclosing loop.
 #
-# What is learned of a carry (a dtype, an array's element) is learned by tracing the body, which is then traced once
+# The types of a carry (a dtype, the element of an array) are inferred by a trace of the body, which is traced once
 # more. In a nest of loops that all learn, each would trace the loops inside it twice, the innermost body 2**depth
 # times.
 #

@@ -17,7 +17,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
 from ctrlgrad.source import Source
 
-# Calls with wrong arguments, as errors that show how a function of the library is called.
+# Errors for calls with wrong arguments; they show the signature of the function.
 
 
 P = ParamSpec("P")

@@ -221,7 +221,7 @@ def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     return Tensor(builder, value)
 
 
-# The sizes that a row which a loop collects has at its first iteration, computed before the loop.
+# Sizes of a collected row in the first iteration, computed before the loop.
 #
 # A loop that never runs collects nothing, and its empty result still has a shape: where a size of a row is unknown
 # until run time, it follows from the sizes of what the loop starts with. Sizes pass through the ops of the body as in

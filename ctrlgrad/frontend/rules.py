@@ -34,7 +34,7 @@ from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
 from ctrlgrad.records import record
 from ctrlgrad.source import Source, device_here, placed_on
 
-# Values that functions close over: saved when a function is stored for a later call, restored when it is called.
+# Captured values: saved when a function is stored for a later call, restored when it is called.
 #
 # A rule is traced when a derivative is asked for, after the function that made it has gone on or returned. Two things
 # are noted when the call is recorded. Traced values that the rule can reach become operands of the call; otherwise
@@ -130,7 +130,7 @@ def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(s for s in slots if s not in ("__dict__", "__weakref__"))
 
 
-# Names of mapped axes: which are there where the function that is being mapped is traced, and how large they are.
+# Named mapped axes of the current trace, with their sizes.
 
 
 @record

@@ -32,9 +32,9 @@ from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.records import record
 from ctrlgrad.source import is_users
 
-# Containers of more elements are not looked through.
+# Largest container whose elements are checked.
 LONGEST = 64
-# Objects that are looked at for one function.
+# Largest number of objects that are checked for one function.
 MOST = 10_000
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, types.BuiltinFunctionType)

@@ -24,7 +24,7 @@ from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, require_hash, static
 from ctrlgrad.source import Source, raised_at
 
-# Errors of JAX at the boundary: they reach the user as errors of this library, with JAX's words.
+# Errors of JAX, which reach the user as errors of this library with JAX's message.
 #
 # JAX runs while a function is traced and while a rule is. An exception that JAX's own code raises becomes an error
 # that names the operation, the user's line and what to do. One that the user's code raises stays as it is.
@@ -179,7 +179,7 @@ def static_argument(what: str, x: Any) -> Static:
     return static(x)
 
 
-# A function of pytrees as one of the arrays in them: what a tracer is given, and what it gives back.
+# A function of pytrees as a function of their arrays: arguments and results of a tracer.
 
 
 _RESULTS = (Tensor, jax.Array, np.ndarray, np.generic, bool, int, float, complex)

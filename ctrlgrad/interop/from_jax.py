@@ -143,7 +143,7 @@ def source_of(eqn: Any) -> Source | None:
     return None
 
 
-# Of how many signatures a function's jaxprs are kept.
+# Number of signatures of a function whose jaxprs are kept.
 SIGNATURES = 256
 
 

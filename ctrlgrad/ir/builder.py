@@ -20,7 +20,7 @@ from ctrlgrad.ir.types import Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Elements up to which equal constants of one graph are one.
+# Largest number of elements of constants that are merged if they are equal.
 SMALL = 64
 
 

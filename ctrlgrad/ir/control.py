@@ -360,7 +360,7 @@ def emit_call(
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
 
 
-# Counted loops: loops whose number of iterations follows from values in front of the loop.
+# Counted loops: loops whose trip count follows from values before the loop.
 #
 # Such a loop runs while an integer carry is below a loop-invariant bound, and adds 1 to the carry (or counts down by
 # 1 while it is above). Its trip count and the counter's final value are then known without running it: nothing
@@ -368,7 +368,7 @@ def emit_call(
 # of the loop are known; otherwise the counter could pass the bound near the end of its dtype and overflow.
 
 
-# A comparison says how a counter moves, and whether the bound itself is passed.
+# Comparisons of counters that go up and down; 1 if the bound is inclusive.
 _UP = {"less": 0, "less_equal": 1}
 _DOWN = {"greater": 0, "greater_equal": 1}
 _TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}

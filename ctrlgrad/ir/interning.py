@@ -30,7 +30,7 @@ from ctrlgrad.ir.types import StackType, TensorType, Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Python functions in a graph, compared by what they do: a callback is made anew at each trace.
+# Python functions in a graph, compared by their code and captures: each trace creates new function objects.
 #
 # Two functions are alike if they have one code, and what they close over is the same object or an equal number, text
 # or type. One that assigns to a variable around it, or closes over a list that each trace makes anew, is like itself
@@ -202,9 +202,9 @@ def _text(value: Any) -> str:
     raise _Unknown
 
 
-# Bytes of a constant that is compared with its former value; a larger one is an input from the first.
+# Largest constant, in bytes, that is compared with its former value; a larger one is always an input.
 LARGEST = 4096
-# Graphs that are kept.
+# Number of graphs that are kept.
 MOST = 1024
 
 

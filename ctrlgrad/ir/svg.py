@@ -16,7 +16,7 @@ from ctrlgrad.ir.types import StackType
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# A graph as people read it: loops and branches as blocks, and between them a few lines of formulas.
+# Outline of a graph: loops and branches as blocks, and lines of formulas between them.
 #
 # A value that is used once, at no more than a line's length, stands where it is used; constants always do. A loop
 # says with what it starts, how long it goes on, and what its carries are next; its results bear the names that they
@@ -282,14 +282,14 @@ def _number(node: Node) -> str:
     return repr(value.item()) if value.ndim == 0 else format_attrs(node)
 
 
-# A graph drawn for people, as SVG, by a layout of its own: no program has to be installed.
+# Drawing of the outline as SVG, with a layout of its own: no other program is needed.
 #
 # Loops and branches are boxes of lines, one below the other, in a colour for how often they were
 # differentiated. What pops stands one column to the right of what pushed it, and a line leads from each push to its
 # pop: a loop faces its gradient.
 
 
-# Of what the user wrote, of its gradient, of derivatives of higher order: the edge, and the fill.
+# Edge and fill colours of the user's code, of its gradient, and of higher derivatives.
 COLORS = (("#3b6ea5", "#eaf1f9"), ("#c0631f", "#fdf1e7"), ("#3f8f5a", "#eaf6ee"), ("#7a5aa6", "#f2edf8"))
 STACKS = ("#b3261e", "#00796b", "#6a1b9a", "#8d6e00", "#1565c0", "#ad1457")
 # Pixels.

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ctrlgrad.errors import CtrlgradError, ExecutionError, UserInputError
 from ctrlgrad.records import record
 
-# One end for all ranks: a rank that dies, fails or is interrupted ends every other one, and rank 0 says why, once.
+# A common end of all ranks: a rank that dies, fails or is interrupted ends all ranks, and rank 0 prints the reason.
 #
 # Every rank keeps one TCP connection to rank 0, and one thread that waits on it. When a process dies, however it
 # dies, its kernel closes its connections: rank 0 sees that at once and tells the other ranks. If rank 0 dies, they

@@ -16,12 +16,12 @@ import numpy as np
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.records import record
 
-# Read when MPI is imported: so a program that only imports this module does not start MPI.
+# Options for the import of MPI: a program that only imports this module does not start MPI.
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = True
 from mpi4py import MPI  # noqa: E402
 
-# From how many bytes on the parts of a message are sent from where they lie, instead of being joined first.
+# Smallest message, in bytes, whose parts are sent from their own memory instead of being joined first.
 JOINED = 1 << 16
 
 

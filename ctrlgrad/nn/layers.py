@@ -108,7 +108,7 @@ def scaled_matmul(
     return cnp.matmul(wide[0], cnp.matrix_transpose(wide[1]))
 
 
-# Recurrent cells: pure functions `(params, state, x) -> state`, with functions that make their parameters of a key.
+# Recurrent cells: pure functions `(params, state, x) -> state`, with functions that initialise their parameters.
 #
 # `x` is `[inputs]` or `[batch, inputs]`; a state is a tuple of arrays `[hidden]` or `[batch, hidden]`, of which the
 # first is the cell's output. Parameters are dicts of arrays: `wx` `[inputs, gates * hidden]`, `wh` `[hidden, gates *
@@ -318,7 +318,7 @@ CELLS = {
 }
 
 
-# Attention, whole or one step at a time with the keys and values of the steps before in a cache.
+# Attention: over whole sequences, or one step at a time with a cache of earlier keys and values.
 
 
 Cache = dict[str, Any]

@@ -299,7 +299,7 @@ def _shaped_alike(operation: str, wanted: tuple[str, Any], given: tuple[str, Any
             )
 
 
-# A stage's leafwise work: (updates, state, params, numbers) to (updates, state).
+# Update of one leaf: (updates, state, params, numbers) to (updates, state).
 Follow = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 

@@ -38,7 +38,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     raise TypeMismatchError("random.bits: no such dtype", expected="uint8, uint16, uint32 or uint64", got=dtype.name)
 
 
-# The integers that floats are drawn as, and how many bits of these count.
+# Unsigned dtype of the bits that a float is made from, and the number of bits that it uses.
 _MANTISSAS = {
     np.dtype(np.float64): (np.uint64, 52),
     np.dtype(np.float32): (np.uint32, 23),
@@ -309,7 +309,7 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
 
 # Numbers of the gamma distribution and of those that are made of it; those of `jax.random`.
 #
-# A gamma-distributed number is differentiated with respect to its parameter: it moves so that its probability stays.
+# Derivative of a gamma-distributed number by its parameter, at constant cumulative probability.
 
 
 def _one(key: Any, alpha: Any, log_space: bool) -> Any:

@@ -129,7 +129,7 @@ def slope(function: Callable[[float], Sample], first_step: float, rounding: floa
 # Exponents of the machine epsilon: float64 gives 1e-9, 9e-8 and 7e-4, float32 1e-4, 8e-4 and 4e-2.
 _JAX, _DIFFERENCES, _LIMIT = 0.575, 0.45, 0.2
 
-# By how much finite differences may be wrong, over the error that they estimate of themselves.
+# Ratio of the allowed error of finite differences to their own error estimate.
 ERROR_FACTOR = 10.0
 
 

@@ -44,7 +44,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
 
-# The positions of the elements other than zero: as many as there are, or, with `size`, a number that is known.
+# Positions of nonzero elements: of unknown number, or `size` of them.
 #
 # With a known size every shape is known too, so that such a search may stand in a `vmap` or in a loop of fixed
 # shapes.
@@ -476,7 +476,7 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
     return apply("getitem", [x, from_where], {"key": along(axis, rank_of(x))})
 
 
-# Elements put into an array and taken out of it along an axis.
+# Insertion and deletion of elements along an axis.
 
 
 @array_function()

@@ -304,7 +304,7 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
     return sizes
 
 
-# Arrays put together and taken apart, and turned round, written with the functions that move elements.
+# Joining, splitting, and rotating arrays.
 
 
 def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ...]]) -> Any:

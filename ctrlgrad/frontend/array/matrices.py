@@ -76,7 +76,7 @@ def eigvals(x: Any, /) -> Any:
     return apply("general_eigenvalues", [matrices("eigvals", x, square=True)])
 
 
-# Least squares, condition numbers, and products of several matrices: composed of what `linalg` has.
+# Least squares, condition numbers, and products of several matrices, composed of the functions above.
 
 
 @array_function()

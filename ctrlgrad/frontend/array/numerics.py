@@ -348,7 +348,7 @@ def unpackbits(x: Any, axis: int | None = None, count: int | None = None, bitord
     return moveaxis(found, -1, axis)
 
 
-# Terms of a convolution that are written out one by one.
+# Largest number of terms of a convolution that are unrolled.
 _TERMS = 16
 
 

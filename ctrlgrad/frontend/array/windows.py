@@ -42,12 +42,12 @@ from ctrlgrad.frontend.loops import map as mapped
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
-# Arrays with a margin: constant, taken from the array itself, or of a function's making.
+# Padding: with constants, with elements of the array, or by a function.
 #
-# The axes are filled one after another, so that a corner is the margin of a margin, as in NumPy.
+# The axes are padded one after another, so that a corner is the padding of padding, as in NumPy.
 
 
-# Mode -> its option and what that is where it is left out.
+# Mode -> its option, and the default of the option.
 OPTIONS: dict[str, dict[str, Any]] = {
     "constant": {"constant_values": 0},
     "edge": {},
