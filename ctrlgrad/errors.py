@@ -65,7 +65,7 @@ class CtrlgradError(Exception):
 
 
 def locate(error: BaseException, what: str, source: Any) -> None:
-    """Say where in the user's code an exception happened; it keeps its type and text. The innermost place stands."""
+    """Add the user's line to an exception, which keeps its type and text. An exception that has a line keeps it."""
     if isinstance(error, CtrlgradError):
         if error.source is None:
             error.source = source
@@ -151,6 +151,8 @@ class GradientMismatch(CtrlgradError, AssertionError):
 class UserInputError(CtrlgradError, ValueError):
     """A file, an option or an argument that the command or a public function cannot use."""
 
+    is_in_program = True
+
 
 class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
     """A program of another framework uses an operation that has no translation."""
@@ -204,7 +206,7 @@ def forget_values(error: BaseException) -> None:
 
 
 def of_user(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback with the user's frames alone; as it is where none of them is his."""
+    """The traceback reduced to the user's frames; unchanged if it has none."""
     kept = [part for part in _parts(traceback) if is_users_frame(part.tb_frame)]
     found: TracebackType | None = None
     for part in reversed(kept):

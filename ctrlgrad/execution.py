@@ -170,7 +170,7 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
 
 
 def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
-    """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
+    """Plan of the native engine for a graph, for arguments of these sizes."""
     from ctrlgrad.plan.printer import format_plan
 
     found = optimised_graph(graph)

@@ -103,7 +103,7 @@ class Settings:
     recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no run can keep to, before there is one."""
+        """Refuse settings that no run can satisfy."""
         window, order, latency = self.parallel_iterations, self.order, self.latency
         is_window = window is None or (_is_int(window) and window >= 1)
         _check("parallel_iterations", window, is_window, "an int of 1 or more, or None")
@@ -138,9 +138,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
     names = [f.name for f in fields(Settings)]
     for name in changes:
         if name not in names:
-            raise UserInputError(
-                f"the dataflow engine has no setting {name!r}", source=here(), expected=", ".join(names), got=name
-            )
+            raise UserInputError(f"the dataflow engine has no setting {name!r}", expected=", ".join(names), got=name)
     try:
         changed = replace(_SETTINGS.get(), **changes)
     except UserInputError as error:

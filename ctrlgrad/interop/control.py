@@ -107,7 +107,7 @@ def _call(equation: Equation, *operands: Any) -> Any:
 
 @entry("custom_vmap_call")
 def _custom_vmap(equation: Equation, *operands: Any) -> Any:
-    """Read the function itself: where JAX maps it over rows, its rule stands in the jaxpr instead."""
+    """Read the function itself: if JAX maps it over rows, the jaxpr has its rule instead."""
     return equation.read(equation.params["call"], *operands)
 
 

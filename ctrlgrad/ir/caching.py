@@ -49,7 +49,7 @@ class Recent(Generic[K, V]):
                     return self._made(key, make)
 
     def forget(self, key: K) -> None:
-        """Have what belongs to a key made anew."""
+        """Drop the entry of a key."""
         with self._lock:
             self._entries.pop(key, None)
 

@@ -30,7 +30,7 @@ from ctrlgrad.ir.types import StackType, TensorType, Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Python functions in a graph, compared by what they do: a callback is made anew at each trace.
+# Python functions in a graph, compared by their code and captures: each trace creates new function objects.
 #
 # Two functions are alike if they have one code, and what they close over is the same object or an equal number, text
 # or type. One that assigns to a variable around it, or closes over a list that each trace makes anew, is like itself
@@ -195,7 +195,7 @@ def _text(value: Any) -> str:
     raise _Unknown
 
 
-# Bytes of a constant that is compared with its former value; a larger one is an input from the first.
+# Largest constant, in bytes, that is compared with its former value; a larger one is always an input.
 LARGEST = 4096
 # Graphs that are kept, and their values together. A graph holds its compiled code: measured 0.12 MB for the gradient of
 # 10 operations and 1.15 MB for 100, about 4 KB for each value, so all graphs hold at most about 0.5 GB. They are let go

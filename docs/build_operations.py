@@ -1,6 +1,6 @@
 """The table of operations in the documentation, made from the registry and the tables keyed by it.
 
-python -m ctrlgrad.verify.op_table > docs/operations.md
+python docs/build_operations.py > docs/operations.md
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def table() -> str:
         "or piecewise constant; *refused*, that none is known, and asking for it is an error. The dtypes are those",
         "that the op's type rule takes; a dash stands for no free choice.",
         "",
-        "This page is made by `python -m ctrlgrad.verify.op_table`.",
+        "This page is made by `python docs/build_operations.py`.",
         "",
         "| op | forward | reverse | batching | dtypes |",
         "| --- | --- | --- | --- | --- |",
