@@ -25,7 +25,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.native.sessions import FrameLoop
+from ctrlgrad.engines.native.stacks import FrameLoop
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, ShapeError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType

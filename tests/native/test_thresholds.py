@@ -125,9 +125,6 @@ TABLE = {
     "ctrlgrad/engines/native/rows_across.py": {
         "TOGETHER": "nests",
     },
-    "ctrlgrad/engines/native/sessions.py": {
-        "CHUNK_BYTES": "bytes of a chunk: tests/memory",
-    },
     "ctrlgrad/engines/native/shared_nests.py": {
         "MOST_PARTS": "nests",
         "WORK_TO_SHARE": "nests",
