@@ -19,7 +19,7 @@ from ctrlgrad.engines.native.kept_plans import version
 from ctrlgrad.engines.native.objects import DiskCache, ObjectCode
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, attributes, verify, walk
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.passes import optimise
 
 NO_GRAPH = kept_records.written(("no graph",), kept_records.Vocabulary({}, {}))

@@ -26,7 +26,7 @@ from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.plan import planning
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.printer import format_plan

@@ -24,7 +24,7 @@ from ctrlgrad.engines.native.pieces import planned
 from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.ir import Graph, Node, Value, attributes, view, walk
 from ctrlgrad.ir import Loop as LoopView
-from ctrlgrad.ir.effects import has_effect
+from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.memory.session import no_budget
 from ctrlgrad.stacks.blocks import BlockStack
 

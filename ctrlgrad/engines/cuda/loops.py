@@ -65,9 +65,9 @@ from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Node, StackType, TensorType, Trait, Use, Value, attributes, control
 from ctrlgrad.ir import Loop as LoopView
-from ctrlgrad.ir.counting import Counting
+from ctrlgrad.ir.control import Counting
 from ctrlgrad.ir.flow import StackFlow
-from ctrlgrad.ops.traits import is_total
+from ctrlgrad.ops.arrays import is_total
 
 
 @dataclass(frozen=True)

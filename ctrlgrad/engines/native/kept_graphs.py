@@ -15,7 +15,7 @@ from ctrlgrad.engines.native import kept_plans, kept_records
 from ctrlgrad.engines.native.kept_plans import constants_of
 from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary
 from ctrlgrad.ir import OPS, Graph, Node, Value, walk
-from ctrlgrad.ir.fingerprint import fingerprint, is_known
+from ctrlgrad.ir.interning import fingerprint, is_known
 from ctrlgrad.passes import optimise
 from ctrlgrad.source import Source
 

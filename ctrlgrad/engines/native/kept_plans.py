@@ -27,7 +27,7 @@ from ctrlgrad.engines.native import ahead, kept_records, objects
 from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary, of_record, tell_array
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.ir import Graph, Node, attributes, walk
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.records import record
 

@@ -50,8 +50,7 @@ from ctrlgrad.engines.cuda.prepared.reading import (
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.ir import StackType, TensorType, Use, Value, walk
-from ctrlgrad.ir.control import Loop
-from ctrlgrad.ir.counting import Counting
+from ctrlgrad.ir.control import Counting, Loop
 
 
 class HasTables(Protocol):
