@@ -57,9 +57,6 @@ TABLE = {
         "2": "memory that grows by doubling: tests/native/test_memory_between_runs.py",
         "IDLE_BYTES": "nests",
     },
-    "ctrlgrad/engines/native/library.py": {
-        "MOST_IN_PLACE": "calls",
-    },
     "ctrlgrad/engines/native/nests.py": {
         "16": "bytes of a vector: each width runs",
         "2 UNROLL": "vectors",
@@ -168,6 +165,9 @@ TABLE = {
     },
     "ctrlgrad/plan/checking/steps.py": {
         "MOST_POINTS": JUDGE,
+    },
+    "ctrlgrad/plan/decisions.py": {
+        "MOST_INLINED": "calls",
     },
     "ctrlgrad/plan/columns.py": {
         "2": "a number of axes",

@@ -307,7 +307,7 @@ class PlanWriter(TurnsText):
         for register, variable in variables.items():
             w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variable}")
         self.loops.append(step)
-        outside, self.calls_in_place = self.calls_in_place, library.calls_in_place(step)
+        outside, self.calls_in_place = self.calls_in_place, step in self.plan.inlined
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
         ticks, word = w.alloca("i64"), self.layout.ticks + step.number
