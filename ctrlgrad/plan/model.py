@@ -469,4 +469,6 @@ class Plan:
     releases: dict[Step, Release] = field(default_factory=dict)
     # Innermost loops that inline elementary functions of scalars, and the prefetch of steps on rows.
     inlined: frozenset[Loop] = frozenset()
+    # Kernels that are called as functions, one for all that differ only in arrays and numbers.
+    functions: frozenset[Kernel] = frozenset()
     ahead: dict[Step, Ahead] = field(default_factory=dict)

@@ -306,7 +306,8 @@ class _Printer:
         used = [o for write in step.writes for o in (*write.outputs, *write.indices)]
         used += [check.output for check in step.checks]
         shared, found = formulas(step.expression, leaf, used)
-        yield f"kernel [{','.join(map(str, step.space))}] {{"
+        function = " as a function" if step in self.plan.functions else ""
+        yield f"kernel [{','.join(map(str, step.space))}]{function} {{"
         yield from (f"  {line}" for line in shared)
         yield from (f"  {self.write(write, found)}" for write in step.writes)
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)

@@ -30,8 +30,6 @@ TABLE = {
     "ctrlgrad/engines/native/axes.py": {
         "2": "vectors",
         "8": "bytes of an element, of which there are four",
-        "MOST_INSTRUCTIONS": "chains",
-        "MOST_POINTS": "nests",
     },
     "ctrlgrad/engines/native/elements.py": {
         "2": "lanes of a pair of vectors: no size",
@@ -168,6 +166,8 @@ TABLE = {
     },
     "ctrlgrad/plan/decisions.py": {
         "MOST_INLINED": "calls",
+        "MOST_INSTRUCTIONS": "chains",
+        "MOST_POINTS": "nests",
     },
     "ctrlgrad/plan/columns.py": {
         "2": "a number of axes",
