@@ -156,7 +156,7 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, do
 def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
     """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with it."""
     if engine == "cuda":
-        from ctrlgrad.engines.cuda import report
+        from ctrlgrad.engines.cuda import engine as report
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)

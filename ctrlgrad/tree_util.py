@@ -21,6 +21,7 @@ from ctrlgrad.records import record
 from ctrlgrad.tree import (
     IsLeaf,
     Partial,
+    plain_key,
     register_dataclass,
     register_pytree_node,
     register_pytree_node_class,
@@ -39,7 +40,6 @@ from ctrlgrad.tree import reduce_associative as tree_reduce_associative
 from ctrlgrad.tree import structure as tree_structure
 from ctrlgrad.tree import transpose as tree_transpose
 from ctrlgrad.tree import unflatten as tree_unflatten
-from ctrlgrad.tree_classes import plain_key
 
 
 @record

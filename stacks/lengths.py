@@ -13,7 +13,7 @@ import numpy as np
 
 from ctrlgrad.ir import Branch, Call, Counting, Graph, Loop, Node, Use, Value, definitions, view
 from ctrlgrad.ir.attributes import Constant, Write
-from ctrlgrad.ir.counting import Number
+from ctrlgrad.ir.control import Number
 from ctrlgrad.records import record
 
 # Number of rows that an op with this use of a stack adds to it.

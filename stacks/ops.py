@@ -14,7 +14,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import INDEX, StackType, TensorType, Trait, Type, Use, attributes, declare
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.types import Dim, RegionType
-from ctrlgrad.ops.checks import require_kind, scalar_index, stack, template, tensors
+from ctrlgrad.ops.term import require_kind, scalar_index, stack, template, tensors
 
 # One number per slot.
 ROW_COUNTS = TensorType(INDEX.dtype, (None,))

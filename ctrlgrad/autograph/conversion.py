@@ -32,11 +32,10 @@ from malt.pyct import anno, ast_util, cfg, naming, origin_info, qual_names, tran
 from malt.pyct.static_analysis import activity, annos, liveness, reaching_definitions, reaching_fndefs
 
 from ctrlgrad import forks, source
-from ctrlgrad.autograph import branches, iteration, logic, loops, raising, undefined
-from ctrlgrad.autograph.canonical import canonical
-from ctrlgrad.autograph.overloads import OVERLOADS
-from ctrlgrad.autograph.parse import Definition, Unconvertible, parse
-from ctrlgrad.autograph.truth import is_traced, number, plain, represented
+from ctrlgrad.autograph import branches, iteration, loops, values
+from ctrlgrad.autograph.canonical import Definition, Unconvertible, canonical, parse
+from ctrlgrad.autograph.iteration import OVERLOADS
+from ctrlgrad.autograph.values import is_traced, number, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
 
@@ -431,7 +430,7 @@ class FunctionScope:
 
     def ret(self, value: Any, did_return: Any) -> Any:
         """The result of a function with `return` statements inside of control flow."""
-        if isinstance(value, undefined.UndefinedReturnValue):
+        if isinstance(value, values.UndefinedReturnValue):
             return None
         if is_traced(did_return) and value is not None:
             raise TracingError(
@@ -456,23 +455,23 @@ RUNTIME = SimpleNamespace(
     with_function_scope=with_function_scope,
     converted_call=converted_call,
     autograph_artifact=artifact,
-    Undefined=undefined.Undefined,
-    UndefinedReturnValue=undefined.UndefinedReturnValue,
-    ld=undefined.ld,
-    ldu=undefined.ldu,
+    Undefined=values.Undefined,
+    UndefinedReturnValue=values.UndefinedReturnValue,
+    ld=values.ld,
+    ldu=values.ldu,
     if_stmt=branches.if_stmt,
     if_exp=branches.if_exp,
     while_stmt=loops.while_stmt,
     for_stmt=iteration.for_stmt,
-    and_=logic.and_,
-    or_=logic.or_,
-    not_=logic.not_,
-    chain=logic.chain,
-    contains=logic.contains,
-    not_contains=logic.not_contains,
-    assert_stmt=logic.assert_stmt,
-    is_=logic.is_,
-    is_not=logic.is_not,
-    raised=raising.raised,
-    handled=raising.handled,
+    and_=branches.and_,
+    or_=branches.or_,
+    not_=branches.not_,
+    chain=branches.chain,
+    contains=branches.contains,
+    not_contains=branches.not_contains,
+    assert_stmt=branches.assert_stmt,
+    is_=branches.is_,
+    is_not=branches.is_not,
+    raised=values.raised,
+    handled=values.handled,
 )

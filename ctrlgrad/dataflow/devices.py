@@ -140,14 +140,14 @@ def local_devices() -> list[str]:
 
     GPUs are among them where CuPy and a card are there; asking loads CuPy. `is_here` asks for one device alone.
     """
-    from ctrlgrad.engines.cuda import devices  # what it loads takes a while
+    from ctrlgrad.engines.cuda import devices
 
     return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + devices.found()
 
 
 def _missing_cuda(number: int) -> UserInputError | None:
     """Why there is no GPU of this number; None where there is."""
-    from ctrlgrad.engines.cuda import devices  # as above
+    from ctrlgrad.engines.cuda import devices
 
     try:
         devices.check(number)

@@ -27,7 +27,7 @@ from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import ROOT, Frames, frames_of
 from ctrlgrad.files import read_file
 from ctrlgrad.ir import Node, Op, Value, attributes
-from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
+from ctrlgrad.ir.dot import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
 from ctrlgrad.records import record
 
 # How many ops of a cluster are written out.

@@ -36,9 +36,9 @@ from collections.abc import Mapping, Sequence
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes, printer
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.ir.printer import Printer, format_attrs
 from ctrlgrad.ir.types import RegionType
+from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.records import record
 
 # Default of `tf.while_loop` and `ctrlgrad.while_loop`.

@@ -32,7 +32,7 @@ from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.graph import Enter, FlatGraph, LoopCond
 from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, Value, is_loop, view
 from ctrlgrad.ir.attributes import NO_ATTRS, Given
-from ctrlgrad.ir.effects import nodes_with_effects
+from ctrlgrad.ir.walk import nodes_with_effects
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 

@@ -27,8 +27,16 @@ from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
-from ctrlgrad.dataflow.partition import Part, Partition, partition
-from ctrlgrad.dataflow.placement import as_written, names_ranks, on_ranks, place, whole_loops
+from ctrlgrad.dataflow.partition import (
+    Part,
+    Partition,
+    as_written,
+    names_ranks,
+    on_ranks,
+    partition,
+    place,
+    whole_loops,
+)
 from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.verifier import verify_flat

@@ -16,7 +16,7 @@ from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
 

@@ -20,17 +20,15 @@ from ctrlgrad import tree
 from ctrlgrad.errors import CtrlgradError, TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import cast, concrete, evaluate, is_weak, type_of, value_in, without_numbers
 from ctrlgrad.frontend.checks import check_leaves, is_array
-from ctrlgrad.frontend.concrete import concrete
-from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
 from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import raised_at
-from ctrlgrad.tree_classes import Aside
+from ctrlgrad.tree import Aside
 
 # Recovery of this library's error where another library has replaced it by an error of its own.
 

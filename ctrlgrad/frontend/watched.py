@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.frontend.closed_over import _inside
+from ctrlgrad.frontend.rules import _inside
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.records import record

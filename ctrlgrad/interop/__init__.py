@@ -21,7 +21,7 @@ _LAZY = {
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
     "from_torch": ("ctrlgrad.interop.from_torch", None),
     # From the module that brings the library's own entries: what a user says replaces them.
-    "jax_primitive": ("ctrlgrad.interop.reader", "jax"),
+    "jax_primitive": ("ctrlgrad.interop.from_jax", "jax"),
     "onnx_op": ("ctrlgrad.interop.onnx.operators", None),
     "to_jax": ("ctrlgrad.interop.to_jax", "jax"),
     "to_torch": ("ctrlgrad.interop.to_torch", None),

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from ctrlgrad.errors import UnsupportedPrimitiveError
-from ctrlgrad.interop.jax_errors import told
+from ctrlgrad.interop.avals import told
 from ctrlgrad.source import Source
 
 Entry = Callable[..., Any]
@@ -88,6 +88,11 @@ def plain(fn: Callable[..., Any]) -> Entry:
 def by_keyword(fn: Callable[..., Any], *names: str) -> Entry:
     """An entry of a function that takes operands, and the parameters of these names by keyword."""
     return lambda equation, *operands: fn(*operands, **{name: equation.params[name] for name in names})
+
+
+def by_position(fn: Callable[..., Any], *names: str) -> Entry:
+    """An entry of a function that takes operands, and then the parameters of these names by position."""
+    return lambda equation, *operands: fn(*operands, *map(equation.params.__getitem__, names))
 
 
 def jax_primitive(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -16,16 +16,13 @@ from ctrlgrad.dtypes import BFLOAT16, NAMES, dtype_kind
 from ctrlgrad.engines import asks_for_memory
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.checks import check_function, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.gradients import current_manner
-from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
+from ctrlgrad.interop.avals import Flat, has_weak_type, has_x64, is_array, static_argument
 from ctrlgrad.interop.engine_primitive import JaxProgram, bind
-from ctrlgrad.interop.flat import Flat
-from ctrlgrad.interop.settings import has_x64
 from ctrlgrad.ir import (
     Counting,
     Graph,
@@ -46,8 +43,7 @@ from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.op import Use
 from ctrlgrad.options import current_options
 from ctrlgrad.passes import simplify
-from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, jax_dtype
-from ctrlgrad.verify.jax_translation import Arrays, Translator
+from ctrlgrad.verify.jax_translation import TENSOR_OPS, Arrays, Entry, Translator, jax_dtype
 
 # Loops whose number of iterations a graph says: a counter that starts, steps and ends at numbers that stand in it.
 #

@@ -193,7 +193,7 @@ class Reduction(Axes):
 
 @record(kw_only=True)
 class Shape(Attributes):
-    """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.checks.template`."""
+    """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.term.template`."""
 
     shape: Sizes
 

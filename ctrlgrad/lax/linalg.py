@@ -9,8 +9,7 @@ from typing import Any
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.scipy.factorisations import factors, of_triangle, order_of
-from ctrlgrad.scipy.linalg import solve_triangular
+from ctrlgrad.scipy.linalg import factors, of_triangle, order_of, solve_triangular
 from ctrlgrad.source import here
 
 # Fourier transforms by the names of `jax.lax`.

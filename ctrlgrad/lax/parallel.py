@@ -21,7 +21,7 @@ from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, require_numbers, value_in
-from ctrlgrad.frontend.named_axes import Bound, axis_called
+from ctrlgrad.frontend.rules import Bound, axis_called
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.source import here

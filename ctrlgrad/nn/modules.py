@@ -17,11 +17,9 @@ from typing import Any
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor_array import TensorArray
-from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.nn.attention import dot_product_attention
-from ctrlgrad.nn.cells import CELLS, Params, State, check_key, fan_in
-from ctrlgrad.nn.layers import embedding, layer_norm
+from ctrlgrad.nn.layers import CELLS, Params, State, check_key, dot_product_attention, embedding, fan_in, layer_norm
 from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 

@@ -11,10 +11,11 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Attributes, Item, Key
+from ctrlgrad.ir.graph import Node
 from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
 from ctrlgrad.ir.types import INDEX, Dim, RegionType, Shape, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.checks import axes, default_int, product, require_kind, scalar_index, template, tensors
 from ctrlgrad.ops.elementwise import add, broadcast
+from ctrlgrad.ops.term import axes, default_int, product, require_kind, scalar_index, template, tensors
 
 # Ops between complex numbers and their parts, elementwise.
 
@@ -123,7 +124,7 @@ declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, Trait.SHAPE_OF_
 # Ops that move elements without computing on them, and `dim`, which reads a size.
 #
 # A shape that is not known when the graph is built is given as a template with operands for its unknown
-# dimensions; see `ctrlgrad.ops.checks.template`.
+# dimensions; see `ctrlgrad.ops.term.template`.
 
 
 def _infer_constant(
@@ -656,3 +657,21 @@ def is_static(key: Key) -> bool:
     return not any(
         item is DYNAMIC or (isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step)) for item in key
     )
+
+
+# Questions that passes ask of a node, answered from its op's traits and its types.
+
+
+def is_total(node: Node) -> bool:
+    """True if a node can never fail at run time, so that it may run even if the program would not have reached it."""
+    traits = node.op.traits
+    if Trait.TOTAL in traits:
+        return True
+    index = attributes.Index.find(node)
+    if index is not None:
+        return _is_static(node) and is_static(index.key)
+    return Trait.TOTAL_IF_STATIC in traits and _is_static(node)
+
+
+def _is_static(node: Node) -> bool:
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in (*node.operands, *node.results))

@@ -9,7 +9,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import BOOL, INDEX, RegionType, TensorType, Type, join
-from ctrlgrad.ops.checks import axes, scalar_index, tensors
+from ctrlgrad.ops.term import axes, scalar_index, tensors
 
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:

@@ -11,7 +11,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Answer, Attributes, Triangle
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.checks import tensors
+from ctrlgrad.ops.term import tensors
 
 # Parts of the error for factors that do not fit, shared by the op and by its derivative rules.
 DIFFER = "matmul: the sizes to sum over differ"

@@ -9,7 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.nn import gelu, softmax
-from ctrlgrad.nn.cells import fan_in
+from ctrlgrad.nn.layers import fan_in
 
 HEADS = 4
 # Of this the hidden size is a multiple: the rotation by position takes the features of each head in pairs.

@@ -22,7 +22,7 @@ import numpy as np
 
 from ctrlgrad import optim, tree
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.mpi.watch import STOPPED, Ending
+from ctrlgrad.mpi.launch import STOPPED, Ending
 from ctrlgrad.train import memory, metrics
 from ctrlgrad.train.checkpoint import Identity, State
 from ctrlgrad.train.folder import CHECKPOINT

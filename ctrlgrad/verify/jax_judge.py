@@ -23,8 +23,8 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.verify.jax_translation import Form, translate
-from ctrlgrad.verify.originals import originals, without_other_calls
-from ctrlgrad.verify.originals import originals_kept as originals_kept
+from ctrlgrad.verify.recording import originals, without_other_calls
+from ctrlgrad.verify.recording import originals_kept as originals_kept
 
 Leaves = tuple[np.ndarray, ...]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ctrlgrad.engines import chunks as engine_chunks
-from ctrlgrad.engines.cuda import chunks, saved
+from ctrlgrad.engines.cuda import chunks
+from ctrlgrad.engines.cuda import chunks as saved
 
 
 @pytest.fixture

@@ -22,14 +22,13 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
-from ctrlgrad.engines.cuda.prepared.captures import Capture
+from ctrlgrad.engines.cuda.prepared.binding import StackRows
+from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
 from ctrlgrad.engines.cuda.prepared.reading import Reading
-from ctrlgrad.engines.cuda.prepared.row_memory import StackRows
-from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)

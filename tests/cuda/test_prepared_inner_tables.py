@@ -17,7 +17,10 @@ from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_with
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.prepared import loops, rows, runner, stack_forms, tables
+from ctrlgrad.engines.cuda.prepared import loops, runner
+from ctrlgrad.engines.cuda.prepared import ops as rows
+from ctrlgrad.engines.cuda.prepared import ops as stack_forms
+from ctrlgrad.engines.cuda.prepared import ops as tables
 from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError
 

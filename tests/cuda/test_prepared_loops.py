@@ -21,13 +21,12 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import graphs, loops, placement, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import ListWriter
-from ctrlgrad.engines.cuda.prepared.operands import Affine
-from ctrlgrad.engines.cuda.prepared.passes import Passes
+from ctrlgrad.engines.cuda.prepared.model import Affine, Passes
 from ctrlgrad.engines.cuda.prepared.reading import Reading
-from ctrlgrad.engines.cuda.report import explain_on
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
 STEPS = 24

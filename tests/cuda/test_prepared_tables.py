@@ -17,7 +17,9 @@ from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_with
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.prepared import runner, table_rows, tables
+from ctrlgrad.engines.cuda.prepared import binding as table_rows
+from ctrlgrad.engines.cuda.prepared import ops as tables
+from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError
 

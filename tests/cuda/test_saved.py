@@ -12,7 +12,7 @@ from instruments.stand_in import StandIn, StandInDevice
 
 from ctrlgrad.engines.chunks import Held
 from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.engines.cuda.saved import FIRST_ROWS, PushedChunk
+from ctrlgrad.engines.cuda.chunks import FIRST_ROWS, PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.budget import Budget

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ctrlgrad.verify.finite_differences import Sample, slope
+from ctrlgrad.verify.check import Sample, slope
 
 SMOOTH: list[tuple[Callable[[np.float64], np.float64], float]] = [
     (lambda t: np.sin(1.0 + t), np.cos(1.0)),

@@ -13,9 +13,7 @@ import ctrlgrad.stacks
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Trait, Value
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.verify.jax_ops import TENSOR_OPS
-from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS
-from ctrlgrad.verify.jax_translation import ADDED, translate
+from ctrlgrad.verify.jax_translation import ADDED, BOUNDED, LISTS, TENSOR_OPS, translate
 
 # What owns regions, and what only looks in.
 CONTROL = {"while", "cond", "call", "callback", "pure_callback", "watch", "barrier", "forget_sizes"}

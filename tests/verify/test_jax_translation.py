@@ -16,8 +16,7 @@ from ctrlgrad.frontend.apply import apply, apply_all
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, close, verify
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.verify.check import sample
-from ctrlgrad.verify.finite_differences import slope
+from ctrlgrad.verify.check import sample, slope
 from ctrlgrad.verify.jax_judge import JaxDerivative, JaxJudge
 from ctrlgrad.verify.jax_translation import translate
 

@@ -22,8 +22,9 @@ from ctrlgrad.errors import (
     UserInputError,
 )
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
-from ctrlgrad.frontend.array.arithmetic import divide, maximum, minimum, multiply, power, remainder
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
+from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.promote import (
     along,
     at_index,
     axis_of,
@@ -33,20 +34,23 @@ from ctrlgrad.frontend.array.dims import (
     dims,
     dtype_of,
     expanded,
+    from_nested,
+    has_tensor,
     iota,
     known_size,
     laid_along,
+    operand,
+    operands,
     rank_of,
     reshaped,
     shape_of,
+    shown,
     sliced,
     squeezed,
     times,
+    truth,
 )
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, operands, shown, truth
-from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import explains_calls
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor

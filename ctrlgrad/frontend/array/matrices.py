@@ -9,7 +9,6 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply
-from ctrlgrad.frontend.array.arithmetic import conjugate, divide, multiply, real, subtract
 from ctrlgrad.frontend.array.decompositions import (
     cholesky,
     cross,
@@ -30,10 +29,10 @@ from ctrlgrad.frontend.array.decompositions import (
     svdvals,
     vector_norm,
 )
-from ctrlgrad.frontend.array.dims import expanded, rank_of, shape_of, squeezed
+from ctrlgrad.frontend.array.elementwise import conjugate, divide, multiply, real, subtract
 from ctrlgrad.frontend.array.linalg import matmul, outer, tensordot, vecdot
 from ctrlgrad.frontend.array.manipulation import matrix_transpose
-from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
+from ctrlgrad.frontend.array.promote import expanded, operand, rank_of, same_dtype, shape_of, shown, squeezed
 from ctrlgrad.frontend.array.ranges import diagonal as _diagonal
 from ctrlgrad.frontend.array.reduction import sum as _sum
 from ctrlgrad.frontend.array.reduction import sum as total

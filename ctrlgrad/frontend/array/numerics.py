@@ -9,37 +9,43 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import (
+from ctrlgrad.frontend.array.creation import ones, zeros
+from ctrlgrad.frontend.array.decompositions import svd
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import (
     bitwise_and,
     bitwise_right_shift,
     floor_divide,
+    log,
     multiply,
     power,
     remainder,
+    sqrt,
+    where,
 )
-from ctrlgrad.frontend.array.creation import ones, zeros
-from ctrlgrad.frontend.array.decompositions import svd
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.indexing import take
+from ctrlgrad.frontend.array.linalg import matmul
+from ctrlgrad.frontend.array.manipulation import broadcast_arrays, concatenate, flip, moveaxis, ravel, stack
+from ctrlgrad.frontend.array.promote import (
     axis_of,
     dim,
     dims,
     dtype_of,
+    floats,
     known_size,
+    loop_dtypes,
+    operand,
+    operands,
     rank_of,
     reshaped,
+    same_dtype,
     shape_of,
+    shown,
     sliced,
     times,
+    truth,
     whole_number,
 )
-from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import log, sqrt
-from ctrlgrad.frontend.array.indexing import take
-from ctrlgrad.frontend.array.joining import concatenate, stack
-from ctrlgrad.frontend.array.linalg import matmul
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_arrays, flip, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import floats, loop_dtypes, operand, operands, same_dtype, shown, truth
 from ctrlgrad.frontend.array.ranges import vander
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import cumsum, trace
@@ -47,8 +53,7 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.windows import pad
 from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.frontend.loops import fori_loop
-from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.frontend.loops import fori_loop, while_loop
 from ctrlgrad.source import here
 
 # Polynomials as arrays of coefficients, the highest first.

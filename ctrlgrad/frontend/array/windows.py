@@ -10,27 +10,29 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt, where
+from ctrlgrad.frontend.array.indexing import take
+from ctrlgrad.frontend.array.manipulation import moveaxis
+from ctrlgrad.frontend.array.promote import (
     at_index,
     broadcasted,
     concatenated,
     dim,
     dims,
+    double_dtype,
     dtype_of,
     expanded,
+    floats,
     known_size,
+    operand,
     rank_of,
     reshaped,
     shape_of,
     sliced,
     times,
+    to_dtype,
 )
-from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt
-from ctrlgrad.frontend.array.indexing import take
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import moveaxis
-from ctrlgrad.frontend.array.promote import double_dtype, floats, operand, to_dtype
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest

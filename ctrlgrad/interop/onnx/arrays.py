@@ -13,8 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.onnx.layers import cubic
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape, recorded
-from ctrlgrad.interop.onnx.protos import dtype_of
+from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry, known_shape, recorded
 
 # Sequences, which are lists here, and optionals, which are a value or None.
 

@@ -12,12 +12,11 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.branches import cond
-from ctrlgrad.frontend.loops import scan
+from ctrlgrad.frontend.loops import scan, unknown_dims, while_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tensor_array import TensorArray
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, leaves_of
-from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.interop.onnx.arrays import reversed_rows
 from ctrlgrad.interop.onnx.operators import Body, Node, entry, is_array, known_shape, recorded
 from ctrlgrad.ir import close

@@ -13,8 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry
-from ctrlgrad.interop.onnx.protos import dtype_of
+from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry
 
 # Normalisations.
 

@@ -25,8 +25,18 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.onnx import arrays, control, layers, numbers  # noqa: F401  (they fill the table)
-from ctrlgrad.interop.onnx.operators import REFUSED, TABLE, Body, NeedsInputs, Node, known_shape
-from ctrlgrad.interop.onnx.protos import array_of, attribute, dtype_of, type_proto
+from ctrlgrad.interop.onnx.operators import (
+    REFUSED,
+    TABLE,
+    Body,
+    NeedsInputs,
+    Node,
+    array_of,
+    attribute,
+    dtype_of,
+    known_shape,
+    type_proto,
+)
 from ctrlgrad.signature import Static
 from ctrlgrad.source import Source, here, read_from
 

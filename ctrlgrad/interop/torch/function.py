@@ -14,14 +14,13 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.watched import Watched
-from ctrlgrad.function import SIGNATURES, Function
+from ctrlgrad.function import MOST_KNOWN, SIGNATURES, Function
 from ctrlgrad.interop.torch.autograd import apply
 from ctrlgrad.interop.torch.program import TorchProgram
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import LARGEST
-from ctrlgrad.known_calls import MOST_KNOWN
 from ctrlgrad.options import current_options
 from ctrlgrad.signature import Concrete, Signature, Static, TensorSpec, static
 from ctrlgrad.source import here

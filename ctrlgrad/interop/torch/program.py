@@ -11,12 +11,12 @@ from ctrlgrad.engines import current_without
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.execution import after_failure, program_of, run_on
 from ctrlgrad.frontend.apply import EagerStack
+from ctrlgrad.function import hand_out
 from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.interop.program import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import current_options
-from ctrlgrad.results import hand_out
 from ctrlgrad.signature import simplified
 
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.autograph.truth import REPRESENTATION
+from ctrlgrad.autograph.values import REPRESENTATION
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace as tracing
 from ctrlgrad.frontend.apply import cast, type_of

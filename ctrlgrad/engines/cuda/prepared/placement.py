@@ -11,22 +11,27 @@ another array of its size.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.prepared.model import (
+    Become,
     Branching,
+    Buffer,
+    Carried,
     Carry,
     Item,
     Placement,
     ProductLaunch,
     Repeating,
+    Shape,
+    Source,
+    View,
     carried_arrays,
     lists_in,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Source, View
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.
@@ -46,19 +51,31 @@ def views_of(launch: Item) -> Iterator[View]:
     if isinstance(launch, Branching | Repeating):
         yield launch.chosen if isinstance(launch, Branching) else launch.goes_on
         return
+    if isinstance(launch, Become):
+        yield from (launch.before, launch.after)
+        return
     named = (launch.a, launch.b, launch.out) if isinstance(launch, ProductLaunch) else launch.arguments
     yield from (x for x in named if isinstance(x, View))
 
 
-def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], carries: Sequence[Carry]) -> Placement:
-    """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always."""
+def placed(
+    items: Sequence[Item],
+    buffers: Sequence[tuple[Shape, np.dtype]],
+    carries: Sequence[Carry],
+    memory_of: Callable[[Source], Source],
+) -> Placement:
+    """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always.
+
+    Args:
+        memory_of: the first name of the memory that a buffer is another name of.
+    """
     launches = list(items_in_order(items))
     whole = (-1, len(launches))
     spans: dict[Source, tuple[int, int]] = {Buffer(0): whole}
     for position, launch in enumerate(launches):
-        for view in views_of(launch):
-            first, _ = spans.setdefault(view.source, (position, position))
-            spans[view.source] = first, max(spans[view.source][1], position)
+        for source in {memory_of(view.source) for view in views_of(launch)}:
+            first, _ = spans.setdefault(source, (position, position))
+            spans[source] = first, position
     for source, (first, last) in spans.items():
         if isinstance(source, Carried):
             # The array before is there from the beginning on, the one after to the end.
@@ -83,7 +100,8 @@ def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], car
                 rooms.append(room)
                 found[Buffer(number)] = source, room.begin
                 break
-    places = tuple(found.get(Buffer(number)) for number in range(len(buffers)))
+    memories_of = [memory_of(Buffer(number)) for number in range(len(buffers))]
+    places = tuple((x, 0) if isinstance(x, Carried) else found.get(x) for x in memories_of)
     return Placement(places, max(room.end for room in memories[-1][2]))
 
 

@@ -1,4 +1,7 @@
-"""One reading of a loop's body, or of a region in it: what the slots of its program hold at one of its steps."""
+"""One reading of a loop's body, or of a region in it: the value of each slot of its program at one of its steps.
+
+A body is prepared from the description of its inputs (dtype, shape, kind).
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,71 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, NumbersInput, StackInput, TableInput
-from ctrlgrad.engines.cuda.prepared.launches import whole
-from ctrlgrad.engines.cuda.prepared.listing import Listing, Rates
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.prepared.operands import (
+from ctrlgrad.engines.cuda.compile import GroupStep
+from ctrlgrad.engines.cuda.kernel import KernelText, TextBuilder
+from ctrlgrad.engines.cuda.kernels import add_product
+from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, whole
+from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
     Buffer,
+    CannotPrepare,
     Carried,
     Converted,
     Fixed,
     Given,
     Operand,
+    Region,
+    Shape,
     Short,
     Source,
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.passes import Region
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
-from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.control import is_loop
 from ctrlgrad.plan.elementwise import Operand as Element
+
+
+@dataclass(frozen=True)
+class ArrayInput:
+    """An array on the device that the body is given."""
+
+    dtype: np.dtype
+    shape: Shape
+    strides: Shape
+
+
+@dataclass(frozen=True)
+class NumberInput:
+    """A number on the host."""
+
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A stack whose rows are read and written by index, of so many rows; whether all of them were written."""
+
+    dtype: np.dtype
+    shape: Shape
+    is_full: bool
+
+
+@dataclass(frozen=True)
+class NumbersInput:
+    """A stack of numbers on the host."""
+
+
+@dataclass(frozen=True)
+class StackInput:
+    """A stack, in blocks on the device or as a list."""
+
+    is_blocks: bool
+
+
+Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
 
 
 @dataclass(frozen=True)
@@ -216,15 +257,16 @@ class Reading:
     def own_view(self, view: View, operands: Sequence[int]) -> View:
         """As `own`, for what a value lies in."""
         if self.is_whole(view) and not self._is_read_later(view, operands):
-            return view
+            return self.launches.updated(view)
         return self.launches.copy(view)
 
     def is_whole(self, view: View) -> bool:
         """Return true if a view is contiguous and covers a whole buffer or carried array."""
-        if isinstance(view.source, Buffer):
-            shape, _ = self.launches.buffers[view.source.number]
-        elif isinstance(view.source, Carried):
-            shape = self.listing.carried[replace(view.source, is_next=False)]
+        source = self.launches.memory_of(view.source)
+        if isinstance(source, Buffer):
+            shape, _ = self.launches.buffers[source.number]
+        elif isinstance(source, Carried):
+            shape = self.listing.carried[replace(source, is_next=False)]
         else:
             return False
         return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
@@ -232,7 +274,7 @@ class Reading:
     def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
         sharing = self._sharing(view)
         if (
-            view.source in self.read_again
+            self.launches.memory_of(view.source) in self.read_again
             or sharing & set(operands)
             or any(self.last.get(n, -1) > self.position for n in sharing)
         ):
@@ -240,7 +282,8 @@ class Reading:
         return self.outside is not None and self.outside._is_read_later(view, ())
 
     def _sharing(self, view: View) -> set[int]:
-        return {n for n, x in self.values.items() if view.source in sources_of(x)}
+        memory_of = self.launches.memory_of
+        return {n for n, x in self.values.items() if memory_of(view.source) in map(memory_of, sources_of(x))}
 
     def is_updated(self, view: View) -> bool:
         """Return true if a step from here on may overwrite a view's memory in place."""
@@ -344,3 +387,17 @@ def slots_read(step: Step) -> tuple[int, ...]:
         return (*step.reads, *(write.stack for write in step.writes if write.stack is not None))
     assert isinstance(step, NodeStep)
     return step.operands
+
+
+def index_in(reading: Reading, slot: int) -> Affine | View:
+    """Operand of an index: an `Affine` where it goes by whole steps; else a view on the card, where the kernel checks
+    its bounds.
+
+    Past the end of a masked loop an index may have any value, so an index that only the host computes is refused
+    there.
+    """
+    index = reading.value(slot)
+    if not isinstance(index, Affine | View) and reading.listing.is_masked:
+        raise CannotPrepare("an index of the host does not go by whole steps")
+    goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
+    return index if goes_by_steps else reading.view(slot)
