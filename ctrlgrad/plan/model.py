@@ -439,6 +439,16 @@ class Branch(Step):
     node: Attribute[Node]
 
 
+@record
+class Ahead:
+    """Prefetch distance in rows (positive above a row, negative below it), and the least and most bytes of a row for
+    which prefetching pays."""
+
+    rows: int
+    least: int
+    most: int
+
+
 @record(eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
@@ -459,3 +469,8 @@ class Plan:
     handles: dict[Stack, int] = field(default_factory=dict)
     # Memory that each step is the last to use.
     releases: dict[Step, Release] = field(default_factory=dict)
+    # Innermost loops that inline elementary functions of scalars, and the prefetch of steps on rows.
+    inlined: frozenset[Loop] = frozenset()
+    # Kernels that are called as functions, one for all that differ only in arrays and numbers.
+    functions: frozenset[Kernel] = frozenset()
+    ahead: dict[Step, Ahead] = field(default_factory=dict)

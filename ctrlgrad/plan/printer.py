@@ -212,6 +212,10 @@ class _Printer:
     def block(self, block: Block, indent: str) -> Iterator[str]:
         for step in block.steps:
             yield from (indent + line for line in self.step(step))
+            if step in self.plan.ahead:
+                ahead = self.plan.ahead[step]
+                where = f"{ahead.rows} rows above" if ahead.rows > 0 else "the row below"
+                yield f"{indent}prefetch {where}, if a row has {ahead.least} to {ahead.most} bytes"
             if step in self.plan.releases:
                 released = self.plan.releases[step]
                 items = [f"b{n}" for n in released.buffers] + [f"stack {n}" for n in released.stacks]
@@ -302,7 +306,8 @@ class _Printer:
         used = [o for write in step.writes for o in (*write.outputs, *write.indices)]
         used += [check.output for check in step.checks]
         shared, found = formulas(step.expression, leaf, used)
-        yield f"kernel [{','.join(map(str, step.space))}] {{"
+        function = " as a function" if step in self.plan.functions else ""
+        yield f"kernel [{','.join(map(str, step.space))}]{function} {{"
         yield from (f"  {line}" for line in shared)
         yield from (f"  {self.write(write, found)}" for write in step.writes)
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)
@@ -333,7 +338,8 @@ class _Printer:
         after = "" if chunks is None else "  # a chunk may end before an iteration"
         after += "" if chunks is None or not chunks.can_repeat else ", and be run again"
         at_most = "" if step.maximum is None else f", {step.maximum} at most"
-        yield f"loop {step.number}, iteration {step.counter}{at_most} {{{after}"
+        inline = ", elementary functions inline" if step in self.plan.inlined else ""
+        yield f"loop {step.number}, iteration {step.counter}{at_most}{inline} {{{after}"
         for c in step.carries:
             yield f"  carry {self.defined(c.inside)} = {c.init}, then {c.next}; at last {c.result}"
         if step.entry.moves:

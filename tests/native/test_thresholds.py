@@ -30,8 +30,6 @@ TABLE = {
     "ctrlgrad/engines/native/axes.py": {
         "2": "vectors",
         "8": "bytes of an element, of which there are four",
-        "MOST_INSTRUCTIONS": "chains",
-        "MOST_POINTS": "nests",
     },
     "ctrlgrad/engines/native/elements.py": {
         "2": "lanes of a pair of vectors: no size",
@@ -56,9 +54,6 @@ TABLE = {
     "ctrlgrad/engines/native/frame_memory.py": {
         "2": "memory that grows by doubling: tests/native/test_memory_between_runs.py",
         "IDLE_BYTES": "nests",
-    },
-    "ctrlgrad/engines/native/library.py": {
-        "MOST_IN_PLACE": "calls",
     },
     "ctrlgrad/engines/native/nests.py": {
         "16": "bytes of a vector: each width runs",
@@ -166,6 +161,11 @@ TABLE = {
     },
     "ctrlgrad/plan/checking/steps.py": {
         "MOST_POINTS": JUDGE,
+    },
+    "ctrlgrad/plan/decisions.py": {
+        "MOST_INLINED": "calls",
+        "MOST_INSTRUCTIONS": "chains",
+        "MOST_POINTS": "nests",
     },
     "ctrlgrad/plan/columns.py": {
         "2": "a number of axes",

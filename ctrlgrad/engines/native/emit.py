@@ -24,7 +24,7 @@ from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan import model
-from ctrlgrad.plan.effects import blocks_of, walk
+from ctrlgrad.plan.effects import blocks_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.loop_tiling import loop_tiles
 from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Value
@@ -51,8 +51,7 @@ class PlanWriter(TurnsText):
 
     def function(self, name: str) -> str:
         self.find_pushes(self.plan.body)
-        kernels = [step for step in walk(self.plan.body) if isinstance(step, Kernel)]
-        self.nests = NestFunctions(kernels, self.vector_bytes)
+        self.nests = NestFunctions(self.vector_bytes)
         self.prologue()
         self.touched = touched(self.plan, self.plan.body) if self.is_cut else Counter()
         if not self.is_cut:
@@ -245,7 +244,7 @@ class PlanWriter(TurnsText):
             if text is not None:
                 self.parts.append(text)
                 return
-        if self.nests.has(step):
+        if step in self.plan.functions:
             text = self.nests.call(self.w, step, self.place_of, self.number, self.size)
             if text is not None:
                 self.parts.append(text)
@@ -359,7 +358,7 @@ class PlanWriter(TurnsText):
                 assert isinstance(carry.init, Register)
                 self.registers[carry.inside.name] = self.number(carry.init)
         self.loops.append(step)
-        outside, self.calls_in_place = self.calls_in_place, library.calls_in_place(step)
+        outside, self.calls_in_place = self.calls_in_place, step in self.plan.inlined
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
         ticks, word = w.alloca("i64"), self.layout.ticks + step.number
