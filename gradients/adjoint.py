@@ -222,7 +222,7 @@ class Adjoint:
         if strong is None:
             return pullback(cotangent, result, *operands, **attrs)
         if node.op.name not in ELEMENTWISE:
-            rule_of = lambda given, **how: pullback(cotangent, result, *given, **attrs, **how)
+            rule_of = lambda given: pullback(cotangent, result, *given, **attrs)
             return strong.cotangent_of_arrays(node, position, rule_of, cotangent, operands)
         return strong.cotangent(node, position, lambda ct: pullback(ct, result, *operands, **attrs), cotangent)
 

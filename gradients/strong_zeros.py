@@ -18,8 +18,7 @@ not by this product). So an analysis of the graph to be differentiated finds whe
 - `ranges`: the value may be infinite or NaN (wild) though the graph's inputs are finite, since an op in front of it is
   singular (`Trait.SINGULAR`: division, logarithm, power, ...) and its operands are not known to stay away from the
   singularity.
-- `zero`: the value may be a zero from a selection; as the factor of a product it stops an infinite cotangent, as does
-  a zero in data.
+- `zero`: the value may be a zero from a selection; as the factor of a product it stops an infinite cotangent.
 - `shown`: if the value is infinite or NaN, so is the differentiated result: sums and products lead from it to there.
   Such a result has no finite gradient to protect, so these values count as finite.
 - `hot`: the value's cotangent may be infinite or NaN, since an op behind it has such a partial derivative.
@@ -41,22 +40,8 @@ import numpy as np
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.ranges import Ranges
 from ctrlgrad.gradients.table import LINEAR, operand_reached
-from ctrlgrad.ir import (
-    Branch,
-    Builder,
-    Call,
-    Counting,
-    Graph,
-    Loop,
-    Node,
-    TensorType,
-    Trait,
-    Use,
-    Value,
-    attributes,
-    view,
-)
-from ctrlgrad.ops.term import Term, choose, constant, emit, swap_last, where
+from ctrlgrad.ir import Branch, Call, Counting, Graph, Loop, Node, TensorType, Trait, Use, Value, attributes, view
+from ctrlgrad.ops.term import Term, constant, emit, where
 
 # Values that show in a result: where one of them is infinite or NaN, the result is, too.
 
@@ -148,7 +133,6 @@ class StrongZeros:
 
     def __init__(self, activity: Activity) -> None:
         self.activity = activity
-        self.is_reverse = False
         self.varied: set[Value] = set()
         self.selected: set[Value] = set()
         self.shown: frozenset[Value] = frozenset()
@@ -171,7 +155,6 @@ class StrongZeros:
     ) -> StrongZeros:
         """Analyse a graph for reverse mode; `selected`: the seeds may be zeros."""
         found = cls(activity)
-        found.is_reverse = True
         found._values(graph)
         if not found.ranges.some_are_wild:
             return found
@@ -195,7 +178,7 @@ class StrongZeros:
     def _product(
         self, node: Node, position: int, rule: Callable[[Term], Term], t: Term, selected: bool, hot: bool
     ) -> Term:
-        stops = hot and Trait.PRODUCT in node.op.traits and self._may_stop(node.operands[1 - position])
+        stops = hot and Trait.PRODUCT in node.op.traits and node.operands[1 - position] in self.zero
         stopped = selected and self._may_be_wild(node, position)
         if not stops and not stopped:
             return rule(t)
@@ -206,43 +189,16 @@ class StrongZeros:
         return emit("strong_multiply", _where_finite(t.equals(0), slope) if stopped else slope, t)
 
     def cotangent_of_arrays(
-        self, node: Node, position: int, rule: Callable[..., Term], ct: Term, operands: Sequence[Term]
+        self, node: Node, position: int, rule: Callable[[Sequence[Term]], Term], ct: Term, operands: Sequence[Term]
     ) -> Term:
         """The same for an op that is not elementwise; `rule` is given the operands.
 
         Of a product, elements of the other operand that are not finite are left out where the cotangents that they
         would be multiplied by are all zero. What else is not finite is left out of the result where the cotangent is
-        zero there, of a matrix where it is zero in all of the matrix. Zeros of the other operand stop what is not
-        finite in the cotangent: a product of matrices that comes out NaN is computed again by strong products of
-        numbers.
+        zero there, of a matrix where it is zero in all of the matrix.
         """
-        stopped = node.results[0] in self.selected and self._may_be_wild(node, position)
-        is_product = Trait.PRODUCT in node.op.traits
-        found = self._selected_only(node, position, rule, ct, operands) if stopped else rule(operands)
-        if not (is_product and node.results[0] in self.hot and self._may_stop(node.operands[1 - position])):
-            return found
-
-        def again(inside: Builder) -> list[Term]:
-            def times(left: Term, right: Term) -> Term:
-                left, right = (Term(inside, x.value) for x in (left, right))
-                left = emit("expand_dims", left, axes=(left.rank - 1,))
-                right = swap_last(right)
-                right = emit("expand_dims", right, axes=(right.rank - 2,))
-                given, slope = (left, right) if position == 0 else (right, left)
-                if stopped:
-                    slope = _where_finite(given.equals(0), slope)
-                found = emit("strong_multiply", slope, given)
-                return emit("sum", found, axes=(found.rank - 1,), keepdims=False)
-
-            return [rule([Term(inside, x.value) for x in operands], times=times)]
-
-        is_nan = emit("any", emit("isnan", found), axes=tuple(range(found.rank)), keepdims=False)
-        return choose(found.builder, is_nan, [lambda inside: [Term(inside, found.value)], again])[0]
-
-    def _selected_only(
-        self, node: Node, position: int, rule: Callable[..., Term], ct: Term, operands: Sequence[Term]
-    ) -> Term:
-        """The cotangent of an array's operand where zeros of the cotangent stop."""
+        if node.results[0] not in self.selected or not self._may_be_wild(node, position):
+            return rule(operands)
         if Trait.PRODUCT in node.op.traits:
             along, across = (ct.rank - 2, ct.rank - 1) if position == 0 else (ct.rank - 1, ct.rank - 2)
             # Along a vector that would cost as much as the product: there only a matrix as a whole is left out.
@@ -265,10 +221,6 @@ class StrongZeros:
         if reduction is not None and not reduction.keepdims and reduction.axes:
             ct = emit("expand_dims", ct, axes=reduction.axes)
         return _where_finite(ct.equals(0), found)
-
-    def _may_stop(self, factor: Value) -> bool:
-        """Return true if a factor may be zero whatever is differentiated, or by a selection."""
-        return factor in self.zero or (self.is_reverse and factor not in self.varied and self._may_be_zero(factor))
 
     def _may_be_wild(self, node: Node, position: int) -> bool:
         """Return true if a partial derivative may be infinite or NaN."""

@@ -34,11 +34,10 @@ def _push(tangents: Sequence[Term | None], out: Term, a: Term, b: Term) -> Term:
 
 
 forward("matmul", _push)
-# `times` may be a product in which zeros stop (`strong_zeros`).
 reverse(
     "matmul",
-    lambda ct, out, a, b, times=Term.__matmul__: _to(times(ct, swap_last(b)), a, -1, b.dim(-2)),
-    lambda ct, out, a, b, times=Term.__matmul__: _to(times(swap_last(a), ct), b, -2, a.dim(-1)),
+    lambda ct, out, a, b: _to(ct @ swap_last(b), a, -1, b.dim(-2)),
+    lambda ct, out, a, b: _to(swap_last(a) @ ct, b, -2, a.dim(-1)),
 )
 
 
