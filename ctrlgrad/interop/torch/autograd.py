@@ -85,8 +85,8 @@ def apply(program: TorchProgram, tensors: Sequence[Any], budget: int | None = No
         wrt = tuple([i for i, x in enumerate(tensors) if x.requires_grad])
     call = Call(program, wrt, budget)
     if torch._C._are_functorch_transforms_active():
-        found: Sequence[Any] = _Run.apply(call, *tensors)
-        return found
+        operation: Any = _Run
+        return operation.apply(call, *tensors)  # type: ignore[no-any-return]
     if wrt or torch.autograd.forward_ad._current_level >= 0:
         return _apply_plainly(call, *tensors)  # type: ignore[no-any-return]
     return call.results(tensors)

@@ -146,6 +146,12 @@ class DropIn(torch.nn.Module):
     difference. Buffers that the program changes are written back.
     """
 
+    _of: Any
+    # Buffers that the last call has changed, and the modes of its modules in which it draws dropout.
+    _changed: set[str] | None
+    _draws: set[tuple[bool, ...]]
+    _run: TorchFunction
+
     def __init__(self, program: FromTorch, budget: int | None = None) -> None:
         super().__init__()
         assert program.module is not None
