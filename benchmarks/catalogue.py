@@ -73,6 +73,14 @@ def _recurrent(engine: str, tiny: bool) -> Iterator[Case]:
                 title = f"{cell.upper()} training step, {form}, (T, batch, input, hidden) = {TINY if tiny else size}"
                 entries = _recurrent_entries(engine, cell, form, size, tiny)
                 yield Case(name, title, "step", tuple(entries), tolerance=1e-4)
+    size = TINY if tiny else LARGE
+    again: dict[str, Any] = {"cell": "lstm", "form": "concat", "size": size, "checkpoint": True}
+    entries = [
+        Entry("ctrlgrad", "ctrlgrad", "benchmarks.recurrent.with_ctrlgrad:loop", again | {"engine": engine}),
+        Entry("jax scan", "jax", "benchmarks.recurrent.with_jax:scan", again),
+    ]
+    title = f"LSTM training step whose body is computed again backwards, (T, batch, input, hidden) = {size}"
+    yield Case("lstm-checkpoint", title, "step", tuple(entries), tolerance=1e-4)
 
 
 def _recurrent_entries(engine: str, cell: str, form: str, size: tuple[int, ...], tiny: bool) -> Iterator[Entry]:

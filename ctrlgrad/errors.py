@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -63,7 +65,7 @@ class CtrlgradError(Exception):
 
 
 def locate(error: BaseException, what: str, source: Any) -> None:
-    """Say where in the user's code an exception happened; it keeps its type and text. The innermost place stands."""
+    """Add the user's line to an exception, which keeps its type and text. An exception that has a line keeps it."""
     if isinstance(error, CtrlgradError):
         if error.source is None:
             error.source = source
@@ -149,6 +151,8 @@ class GradientMismatch(CtrlgradError, AssertionError):
 class UserInputError(CtrlgradError, ValueError):
     """A file, an option or an argument that the command or a public function cannot use."""
 
+    is_in_program = True
+
 
 class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
     """A program of another framework uses an operation that has no translation."""
@@ -159,11 +163,13 @@ class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
 class MemoryBudgetError(CtrlgradError, MemoryError):
     """A budget cannot be met: the request, what is used and the limit of each tier are in the message.
 
-    `needed` are the bytes of the device without which the request could not be met whatever left it; None where another
-    tier is too small. What comes after the request may need more: `ctrlgrad.memory.plan` finds the least budget.
+    `needed` is a lower bound of the device budget: the bytes of the request with all that could not leave for it; None
+    where another tier is too small. A later request may need more: `ctrlgrad.memory.plan` finds the exact least budget.
+    `limit` is the budget of the tier that was too small.
     """
 
     needed: int | None = None
+    limit: int | None = None
 
 
 class TierRefusedError(CtrlgradError, MemoryError):
@@ -174,6 +180,24 @@ class BlockLostError(CtrlgradError, OSError):
     """A block that was copied away cannot be read back, or its bytes have changed."""
 
 
+def forget_values(error: BaseException) -> None:
+    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
 # Tracebacks of errors, without the library's own frames.
 #
 # An error that nothing catches is shown with the frames of the user's code alone; `CTRLGRAD_TRACEBACK=full` in the
@@ -182,7 +206,7 @@ class BlockLostError(CtrlgradError, OSError):
 
 
 def of_user(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback with the user's frames alone; as it is where none of them is his."""
+    """The traceback reduced to the user's frames; unchanged if it has none."""
     kept = [part for part in _parts(traceback) if is_users_frame(part.tb_frame)]
     found: TracebackType | None = None
     for part in reversed(kept):

@@ -100,15 +100,15 @@ class OnCard:
         return run(*(x for x, yes in zip(leaves, is_array, strict=True) if yes))
 
 
-# Calls whose code is known: it is found by the types and sizes of the arguments, and nothing else is looked at.
+# Fast path of calls: the compiled program is found by the types and sizes of the arguments alone.
 #
 # Who calls a small program again and again waits for this, so a call takes few steps. A call that is not known here
 # is traced, compiled and run as any other, and may then be noted.
 
 
-# Numbers whose type says their dtype.
+# Scalar types that imply a dtype.
 _NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
-# Number of signatures of a function whose code is kept at hand.
+# Number of signatures of a function on the fast path.
 MOST_KNOWN = 256
 
 Described = tuple[Any, Sequence[Any]]
@@ -210,7 +210,7 @@ def _described(leaves: Sequence[Any], options: Options) -> Described | None:
 
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
-# Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
+# Number of signatures whose graphs are kept; each value of a static Python integer counts as one.
 SIGNATURES = 1024
 
 
@@ -320,7 +320,8 @@ class Function:
         launched, copied and waited.
 
         >>> def root(a):
-        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+        ...     step = lambda x: 0.5 * (x + a / x)
+        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, step, a)
         >>> report = cg.function(cg.grad(root)).explain(2.0)
         >>> [loop.engine for loop in report.loops], report.loops[0].bytes_per_iteration
         (['native', 'native'], 8)

@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import optree
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.source import here
 
 # Classes as nodes of pytrees: how they are registered, and those that this library brings along. All of it is public
 # in `ctrlgrad.tree`.
@@ -59,7 +58,8 @@ def register_pytree_node(
     >>> class Pair:
     ...     def __init__(self, a, b):
     ...         self.a, self.b = a, b
-    >>> register_pytree_node(Pair, lambda p: ((p.a, p.b), None), lambda _, children: Pair(*children))
+    >>> flatten_pair = lambda p: ((p.a, p.b), None)
+    >>> register_pytree_node(Pair, flatten_pair, lambda _, children: Pair(*children))
     >>> tree.leaves(tree.map(lambda x: 2 * x, Pair(1, 2)))
     [2, 4]
     """
@@ -73,7 +73,6 @@ def _registered(operation: str, nodetype: Any, flatten_func: Any, unflatten_func
     except (TypeError, ValueError) as error:
         raise UserInputError(
             f"tree.{operation}: the class cannot be registered",
-            source=here(),
             expected="a class that is no pytree node yet",
             got=str(error),
             hint="register a class once, where it is defined",
@@ -121,7 +120,8 @@ def register_pytree_with_keys(
     >>> class Pair:
     ...     def __init__(self, a, b):
     ...         self.a, self.b = a, b
-    >>> register_pytree_with_keys(Pair, lambda p: ((("a", p.a), ("b", p.b)), None), lambda _, xs: Pair(*xs))
+    >>> flatten_pair = lambda p: ((("a", p.a), ("b", p.b)), None)
+    >>> register_pytree_with_keys(Pair, flatten_pair, lambda _, xs: Pair(*xs))
     >>> tree.leaves_with_path(Pair(1, [2]))
     [(('a',), 1), (('b', 0), 2)]
     """
@@ -162,7 +162,8 @@ def register_static(cls: C) -> C:
     >>> @register_static
     ... class Mode(str):
     ...     pass
-    >>> tree.leaves((Mode("fast"), 1.0)), tree.structure(Mode("fast")) == tree.structure(Mode("slow"))
+    >>> fast, slow = Mode("fast"), Mode("slow")
+    >>> tree.leaves((fast, 1.0)), tree.structure(fast) == tree.structure(slow)
     ([1.0], False)
     """
     _registered("register_static", cls, lambda x: ((), x), lambda x, _: x)
@@ -218,7 +219,6 @@ def register_dataclass(
     if not isinstance(nodetype, type) or not dataclasses.is_dataclass(nodetype):
         raise UserInputError(
             "tree.register_dataclass: it is no dataclass",
-            source=here(),
             expected="a class with @dataclass",
             got=repr(nodetype),
             hint="write @register_dataclass above @dataclass; register_pytree_node is for other classes",
@@ -235,7 +235,6 @@ def register_dataclass(
     if sorted((*data, *meta)) != sorted(fields):
         raise UserInputError(
             "tree.register_dataclass: the fields do not fit the dataclass",
-            source=here(),
             expected=f"each of {', '.join(fields)} once, in data_fields or in meta_fields",
             got=f"data_fields={list(data)}, meta_fields={list(meta)}",
             hint="drop_fields names those that are left to their defaults",
@@ -282,9 +281,9 @@ TreeDef = optree.PyTreeSpec
 IsLeaf = Callable[[Any], bool] | None
 Path = tuple[Any, ...]
 _MISSING: Any = object()
-# Types of leaves about which JAX need not be asked.
+# Types that are known to be leaves without a question to JAX.
 _LEAVES = frozenset([bool, int, float, complex, str, bytes])
-# The classes that were registered as JAX has them.
+# Classes that were registered from JAX's registry.
 _OF_JAX: set[type] = set()
 
 
@@ -316,7 +315,7 @@ def _register_nodes(leaves: Iterable[Any], is_leaf: IsLeaf) -> bool:
 
 
 def _register_as_in_jax(x: Any) -> bool:
-    """Register the class of x as JAX has it, by JAX's public functions alone: what JAX makes of one level of it."""
+    """Register the class of x as JAX flattens it, by one level, with JAX's public functions."""
     jax = sys.modules["jax.tree_util"]
     if jax.all_leaves([x]):
         return False
@@ -384,7 +383,6 @@ def _parts(operation: str, treedef: TreeDef, rest: Sequence[Any]) -> list[list[A
     except (ValueError, TypeError) as error:
         raise UserInputError(
             f"tree.{operation}: the pytrees have different structures",
-            source=here(),
             expected=str(treedef),
             got=str(error),
             hint="the same containers with the same keys; what stands for a leaf of the first may be a pytree",
@@ -446,7 +444,6 @@ def reduce_associative(
     if not found and identity is _MISSING:
         raise UserInputError(
             "tree.reduce_associative: the pytree has no leaves",
-            source=here(),
             expected="one leaf at least, or identity=",
             got=str(structure(tree)),
             hint="say what the result is then: identity=0.0",
@@ -458,7 +455,7 @@ def reduce_associative(
 
 
 def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """A pytree of the structure of `full_tree`: each leaf of `prefix_tree` in all the places that stand for it there.
+    """A pytree of the structure of `full_tree`: each leaf of `prefix_tree` is repeated for all leaves below it.
 
     Raises:
         UserInputError: the first is no prefix of the second.
@@ -491,7 +488,8 @@ def transpose(outer_treedef: TreeDef, inner_treedef: TreeDef | None, pytree_to_t
     Raises:
         UserInputError: the pytree is not made of the two.
 
-    >>> transpose(structure([0, 0]), structure({"a": 0, "b": 0}), [{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+    >>> outer, inner = structure([0, 0]), structure({"a": 0, "b": 0})
+    >>> transpose(outer, inner, [{"a": 1, "b": 2}, {"a": 3, "b": 4}])
     {'a': [1, 3], 'b': [2, 4]}
     """
     (parts,) = _parts("transpose", outer_treedef, [pytree_to_transpose])

@@ -45,6 +45,9 @@ class Primal(Term):
             return known
         return Term(self.builder, self.scope.resolve(Size(self.forward, axis % self.rank)))
 
+    def factor(self, op: str) -> Term:
+        return Primal(self.scope, self.scope.observe(op, self.forward))
+
     def length(self) -> Term:
         """The number of slots of a stack."""
         known = self.scope.length(self.forward)

@@ -27,8 +27,7 @@ import numpy as np
 
 from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, Value, attributes
 from ctrlgrad.records import record
-from ctrlgrad.stacks.lengths import constant_of, known_length
-from ctrlgrad.stacks.sizes import Size, origin
+from ctrlgrad.stacks.sizes import Size, constant_of, known_length, origin
 
 
 @record(eq=False, frozen=False)
@@ -55,9 +54,14 @@ class Scope(ABC):
     before: dict[Node, list[Node]] = field(default_factory=dict)
     instead: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
     producers: dict[Value, Node] = field(default_factory=dict)
+    # Nodes of the graph that a forward value is the only operand of.
+    users: dict[Value, list[Node]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.producers = {v: node for node in self.graph.nodes for v in node.results}
+        for node in self.graph.nodes:
+            if len(node.operands) == 1:
+                self.users.setdefault(node.operands[0], []).append(node)
 
     def resolve(self, value: Value | Size) -> Value:
         """The backward side's copy of a forward value, or of the size of one of its axes."""
@@ -85,9 +89,11 @@ class Scope(ABC):
         """A new stack, empty before this scope's forward side and after its backward side."""
 
     def observe(self, op: str, value: Value, attrs: Mapping[str, Any] | None = None) -> Value:
-        """Compute something small of a forward value on the forward side, right where the value is defined."""
-        for node in self.after.get(value, ()):
-            if node.op.name == op and node.attrs == node.op.attributes(attrs or {}):
+        """Compute something of a forward value on the forward side, right where the value is defined, or take the
+        result of a node that computes it already."""
+        known: list[Node] = [*self.after.get(value, ()), *self.users.get(value, ())]
+        for node in known:
+            if node.op.name == op and node.attrs == node.op.attributes(attrs or {}) and node.operands == (value,):
                 return node.result
         return self.append_after(value, op, [value], attrs or {}, f"{value.hint}_{op}" if value.hint else op)
 

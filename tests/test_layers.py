@@ -35,6 +35,7 @@ LAYERS = {
     "batching": 3,
     "passes": 4,
     "plan": 4,
+    "runtime": 4,
     "engines": 5,
     "dataflow": 5,
     "options": 5,
@@ -66,10 +67,11 @@ LAYERS = {
 CEILING = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6}
 FURTHER = {
     "stacks": {"ops"},
-    "dataflow": {"engines"},
+    "runtime": {"passes"},
+    "dataflow": {"engines", "runtime"},
     # A graph on the engine of a name: above all engines.
-    "execution": {"passes", "plan", "engines", "dataflow"},
-    "engines": {"passes", "plan"},
+    "execution": {"passes", "plan", "runtime", "engines", "dataflow"},
+    "engines": {"passes", "plan", "runtime"},
     "plan": {"passes"},
     "options": {"engines", "gradients"},
     # Outside of a trace an array function computes at once, by the engine that the options name.

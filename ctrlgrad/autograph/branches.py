@@ -134,7 +134,7 @@ def not_contains(item: Any, container: Any) -> Any:
 
 
 def is_(x: Any, y: Any) -> bool:
-    """`x is y`: Python's, but for a traced tensor beside another one or a value that it could have."""
+    """Python's `x is y`; an error if a traced tensor is compared with an array or another traced tensor."""
     for a, b in ((x, y), (y, x)):
         if is_traced(a) and is_array(b):
             raise TracingError(
@@ -167,7 +167,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def chain(x: Any, comparison: str, right: Thunk, *more: Any) -> Any:
-    """`x < right() < ...`: each operand evaluated once, and only if what stands before it holds."""
+    """`x < right() < ...`: each operand is evaluated once, and only if the comparisons before it hold."""
     y = right()
     result = _COMPARISONS[comparison](x, y)
     return and_(lambda: result, lambda: chain(y, *more)) if more else result
@@ -277,7 +277,7 @@ def _known_flags(predicate: Tensor) -> dict[Value, bool]:
 
 
 def _decided(name: str, x: Any, known: dict[Value, bool], side: bool) -> Any:
-    """A flag as it is in the branch that is taken when the predicate is `side`: decided, where it is the predicate."""
+    """Value of a flag in the branch for `side`; a bool if the flag is the predicate itself."""
     if is_flag(name) and isinstance(x, Tensor) and x.value in known:
         return known[x.value] == side
     return where_decided(x)
@@ -355,7 +355,7 @@ def join_regions(
 def _conditions(
     a: Any, b: Any, known: dict[Value, bool], flags: Sequence[tuple[Tensor, Any, Any]]
 ) -> frozenset[tuple[Value, bool]]:
-    """Each says that a variable has a value, of which one side, or both, may have left it without one."""
+    """Conditions, any of which implies that a variable has a value after a branch with these two sides."""
     found = set()
     if isinstance(a, Undefined) != isinstance(b, Undefined):
         side = isinstance(b, Undefined)

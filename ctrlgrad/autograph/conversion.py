@@ -39,7 +39,7 @@ from ctrlgrad.autograph.values import is_traced, number, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
 
-# Makes a function of a rewritten definition: same name, arguments, defaults, globals and closure as the original.
+# Compilation of a rewritten definition, with the original's name, arguments, defaults, globals and closure.
 #
 # The code is compiled under the original's file name, each instruction at the line that it was made from, so
 # tracebacks, errors and debuggers show the user's own source.
@@ -141,7 +141,7 @@ def _renamed(code: CodeType, name: str, original: CodeType, own: set[str]) -> Co
 # as functions; calls of functions become `ag__.converted_call`; reads of variables `ag__.ld`.
 
 
-# Functions that look at the frame of their caller, so the user's code calls them directly.
+# Functions that inspect the frame of their caller; the user's code must call them directly.
 _FRAME_READERS = frozenset({"globals", "locals", "vars", "dir", "eval", "exec", "super", "breakpoint"})
 
 
@@ -179,7 +179,7 @@ class _ControlFlow(control_flow.ControlFlowTransformer):  # type: ignore[misc]
 
 
 def _assigning(statements: list[Any], node: ast.stmt, *scopes: Any) -> list[Any]:
-    """The statements that stand for a node, the last of which is its call, with one more argument."""
+    """Add to the call that replaces a statement the names of the variables that the statement assigns."""
     bound = {str(name) for scope in scopes for name in anno.getanno(node, scope).bound if not name.is_composite()}
     names: list[ast.expr] = [ast.Constant(name) for name in sorted(bound)]
     statements[-1].value.args.append(ast.Tuple(names, ast.Load()))
@@ -254,9 +254,9 @@ def _erase_defaults(arguments: ast.arguments) -> None:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONVERTED = "__ctrlgrad_converted__"
-# An attribute of a function of another library: the function that stands for it here.
+# Attribute of a function of another library that holds its counterpart here.
 _INSTEAD = "__ctrlgrad_call__"
-# Built-in functions that want the numbers themselves; the rest of those that are replaced go through rows.
+# Built-in functions that need concrete numbers; the other replaced ones iterate over rows.
 _NUMBERS = (int, float, complex)
 _OF_NUMBERS = (bool, range, min, max, all, any)
 

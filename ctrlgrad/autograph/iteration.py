@@ -37,7 +37,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
-# Built-in functions as converted code calls them: Python's own, except on traced tensors.
+# Built-in functions for converted code: Python's own, except on traced tensors.
 
 
 def _is_items(x: Any) -> bool:
@@ -208,7 +208,7 @@ class Rows(Items):
 
 @dataclass(frozen=True)
 class Range(Items):
-    """`range(start, stop, step)`; start and stop may be traced. The items stand for Python ints."""
+    """`range(start, stop, step)`; start and stop may be traced. The items count as Python ints."""
 
     start: Any
     stop: Any
@@ -312,7 +312,7 @@ def as_items(x: Any) -> Items | None:
 
 
 def beside(x: Any) -> Items:
-    """`Items` for what runs beside traced items in `zip`."""
+    """`Items` of an iterable that `zip` combines with traced items."""
     items = as_items(x)
     if items is not None:
         return items

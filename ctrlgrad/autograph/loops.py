@@ -92,7 +92,7 @@ class Slot(Protocol):
     def may_learn(self) -> bool: ...
 
     def entry(self) -> list[Leaf]:
-        """The inputs that stand for it in a region."""
+        """Inputs of a region for this slot."""
 
     def enter(self, inputs: list[Tensor]) -> Any:
         """Return the variable's value in the body; a slot that is read takes its inputs from the front of the list."""
@@ -120,7 +120,7 @@ class Slots:
         return any(s.may_learn for s in self.slots)
 
     def settle(self, values: tuple[Any, ...]) -> Slots | None:
-        """Slots to trace the body with again, given what it leaves in the variables; None where all have settled."""
+        """Slots for another trace of the body, from the variables after it; None if all types have settled."""
         better = [s.settle(x) for s, x in zip(self.slots, values, strict=True)]
         if all(s is None for s in better):
             return None
@@ -128,7 +128,7 @@ class Slots:
 
 
 def slot(name: str, initial: Any, place: Place) -> Slot:
-    """The slot for a variable by what it holds before the loop."""
+    """Choose the slot of a variable by its value before the loop."""
     if isinstance(initial, Undefined):
         return Local(name, initial.reason or f"has no value before the {place}", place)
     if is_return_value(name):
@@ -200,7 +200,7 @@ class Flag:
 
 @dataclass
 class Carried:
-    """`types` has None for a static leaf; `weak` says which leaves stand for Python numbers."""
+    """A carried variable. `types` has None for a static leaf; `weak` marks leaves that count as Python numbers."""
 
     name: str
     initial: Any
@@ -228,7 +228,7 @@ class Carried:
     def entry(self) -> list[Leaf]:
         paths = leaf_paths(self.name, self.treedef)
         return [
-            Leaf(t, weak, _hint(path))
+            Leaf(t, weak, (path if path.isidentifier() else None))
             for t, weak, path in zip(self.types, self.weak, paths, strict=True)
             if t is not None
         ]
@@ -366,10 +366,6 @@ def _settle_leaf(t: Type, weak: bool, y: Any) -> Type | None:
     return settled if settled.accepts(TensorType(joint, given.shape)) else None
 
 
-def _hint(path: str) -> str | None:
-    return path if path.isidentifier() else None
-
-
 def changes(name: str, initial: Any, value: Any, place: Place, path: str = "", hint: str = _AGREE) -> TypeMismatchError:
     """The error for a variable that the body leaves as something else."""
     where = f" (at {path})" if path not in ("", name) else ""
@@ -462,7 +458,7 @@ def stage(
 
 
 def _trace_body(slots: Slots, state: State, body: Callable[[Any], None], counts: bool, place: Place) -> Traced:
-    """The body, whose result is what it leaves in the variables."""
+    """Trace the body; its result is the tuple of the variables after it."""
 
     def run(inputs: list[Tensor]) -> Any:
         count = inputs.pop(0) if counts else None

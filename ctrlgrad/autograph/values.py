@@ -80,20 +80,20 @@ def tracing(construct: str, source: Source | None) -> Iterator[None]:
         raise refused from error
 
 
-# Traced tensors as conditions, and their representation in a program of another library.
+# Truth of traced tensors, and objects of another library that represent them.
 
 
 class Representation(Protocol):
-    """Objects of another library that stand for values of the trace, such as PyTorch's tensors."""
+    """Objects of another library that represent values of the trace, such as PyTorch's tensors."""
 
     def plain(self, x: Any) -> Any:
-        """The value that x stands for, a traced tensor or an array; x itself where it stands for none."""
+        """The traced tensor or array that x represents; x itself if it represents none."""
 
     def number(self, x: Any) -> Any:
         """As `plain`, for `float(x)` and `int(x)`."""
 
     def represented(self, x: Any) -> Any:
-        """An object that stands for a value in the region that is being traced."""
+        """An object that represents a value in the current region."""
 
     def stands(self, x: Any, value: Any) -> bool:
         """Return true if an object still represents a value in the region that is being traced."""
@@ -111,7 +111,7 @@ def is_traced(x: Any) -> bool:
 
 
 def plain(x: Any) -> Any:
-    """A value as control flow sees it: the leaves of a pytree by what they stand for."""
+    """A pytree whose leaves are replaced by the values that they represent."""
     by = REPRESENTATION.get()
     if by is None:
         return x
@@ -206,7 +206,7 @@ def truth(x: Tensor, construct: str, source: Source | None) -> Tensor:
     return scalar if t.dtype == bool else FUNCTIONS["not_equal"](scalar, 0)  # type: ignore[no-any-return]
 
 
-# Variables without a value: what generated code puts where Python would have no binding.
+# Variables without a value: placeholders of generated code for names that Python would leave unbound.
 #
 # A variable that only one branch or only the body of a traced loop sets has no value afterwards that a graph
 # could know to exist. It becomes `Undefined` with a reason, and reading it is the error; not reading it is none.
@@ -245,7 +245,7 @@ class Undefined:
         return f"<no value: {self.name}>"
 
 
-# Bool values that the enclosing branches decide, with their truth there.
+# Bool values that the enclosing branches imply, with their truth.
 _decisions: ContextVar[Mapping[Value, bool]] = ContextVar("decisions", default=MappingProxyType({}))
 
 
@@ -260,7 +260,7 @@ def decided(known: Mapping[Value, bool]) -> Iterator[None]:
 
 
 class Guarded(Undefined):
-    """A variable that has a value where any of the conditions holds: that a bool value is what stands beside it."""
+    """A variable that has a value if any condition holds: a bool value of the graph with its required truth."""
 
     __slots__ = ("conditions", "value")
 
@@ -275,7 +275,7 @@ class Guarded(Undefined):
 
 
 def where_decided(x: Any) -> Any:
-    """Return a variable's value if the enclosing branches decide that it has one; otherwise the variable as it is."""
+    """Return a variable's value if the enclosing branches imply that it has one; otherwise the variable unchanged."""
     if isinstance(x, Guarded) and not x.conditions.isdisjoint(_decisions.get().items()):
         return x.value
     return x
@@ -417,7 +417,7 @@ def weaken(x: Any, weak: bool) -> Any:
     return Tensor(x.builder, x.value, weak) if isinstance(x, Tensor) and x.weak != weak else x
 
 
-# Lists, dicts and sets that traced control flow must leave alone.
+# Lists, dicts and sets, which traced control flow must not change.
 #
 # A body that is traced runs once in Python however often it runs later, so `rows.append(x)` inside it would
 # happen once, with a tensor that has no meaning outside. `unchanged` watches what the body's closure holds, puts
@@ -428,7 +428,7 @@ _Container = list[Any] | dict[Any, Any] | set[Any]
 
 
 class _Snapshot:
-    """A container and what it held."""
+    """A container and its former contents."""
 
     def __init__(self, name: str, container: _Container) -> None:
         self.name = name
@@ -467,7 +467,7 @@ def _inside(name: str, value: Any, seen: set[int]) -> Iterator[_Snapshot]:
 
 
 class _Variable:
-    """A variable of an enclosing function that inner functions share, and what it held."""
+    """A variable of an enclosing function that inner functions share, and its former value."""
 
     def __init__(self, name: str, cell: CellType) -> None:
         self.name = name

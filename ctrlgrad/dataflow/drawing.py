@@ -211,7 +211,8 @@ class Recorder:
     >>> from ctrlgrad import dataflow
     >>> recorder = dataflow.Recorder()
     >>> with dataflow.settings(recorder=recorder):
-    ...     _ = cg.function(lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x), engine="dataflow")(2.0)
+    ...     f = lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x)
+    ...     _ = cg.function(f, engine="dataflow")(2.0)
     >>> [firing.op for firing in recorder.firings if firing.is_dead]
     []
 

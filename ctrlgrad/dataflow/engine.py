@@ -69,12 +69,12 @@ from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, UserInputError, locate
 from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
+from ctrlgrad.runtime.rows import rows_in_blocks
 from ctrlgrad.source import Source
 
 # The executor of one device: fires steps until its part of the graph has run.
@@ -257,7 +257,7 @@ class Executor:
         return frame
 
     def register(self, iteration: Iteration) -> None:
-        """An iteration is there: what has come early goes in."""
+        """Register an iteration, and deliver the messages that arrived before it."""
         self.counts.iterations += 1
         frame = iteration.frame
         in_flight = iteration.number - frame.floor + 1
@@ -278,7 +278,7 @@ class Executor:
         return following
 
     def broadcast(self, frame: FrameRun, targets: Targets, value: Any) -> None:
-        """Hand a constant to all iterations, those that are there and those to come."""
+        """Send a constant to all iterations of a frame, present and future."""
         if frame.total is None:
             if frame.slots is frame.plan.slots:
                 frame.slots, frame.pending = frame.slots.copy(), frame.pending.copy()
@@ -430,7 +430,7 @@ class Executor:
         }
 
     def blocked(self) -> Iterator[str]:
-        """Report of a run that cannot go on: a line for each step that waits, with its operand and its iteration."""
+        """Report of a deadlock: a line for each waiting step, with the missing operand and the iteration."""
         if self.root is not None and not self.finished:
             yield from waiting_in(self.root, self.plan.device)
 
@@ -492,7 +492,8 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
 
     >>> from ctrlgrad.dataflow import lower, run_flat
-    >>> flat = lower(cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)).graph(3))
+    >>> count = lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)
+    >>> flat = lower(cg.function(count).graph(3))
     >>> print(run_flat(flat, [np.int64(7)])[0])
     9
     """
@@ -608,7 +609,7 @@ def _drawn(delay: Callable[[random.Random], float], draw: random.Random) -> floa
 
 
 def run_alone(executor: Executor, arguments: Sequence[Any]) -> None:
-    """Run the only device there is to its end, on the calling thread."""
+    """Run a single device to its end, on the calling thread."""
     with executor.device.running():
         executor.start(arguments)
         executor.drain()

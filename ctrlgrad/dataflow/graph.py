@@ -196,7 +196,7 @@ def carry_switches(
 
 
 def in_order(nodes: Sequence[FlatNode]) -> list[FlatNode]:
-    """The nodes with each after the producers of its inputs, otherwise as they stand."""
+    """The nodes in topological order; ties keep the given order."""
     position = {node: i for i, node in enumerate(nodes)}
     producer_of = {v: node for node in nodes for v in node.results}
     waits: dict[FlatNode, int] = {}

@@ -37,7 +37,7 @@ from ctrlgrad.mpi.wire import DEAD, KINDS, REPORT, VALUE, Header, decode_error, 
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Finding out that all ranks wait for each other, so that a graph that cannot go on is an error there too.
+# Detection of a deadlock between ranks, so that it is an error there too.
 #
 # A rank whose devices have all waited for `IDLE_SECONDS` tells rank 0 how many messages it has sent and received, and
 # says so again as long as it waits. All ranks are quiescent if they have said so twice, the second time after all had
@@ -65,7 +65,8 @@ class Quiescence:
     """Record on rank 0 of the idle reports of all ranks.
 
     >>> found = Quiescence(2)
-    >>> [found.add(0, IdleReport(3, 1)), found.add(1, IdleReport(1, 3)), found.add(0, IdleReport(3, 1))]
+    >>> first, second = IdleReport(3, 1), IdleReport(1, 3)
+    >>> [found.add(0, first), found.add(1, second), found.add(0, first)]
     [False, False, False]
     >>> found.add(1, IdleReport(1, 3))
     True
@@ -257,7 +258,7 @@ class Mailbox:
             self.exchange.check_stuck()
 
 
-# Where none comes.
+# Deadlock in a process.
 
 
 class StuckError(Exception):
@@ -269,7 +270,7 @@ class StoppedError(Exception):
 
 
 def stuck_error(waiting: Sequence[str]) -> ExecutionError:
-    """The error of a run that cannot go on; `waiting` says which node waits for what, a line each."""
+    """Error of a deadlock; `waiting` has a line for each waiting node and its missing operand."""
     shown = [*waiting[:12], *([f"and {len(waiting) - 12} more"] if len(waiting) > 12 else [])]
     return ExecutionError(
         "the dataflow graph cannot go on: nodes wait for values that will not come",
@@ -391,7 +392,7 @@ def _mismatch(header: Header, expected: str, got: str) -> ExecutionError:
     )
 
 
-# The transport between devices of several ranks: one end of it per device, one thread at a time at the network.
+# Transport between devices of several ranks: one end per device; one thread at a time uses the network.
 #
 # A message to a device of the same rank goes straight into its mailbox; to another rank it goes by a non-blocking
 # send. There is no thread that waits for messages. A device that has nothing to do polls for some itself, and hands
@@ -412,9 +413,9 @@ def _mismatch(header: Header, expected: str, got: str) -> ExecutionError:
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived
 
-# MPI tags: an edge's is its number and this; what belongs to no edge has tag 0.
+# MPI tags: the tag of an edge is its number plus this; messages without an edge have tag 0.
 FIRST_TAG = 1
-# Seconds that a rank waits for one that has ended its program, before it takes it that nothing more comes.
+# Seconds that a rank waits for messages from a rank that has ended its program.
 AFTER_GOODBYE = 1.0
 # Seconds between polls of the network by a device that is busy. Ranks that share a core take turns this long:
 # with 8 ranks on 2 cores a loop runs at twice the speed that 1e-4 gives.
@@ -501,7 +502,7 @@ class Run:
     # Receiving.
 
     def poll(self) -> bool:
-        """Take one message off the network, if there is one."""
+        """Receive one message from the network, if one has arrived."""
         arrived = self.world.poll()
         if arrived is None:
             return False
@@ -657,7 +658,7 @@ class Run:
             stop()
 
     def end(self, outputs: dict[int, Any]) -> dict[int, Any]:
-        """Tell the other ranks how this one's part ended, with its outputs, and wait for theirs; all outputs.
+        """Exchange the outputs or the failure of this rank with the other ranks; return all outputs.
 
         Raises:
             ExecutionError: a rank has failed, with its error.

@@ -550,7 +550,7 @@ class _Partitioner:
         return tuple(self.aliveness(v, device, entered) for v in stands_for or entered.inputs)
 
     def pivot(self, frame: str, device: str, guard: Guard) -> Value | None:
-        """Value that the device already has in a frame and that is alive where `guard` holds; None if there is none."""
+        """A value that the device has in a frame and that is alive if `guard` holds; None if no value is."""
         half = self.halves[device]
         if frame not in half.begun:
             return None

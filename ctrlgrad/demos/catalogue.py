@@ -42,7 +42,7 @@ def titles() -> dict[str, str]:
 
 
 def show(name: str) -> Finding:
-    """Run a demo. Raises `UserInputError` where there is none of that name."""
+    """Run a demo. Raises `UserInputError` for an unknown name."""
     if name not in NAMES:
         raise UserInputError("there is no such demo", expected=", ".join(NAMES), got=repr(name))
     finding: Finding = import_module(f"ctrlgrad.demos.{name}").show()

@@ -27,7 +27,7 @@ from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import here, user_frame
 
-# A NumPy array some of whose sizes a loop is to take as unknown: what `unknown_dims` gives outside a trace.
+# Result of `unknown_dims` outside a trace: a NumPy array some of whose sizes a loop treats as unknown.
 
 
 class Unsized(np.ndarray):
@@ -214,7 +214,7 @@ def _is_traced(key: Any) -> bool:
 
 
 def concrete(x: Any) -> Any:
-    """A NumPy array as an `Array`, of the same memory; anything else as it is."""
+    """A NumPy array as an `Array` over the same memory; any other value unchanged."""
     if type(x) is not np.ndarray:
         return x
     found = x.view(Array)
@@ -249,7 +249,7 @@ class EagerStack:
 
 
 def is_weak(x: Any) -> bool:
-    """Return true if x is a Python number, or a tensor that stands for one."""
+    """Return true if x is a Python number, or a traced tensor that promotes like one."""
     # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
     return x.weak if isinstance(x, Tensor) else isinstance(x, _SCALARS) and not isinstance(x, np.generic)
 
@@ -265,7 +265,7 @@ def type_of(x: Any) -> Type:
 
 
 def tensor_type(x: Any) -> TensorType:
-    """The type of what is known to be no stack."""
+    """Type of a value that is not a stack."""
     t = type_of(x)
     assert isinstance(t, TensorType)
     return t
@@ -427,7 +427,7 @@ FUNCTIONS["__dim__"] = _dim
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """NumPy's promotion (NEP 50): Python numbers, and tensors that stand for them, do not widen arrays."""
+    """NumPy's promotion (NEP 50): Python numbers, and traced tensors that promote like them, do not widen arrays."""
     kinds: list[Any] = []
     for x in operands:
         if isinstance(x, Tensor):

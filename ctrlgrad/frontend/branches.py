@@ -30,11 +30,11 @@ from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Size, origin
 
-# Branches return arrays of the same elements: one that a branch leaves without any has those of another branch.
+# Element types of growing arrays: a branch that writes no element takes the type from another branch.
 
 
 def of_equal_elements(regions: Sequence[Traced]) -> list[Traced]:
-    """The branches, each of whose arrays without an element has the one that another branch gives it."""
+    """The branches, in which a growing array without an element type takes the type from another branch."""
     return [_taught(region, regions) if has_open_elements(region.result) else region for region in regions]
 
 
@@ -54,7 +54,7 @@ def _taught(region: Traced, regions: Sequence[Traced]) -> Traced:
     return Traced(region.builder.name, lambda _: result, builder=region.builder)
 
 
-# Branches return arrays of the same sizes: those that only a run tells are compared in the branch that is taken.
+# Branches return arrays of equal sizes. Sizes that are known only at run time are compared in the branch that runs.
 #
 # Only sizes that follow from the arguments' alone are: the size of what was cut out, joined or collected by data is
 # known in its branch alone, and stays unknown in the result.
@@ -275,7 +275,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
         branches: functions that return the same pytree, dtypes and shapes.
         operand: one operand, by keyword.
 
-    >>> f = lambda x, i: cg.switch(i, [lambda x: x, lambda x: x * x, lambda x: x * x * x], x)
+    >>> powers = [lambda x: x, lambda x: x * x, lambda x: x * x * x]
+    >>> f = lambda x, i: cg.switch(i, powers, x)
     >>> float(cg.grad(f)(3.0, 2)), float(f(2.0, 7))
     (27.0, 8.0)
     """
@@ -309,7 +310,9 @@ def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], A
         pairs: (bool scalar, function without arguments), tried in order.
         default: called when no condition holds; without it the last function is.
 
-    >>> sign = lambda x: cg.case([(x > 0, lambda: 1.0), (x < 0, lambda: -1.0)], default=lambda: 0.0)
+    >>> def sign(x):
+    ...     pairs = [(x > 0, lambda: 1.0), (x < 0, lambda: -1.0)]
+    ...     return cg.case(pairs, default=lambda: 0.0)
     >>> [float(sign(x)) for x in (3.0, -2.0, 0.0)]
     [1.0, -1.0, 0.0]
     """

@@ -22,7 +22,7 @@ from ctrlgrad.ir.types import dtype_name
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Arrays of elements whose type is not known yet, and what a loop's body or another branch teaches of it.
+# Growing arrays without an element type, and its inference from a loop's body or another branch.
 
 
 class Elements:
@@ -204,9 +204,9 @@ def advice(found: Sequence[Promotion | None], otherwise: str) -> str:
     return "\n".join(dict.fromkeys([*(x.hint for x in found if x is not None), otherwise]))
 
 
-# Tracing the body of a loop until its carry has settled, at a cost that does not double with every loop around it.
+# Traces of a loop's body until the types of its carry settle. The cost does not double with each enclosing loop.
 #
-# What is learned of a carry (a dtype, an array's element) is learned by tracing the body, which is then traced once
+# The types of a carry (a dtype, the element of an array) are inferred by a trace of the body, which is traced once
 # more. In a nest of loops that all learn, each would trace the loops inside it twice, the innermost body 2**depth
 # times.
 #
@@ -232,7 +232,7 @@ L = TypeVar("L", bound=Learner)
 
 @record(frozen=False)
 class _Guess:
-    """A body that is traced for what it teaches. `has_gaps`: a loop in it has not been recorded."""
+    """A trace of a body that only serves to infer types. `has_gaps`: an inner loop was not recorded."""
 
     has_gaps: bool = False
 
@@ -251,7 +251,7 @@ def _guessing(guess: _Guess) -> Iterator[None]:
 
 @record
 class Settled(Generic[L]):
-    """The carry, the body as it was traced last, and whether that is the loop's: else the loop stands in a guess."""
+    """The settled carry and the last trace of the body; `is_final` is false inside a trace that only infers types."""
 
     carry: L
     body: Traced
@@ -261,7 +261,7 @@ class Settled(Generic[L]):
 def settle(
     carry: L, trace_body: Callable[[L], Traced], following: Callable[[Traced], Any] = lambda body: body.result
 ) -> Settled[L]:
-    """Trace the body for better and better carries until it yields what it is given; `following` is its next carry."""
+    """Trace the body until the types of its result equal those of its carry; `following` gives the next carry."""
     around = _GUESS.get()
     while True:
         if carry.may_learn:
@@ -324,7 +324,7 @@ class Carry:
 
     @property
     def weak(self) -> list[bool]:
-        """Flag for each leaf: true if it stands for a Python number whose dtype the body has not settled."""
+        """Flag for each leaf: true for a Python number whose dtype the body has not settled."""
         return [
             is_weak(x) and isinstance(t := type_of(x), TensorType) and t.dtype == d
             for x, d in zip(self.leaves, self.dtypes, strict=True)
@@ -336,19 +336,19 @@ class Carry:
         return any(self.weak) or has_open_elements(self.init)
 
     def guessed(self, builder: Builder, following: Sequence[Any]) -> Any:
-        """The results of a loop of which no more is wanted than their types: values that no node makes."""
+        """Results of a loop whose types alone are needed: values without a producer."""
         results = [Tensor(builder, Value(t)) for t in self.types]
         # An array whose element has been learned has more leaves than before.
         known = following if len(following) == len(results) else self.leaves
         return tree.unflatten(self.treedef, self.rest_weak(results, known))
 
     def entry(self, hints: Sequence[str] | None = None) -> list[Leaf]:
-        """The inputs that stand for the carry in a region."""
+        """Inputs of a region for the carry."""
         given = zip(self.types, self.weak, self.hints if hints is None else hints, strict=True)
         return [Leaf(t, weak, hint) for t, weak, hint in given]
 
     def rest_weak(self, results: Sequence[Tensor], following: Sequence[Any]) -> list[Tensor]:
-        """The loop's results; one stays a Python number where the carry starts as one and is followed by one."""
+        """The loop's results; a leaf promotes like a Python number if both its start and its next value do."""
         return [
             Tensor(x.builder, x.value, weak and is_weak(y))
             for x, weak, y in zip(results, self.weak, following, strict=True)
@@ -359,7 +359,7 @@ class Carry:
         return [x if d is None else cast(x, d) for x, d in zip(self.leaves, self.dtypes, strict=True)]
 
     def settle(self, result: Any) -> Carry | None:
-        """A carry to trace the body with again, or None when what it returns fits; an error when it cannot."""
+        """Carry for another trace of the body; None if the result fits. An error if it cannot fit."""
         learned = learn_elements(self.init, result)
         if learned is not None:
             return Carry.of(self.operation, learned, self.source)
@@ -368,8 +368,9 @@ class Carry:
         same_structure(self.operation, self.source, labels, (self.leaves, self.treedef), (following, treedef))
         dtypes = list(self.dtypes)
         wrong, promotions = [], []
-        for position, (x, y, path) in enumerate(zip(self.leaves, following, tree.paths(self.treedef), strict=True)):
-            declared, given = self.types[position], type_of(y)
+        given_leaves = zip(self.leaves, self.types, following, tree.paths(self.treedef), strict=True)
+        for position, (x, declared, y, path) in enumerate(given_leaves):
+            given = type_of(y)
             if isinstance(declared, TensorType) and isinstance(given, TensorType) and declared.dtype != given.dtype:
                 if is_weak(x) and result_dtype(x, y) == given.dtype:
                     dtypes[position] = given.dtype

@@ -15,9 +15,9 @@ from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputErr
 from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
-from ctrlgrad.source import Source, here
+from ctrlgrad.source import Source
 
-# Calls with wrong arguments, as errors that show how a function of the library is called.
+# Errors for calls with wrong arguments; they show the signature of the function.
 
 
 P = ParamSpec("P")
@@ -97,11 +97,10 @@ def _argument_path(accessor: Any, parameters: Sequence[inspect.Parameter]) -> st
 
 
 def check_function(operation: str, fn: Any) -> None:
-    """Refuse what is no function before it is asked for its parameters, or called."""
+    """Raise an error unless the argument is callable."""
     if not callable(fn):
         raise UserInputError(
             f"{operation}: the argument is not callable",
-            source=here(),
             expected="a Python function",
             got=type(fn).__name__,
             hint=f"pass the function itself, ctrlgrad.{operation}(fn), and not what it returns, fn(x)",
@@ -198,7 +197,7 @@ def same_structure(
     a: tuple[list[Any], tree.TreeDef],
     b: tuple[list[Any], tree.TreeDef],
 ) -> None:
-    """Raise an error that names every path that stands in only one of two pytrees."""
+    """Raise an error that names every path that only one of two pytrees has."""
     if a[1] == b[1]:
         return
     left = dict(zip(tree.paths(a[1]), a[0], strict=True))

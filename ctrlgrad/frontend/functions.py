@@ -18,9 +18,9 @@ import numpy as np
 from ctrlgrad.errors import TracingError
 from ctrlgrad.source import library_function
 
-# Functions that work element by element, with the methods and keywords that NumPy's have.
+# Elementwise functions, with the methods and keywords of NumPy's ufuncs.
 #
-# What the methods compute stands in `ctrlgrad.frontend.array.ufunc_methods`; a function finds it by name, as a tensor
+# The methods are implemented in `ctrlgrad.frontend.array.ufunc_methods`; a function finds them by name, as a tensor
 # finds the array functions.
 
 
@@ -144,7 +144,7 @@ def as_ufunc(function: Any) -> Any:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 ufunc.functions = FUNCTIONS
-# An argument that was left out, where None means something.
+# Default of an argument for which None has a meaning.
 MISSING: Any = object()
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -187,7 +187,7 @@ def module_of(numpys: np.ufunc) -> str:
 
 
 def ours(module: str, name: str) -> str | None:
-    """The function of this library that stands for one of NumPy's or SciPy's, for a hint."""
+    """Name of this library's counterpart of a function of NumPy or SciPy, for a hint."""
     if module in ("np", "numpy"):
         return f"ctrlgrad.numpy.{name}" if name in FUNCTIONS else None
     try:
@@ -256,7 +256,7 @@ def _parameters(signature: inspect.Signature) -> str:
     return f"({', '.join(signature.parameters)})"
 
 
-# NumPy's functions that change their first argument, and what returns the changed array.
+# NumPy's functions that change their first argument, with the function that returns a changed array instead.
 _CHANGING = {
     "copyto": "x = ctrlgrad.numpy.where(mask, values, x)",
     "putmask": "x = ctrlgrad.numpy.where(mask, values, x)",

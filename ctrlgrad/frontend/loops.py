@@ -49,7 +49,7 @@ from ctrlgrad.stacks.sizes import Cut, Size, origin, told
 
 @record
 class LoopOptions:
-    """Options of a loop beside its regions; each becomes an attribute of the node."""
+    """Options of a loop; each becomes an attribute of the node."""
 
     maximum_iterations: int | None = None
     parallel_iterations: int = 32
@@ -94,7 +94,8 @@ def while_loop(
         TypeMismatchError: the condition is no bool scalar, or the body's result differs from the carry.
         MaximumIterationsError: at run time.
 
-    >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))
+    >>> halve = lambda c: (c[0] + 1, c[1] / 2)
+    >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, halve, (0, x))
     >>> steps, rest = halvings(10.0)
     >>> int(steps), float(rest)
     (4, 0.625)
@@ -114,7 +115,6 @@ def _check_options(options: LoopOptions) -> None:
         if value is not None and (not isinstance(value, int | np.integer) or value < least):
             raise UserInputError(
                 f"while_loop: {label} is not usable",
-                source=here(),
                 expected=f"an int of {least} or more",
                 got=repr(value),
                 hint=f"leave {label} out, or pass a number of iterations that is known when the program is written",
@@ -137,7 +137,6 @@ def _check_memory_options(options: LoopOptions) -> None:
         if not is_usable:
             raise UserInputError(
                 f"while_loop: {label} is not usable",
-                source=here(),
                 expected=expected,
                 got=repr(value),
                 hint=f"leave {label} out to have the memory manager choose",
@@ -145,7 +144,6 @@ def _check_memory_options(options: LoopOptions) -> None:
     if options.swap_memory and options.checkpoint:
         raise UserInputError(
             "while_loop: swap_memory and checkpoint are two ways to do without the same memory",
-            source=here(),
             expected="one of them",
             got=f"swap_memory=True, checkpoint={options.checkpoint!r}",
             hint="leave both out to have the memory manager choose for each chunk",
@@ -223,7 +221,7 @@ def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     return Tensor(builder, value)
 
 
-# The sizes that a row which a loop collects has at its first iteration, computed before the loop.
+# Sizes of a collected row in the first iteration, computed before the loop.
 #
 # A loop that never runs collects nothing, and its empty result still has a shape: where a size of a row is unknown
 # until run time, it follows from the sizes of what the loop starts with. Sizes pass through the ops of the body as in
@@ -416,7 +414,6 @@ def _check_unroll(operation: str, unroll: Any) -> None:
     if unroll is not None and (not isinstance(unroll, int | np.integer) or unroll < 0):
         raise UserInputError(
             f"{operation}: unroll is not a number of iterations",
-            source=here(),
             expected="an integer of 0 or more, or a boolean",
             got=repr(unroll),
             hint="leave it out: a compiled loop gains nothing by it",
@@ -635,17 +632,13 @@ def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) 
     if static is not None and not isinstance(count, Tensor):
         if all(tensor_type(x).shape[0] is not None for x in rows):
             return rows, count
-        rows, count = [_forgotten(_counted(operation, x, static)) for x in rows], None
+        rows, count = [apply("forget_sizes", [_counted(operation, x, static)], {"axes": (0,)}) for x in rows], None
     compared = []
     for x in rows:
         compared.append(_counted(operation, x, count))
         size = compared[-1].shape[0]
         count = size if isinstance(size, Tensor) else count
     return compared, count
-
-
-def _forgotten(x: Any) -> Any:
-    return apply("forget_sizes", [x], {"axes": (0,)})
 
 
 def _counted(operation: str, x: Any, length: Any) -> Any:

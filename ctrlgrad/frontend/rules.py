@@ -32,9 +32,9 @@ from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import NamedAxis, Saving
 from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
 from ctrlgrad.records import record
-from ctrlgrad.source import Source, device_here, here, placed_on
+from ctrlgrad.source import Source, device_here, placed_on
 
-# Values that functions close over: saved when a function is stored for a later call, restored when it is called.
+# Captured values: saved when a function is stored for a later call, restored when it is called.
 #
 # A rule is traced when a derivative is asked for, after the function that made it has gone on or returned. Two things
 # are noted when the call is recorded. Traced values that the rule can reach become operands of the call; otherwise
@@ -130,7 +130,7 @@ def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(s for s in slots if s not in ("__dict__", "__weakref__"))
 
 
-# Names of mapped axes: which are there where the function that is being mapped is traced, and how large they are.
+# Named mapped axes of the current trace, with their sizes.
 
 
 @record
@@ -161,7 +161,7 @@ def within(axes: Axes) -> Iterator[None]:
 
 
 def bound_to(name: Hashable, size: Any) -> Bound:
-    """A further axis of that name, inside of those that are there."""
+    """A new mapped axis of this name, inside the current ones."""
     return Bound(NamedAxis(name, len(around())), size)
 
 
@@ -173,7 +173,6 @@ def axis_called(operation: str, name: Hashable) -> Bound:
     names = ", ".join(dict.fromkeys(repr(bound.axis.name) for bound in around()))
     raise UserInputError(
         f"{operation}: no mapped axis is called {name!r} here",
-        source=here(),
         expected=f"one of {names}" if names else "a name that ctrlgrad.vmap(axis_name=) has given around it",
         got=repr(name),
         hint=f"ctrlgrad.vmap(function, axis_name={name!r}), and the collective inside that function",
@@ -285,7 +284,7 @@ def _tracing(function: object) -> Iterator[None]:
 
 
 class CallWithForwardRule(Protocol):
-    """A call of a function with a rule for its tangents; what it traces is without the captures of the call."""
+    """A call of a function with a forward rule. Its methods trace graphs without the captures of the call."""
 
     kind: str
     leaves: list[Any]
@@ -296,7 +295,7 @@ class CallWithForwardRule(Protocol):
 
     @property
     def roots(self) -> Sequence[Any]:
-        """The functions that the rule calls, and what it calls them with besides traced values."""
+        """The functions that the rule calls, and their arguments that are not traced."""
 
     def primal(self, inputs: list[Any]) -> Any:
         """The function itself."""

@@ -229,7 +229,7 @@ def instead_of(name: str) -> str:
     return f"ctrlgrad.numpy.{name}(x)" if name in FUNCTIONS else "see ctrlgrad.numpy for the functions that there are"
 
 
-# Of Python's operations on the user's line, by the names of their codes.
+# Advice for Python's operations on the user's line, by opcode.
 _ASSIGNS = ("STORE_SUBSCR", "STORE_SLICE")
 _INDEXES = ("BINARY_SUBSCR", "BINARY_SLICE")
 _ASSIGN = (

@@ -40,7 +40,8 @@ class TensorArray(Elements):
 
     >>> def squares(n):
     ...     array = cg.TensorArray("float64", size=n)
-    ...     return cg.fori_loop(0, n, lambda i, a: a.write(i, (i * i).astype("float64")), array).stack()
+    ...     square = lambda i, a: a.write(i, (i * i).astype("float64"))
+    ...     return cg.fori_loop(0, n, square, array).stack()
     >>> cg.function(squares)(4)
     array([0., 1., 4., 9.])
     """

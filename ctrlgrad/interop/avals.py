@@ -24,7 +24,7 @@ from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, require_hash, static
 from ctrlgrad.source import Source, raised_at
 
-# Errors of JAX at the boundary: they reach the user as errors of this library, with JAX's words.
+# Errors of JAX, which reach the user as errors of this library with JAX's message.
 #
 # JAX runs while a function is traced and while a rule is. An exception that JAX's own code raises becomes an error
 # that names the operation, the user's line and what to do. One that the user's code raises stays as it is.
@@ -132,7 +132,7 @@ def constant(x: Any, aval: Any) -> np.ndarray:
 
 
 def dtype_of(aval: Any) -> np.dtype:
-    """The dtype of what stands here for a value of JAX."""
+    """Dtype of this library's counterpart of a JAX value."""
     if is_key(aval):
         return np.dtype(np.uint32)
     if is_float0(aval):
@@ -149,7 +149,7 @@ def dtype_of(aval: Any) -> np.dtype:
 
 
 def tensor_type(aval: Any) -> TensorType:
-    """The type of what stands here for a value of JAX."""
+    """Type of this library's counterpart of a JAX value."""
     return TensorType(dtype_of(aval), (*aval.shape, *key_words(aval)))
 
 
@@ -169,7 +169,7 @@ def is_array(x: Any) -> bool:
 
 
 def static_argument(what: str, x: Any) -> Static:
-    """An argument that reaches a function as it is; `what` is how errors call the function."""
+    """A static argument; errors call the function `what`."""
     require_hash(
         x,
         f"{what} is called on an object that is neither an array nor hashable",
@@ -179,7 +179,7 @@ def static_argument(what: str, x: Any) -> Static:
     return static(x)
 
 
-# A function of pytrees as one of the arrays in them: what a tracer is given, and what it gives back.
+# A function of pytrees as a function of their arrays: arguments and results of a tracer.
 
 
 _RESULTS = (Tensor, jax.Array, np.ndarray, np.generic, bool, int, float, complex)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -106,7 +107,7 @@ def _call(equation: Equation, *operands: Any) -> Any:
 
 @entry("custom_vmap_call")
 def _custom_vmap(equation: Equation, *operands: Any) -> Any:
-    """Read the function itself: where JAX maps it over rows, its rule stands in the jaxpr instead."""
+    """Read the function itself: if JAX maps it over rows, the jaxpr has its rule instead."""
     return equation.read(equation.params["call"], *operands)
 
 
@@ -203,13 +204,16 @@ def _for_each_lane(equation: Equation, call: Callable[[list[Any]], Any]) -> Call
         lanes = [x.shape[: x.ndim - rank] for x, rank in zip(given, ranks, strict=True)]
         outer = max(lanes, key=len, default=())
         for place in np.ndindex(outer):
-            lane = [x[place] if shape else x for x, shape in zip(given, lanes, strict=True)]
-            with x64_as(True):
-                pairs = zip(lane, equation.inputs, strict=True)
-                arrays = [x if is_key(aval) else jax.numpy.asarray(x, aval.dtype) for x, aval in pairs]
-            call(arrays)
+            call(_as_jax(equation, [x[place] if shape else x for x, shape in zip(given, lanes, strict=True)]))
 
     return show
+
+
+def _as_jax(equation: Equation, arrays: Sequence[Any]) -> list[Any]:
+    """Arrays of JAX, which a callback's author may index and call methods of as if JAX called it."""
+    with x64_as(True):
+        pairs = zip(arrays, equation.inputs, strict=True)
+        return [x if is_key(aval) else jax.numpy.asarray(x, aval.dtype) for x, aval in pairs]
 
 
 @entry("debug_callback")
@@ -262,7 +266,9 @@ def _pure_callback(equation: Equation, *operands: Any) -> Any:
     method = params["vmap_method"]
     method = "sequential" if method in (None, "sequential_unrolled") else method
     results = [tensor_type(aval) for aval in equation.outputs]
-    return host_call(params["callback"], operands, results, "jax.pure_callback", method)
+    given = params["callback"]
+    function = functools.wraps(given)(lambda *arrays: given(*_as_jax(equation, arrays)))
+    return host_call(function, operands, results, "jax.pure_callback", method)
 
 
 @entry("debug_print")

@@ -168,7 +168,7 @@ def _closed(equation: Equation, rule: ClosedJaxpr, values: Sequence[Any]) -> Clo
 
 @record
 class _Ahead:
-    """A forward pass: what it saves, by JAX's types and by ours, and how JAX puts that together to a pullback."""
+    """A forward pass: its residuals by JAX's types and by ours, and JAX's structure of the pullback."""
 
     alone: _Alone
     graph: Graph
@@ -232,7 +232,7 @@ class _Vjp(_Call):
 
 
 class _Both(_Jvp, _Vjp):
-    """One with a forward mode beside its reverse mode, unless JAX has none of it."""
+    """A call with a reverse rule, and a forward rule if JAX has one."""
 
     def push(self, results: Results, perturbed: Positions) -> Answer | None:
         try:

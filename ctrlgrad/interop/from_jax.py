@@ -46,7 +46,7 @@ from ctrlgrad.interop.program import traced
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.source import Source, here, is_own, read_from
-from ctrlgrad.verify.recording import Original, keeps_originals
+from ctrlgrad.verify.originals import Original, keeps_originals
 
 # Reading a jaxpr: its equations, one by one, as calls of this library's functions.
 #
@@ -143,7 +143,7 @@ def source_of(eqn: Any) -> Source | None:
     return None
 
 
-# Of how many signatures a function's jaxprs are kept.
+# Number of signatures of a function whose jaxprs are kept.
 SIGNATURES = 256
 
 
@@ -204,11 +204,11 @@ class _Program:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """Graph for arguments of which nothing is known: read once, for any number of traces."""
+        """Graph for arguments of unknown values: read once, for any number of traces."""
         return traced(self.name, self._read, [tensor_type(aval) for aval in self.closed.in_avals])
 
     def results(self, leaves: Sequence[Any]) -> list[Any]:
-        """The results that are arrays, recorded in the trace that goes on."""
+        """The array results, recorded in the current trace."""
         avals, builder = self.closed.in_avals, recorder()
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
         # If some arguments are known, values that depend on them alone are computed now, and branches fall away.

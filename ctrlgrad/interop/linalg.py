@@ -22,7 +22,7 @@ from ctrlgrad.options import options
 
 
 def pivots(a: Any) -> Any:
-    """The order of columns in which each is the longest, beside those before it: int32 [..., n]."""
+    """Pivots of the columns, int32 [..., n]: each is the longest after projection on the complement of those before."""
     rows, columns = a.shape[-2:]
     places = np.arange(columns)
     order = cnp.broadcast_to(recorded(places.astype(np.int32)), (*a.shape[:-2], columns))

@@ -37,6 +37,12 @@ def _blank(value: Value) -> Value:
     return Value(value.type, value.hint)
 
 
+def loop_name(node: Node) -> str:
+    """Name of a loop in errors, reports and profiles: the user's, and its line."""
+    name = attributes.Loop.of(node).name or "while_loop"
+    return f"{name} at {node.source}" if node.source else str(name)
+
+
 @record
 class Capture:
     """A value that every iteration of a loop sees alike."""
@@ -360,7 +366,7 @@ def emit_call(
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
 
 
-# Counted loops: loops whose number of iterations follows from values in front of the loop.
+# Counted loops: loops whose trip count follows from values before the loop.
 #
 # Such a loop runs while an integer carry is below a loop-invariant bound, and adds 1 to the carry (or counts down by
 # 1 while it is above). Its trip count and the counter's final value are then known without running it: nothing
@@ -368,7 +374,7 @@ def emit_call(
 # of the loop are known; otherwise the counter could pass the bound near the end of its dtype and overflow.
 
 
-# A comparison says how a counter moves, and whether the bound itself is passed.
+# Comparisons of counters that go up and down; 1 if the bound is inclusive.
 _UP = {"less": 0, "less_equal": 1}
 _DOWN = {"greater": 0, "greater_equal": 1}
 _TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
@@ -392,7 +398,7 @@ class Counting:
 
     @classmethod
     def each(cls, loop: Loop, number: Number) -> tuple[Counting, ...]:
-        """Return the counters of a loop that goes on while several such tests hold; empty if any test has none."""
+        """Return the counters of a loop whose condition is a conjunction of tests; empty if any test has none."""
         found: list[Counting] = []
         pending = [loop.predicate]
         while pending:
@@ -486,7 +492,7 @@ def _producer(region: Graph, value: Value) -> Node | None:
 
 
 def _in_front(loop: Loop, region: Graph, value: Value) -> Value | np.ndarray | None:
-    """A value of a region as it is in front of the loop; None where iterations may see different ones."""
+    """Loop-invariant value of a region, as a value before the loop; None if iterations may see different ones."""
     node = _producer(region, value)
     if node is not None:
         constant = attributes.Constant.find(node)

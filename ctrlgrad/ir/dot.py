@@ -13,14 +13,14 @@ from ctrlgrad.ir.walk import uses, walk
 
 # Drawings in the DOT language: boxes, clusters within clusters, edges, and their common style.
 #
-# A drawing is written from top to bottom, each box and each edge once: its cost grows as its text does.
+# A drawing is written from top to bottom, each box and each edge once, so the cost is linear in its text.
 
 
 # The fill of a cluster, by how many are around it.
 SHADES = ("#f2f6fc", "#e3ecf8", "#d3e1f3", "#c2d5ee")
 # The fill of what a loop carries, of what decides, of what is returned.
 CARRIED, DECIDES, RETURNED = "#fff3cd", "#f8d7da", "#dff0d8"
-# An edge that says when, not what.
+# Style of a control edge.
 DOTTED = "style=dotted, penwidth=1.5"
 
 

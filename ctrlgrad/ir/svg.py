@@ -16,11 +16,11 @@ from ctrlgrad.ir.types import StackType
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# A graph as people read it: loops and branches as blocks, and between them a few lines of formulas.
+# Outline of a graph: loops and branches as blocks, and lines of formulas between them.
 #
 # A value that is used once, at no more than a line's length, stands where it is used; constants always do. A loop
 # says with what it starts, how long it goes on, and what its carries are next; its results bear the names that they
-# had in it. All versions of a stack are one stack. What draws graphs (`ir.svg`, `ir.page`) draws this.
+# had in it. All versions of a stack are one stack. The pictures and pages of `ir` draw this.
 
 
 # Longer formulas get a name and a line of their own.
@@ -58,7 +58,7 @@ class Line:
 
 @record
 class Block:
-    """A loop, a branch or one of its sides, or a call; `order` says how often what it holds was differentiated."""
+    """A loop, a branch or one of its sides, or a call; `order` is the number of differentiations of its contents."""
 
     title: str
     parts: tuple[Part, ...]
@@ -85,7 +85,7 @@ def outline(graph: Graph) -> Block:
 
 
 def columns(whole: Block) -> list[list[Part]]:
-    """The parts of a graph side by side: what pops stands to the right of what pushed, a gradient beside its loop."""
+    """Columns of a graph: a pop is to the right of its push, and a gradient to the right of the user's code."""
     found: list[list[Part]] = [[]]
     pushed: dict[str, int] = {}
     now, is_plain_seen = 0, False
@@ -104,7 +104,7 @@ def columns(whole: Block) -> list[list[Part]]:
 
 
 class _Outline(Printer):
-    """Gives values names, or the formulas that stand for them."""
+    """Gives values names or formulas."""
 
     def __init__(self) -> None:
         super().__init__(sources=False)
@@ -253,7 +253,7 @@ class _Outline(Printer):
         return Block(attrs.kind, tuple(parts), node.source, order, is_folded=True)
 
     def shares(self, outer: Sequence[Value], inner: Sequence[Value]) -> None:
-        """Have a region's inputs stand for what they are given."""
+        """Give a region's inputs the names of their operands."""
         for given, value in zip(outer, inner, strict=True):
             self.stands_for(value, self.name(given), self.binds.get(given, _ATOM))
 
@@ -282,14 +282,14 @@ def _number(node: Node) -> str:
     return repr(value.item()) if value.ndim == 0 else format_attrs(node)
 
 
-# A graph drawn for people, as SVG, by a layout of its own: no program has to be installed.
+# Drawing of the outline as SVG, with a layout of its own: no other program is needed.
 #
-# Loops and branches are boxes of lines (`ir.outline`), one below the other, in a colour for how often they were
+# Loops and branches are boxes of lines, one below the other, in a colour for how often they were
 # differentiated. What pops stands one column to the right of what pushed it, and a line leads from each push to its
 # pop: a loop faces its gradient.
 
 
-# Of what the user wrote, of its gradient, of derivatives of higher order: the edge, and the fill.
+# Edge and fill colours of the user's code, of its gradient, and of higher derivatives.
 COLORS = (("#3b6ea5", "#eaf1f9"), ("#c0631f", "#fdf1e7"), ("#3f8f5a", "#eaf6ee"), ("#7a5aa6", "#f2edf8"))
 STACKS = ("#b3261e", "#00796b", "#6a1b9a", "#8d6e00", "#1565c0", "#ad1457")
 # Pixels.

@@ -1,10 +1,10 @@
-"""JAX's names of `jax.lax` for what there is here, so that a program is carried over by its imports.
+"""The names of `jax.lax`, so that a JAX program runs after a change of its imports.
 
     >>> from ctrlgrad import lax, numpy as jnp
     >>> lax.fori_loop(0, 3, lambda i, x: lax.mul(x, 2.0), jnp.ones(2))
     array([8., 8.])
 
-Functions take and return what JAX's do; promotion is NumPy's, so that operands of different dtypes are no error.
+Functions have the arguments and results of JAX's. Dtypes promote as in NumPy, so operands may have different dtypes.
 """
 
 import ctrlgrad.numpy as cnp

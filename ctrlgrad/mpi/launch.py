@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ctrlgrad.errors import CtrlgradError, ExecutionError, UserInputError
 from ctrlgrad.records import record
 
-# One end for all ranks: a rank that dies, fails or is interrupted ends every other one, and rank 0 says why, once.
+# A common end of all ranks: a rank that dies, fails or is interrupted ends all ranks, and rank 0 prints the reason.
 #
 # Every rank keeps one TCP connection to rank 0, and one thread that waits on it. When a process dies, however it
 # dies, its kernel closes its connections: rank 0 sees that at once and tells the other ranks. If rank 0 dies, they
@@ -80,7 +80,7 @@ def print_ending(ending: Ending) -> None:
 
 
 def _show_on_terminal(ending: Ending) -> None:
-    """For the user at the terminal from which `mpirun` was started, if there is one."""
+    """Print an ending on the terminal of `mpirun`, if stderr is not a terminal."""
     if not sys.stderr.isatty():
         with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
             terminal.write(f"\n{ending.title}: {ending.text}\n")
@@ -312,7 +312,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _probe(peer: socket.socket) -> None:
-    """Let the kernel find out whether the other machine is there."""
+    """Have the kernel probe whether the other machine is alive."""
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Options that macOS does not have keep their defaults.

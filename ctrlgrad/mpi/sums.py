@@ -1,4 +1,4 @@
-"""Sums over ranks that go on while this process computes.
+"""Sums over ranks in the background of this process's computation.
 
 MPI lets a non-blocking sum progress only inside its calls, and a process that computes makes none. So a thread calls it
 every `PAUSE` seconds as long as there are sums, and sleeps otherwise. A computation in machine code does not hold

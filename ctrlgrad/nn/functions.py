@@ -14,7 +14,6 @@ from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.numpy import log_softmax, logsumexp, relu, sigmoid, softmax, tanh
 from ctrlgrad.options import default_float
 from ctrlgrad.scipy.special import erfc
-from ctrlgrad.source import here
 from ctrlgrad.transforms.vmap import vmap
 
 # Activations and what goes with them, by the names of `jax.nn`.
@@ -352,7 +351,6 @@ def ctc_loss(logits: Any, targets: Any, frames: Any, lengths: Any, blank: int = 
     if isinstance(classes, int) and not 0 <= blank < classes:
         raise UserInputError(
             "nn.ctc_loss: there is no such blank",
-            source=here(),
             expected=f"0 <= blank < {classes}",
             got=str(blank),
             hint="the blank is one of the classes",

@@ -18,7 +18,6 @@ from ctrlgrad.nn import initializers
 from ctrlgrad.nn.functions import standardize
 from ctrlgrad.options import default_float
 from ctrlgrad.random.distributions import uniform
-from ctrlgrad.source import here
 
 
 def layer_norm(x: Any, scale: Any = None, bias: Any = None, axis: Any = -1, epsilon: float = 1e-5) -> Any:
@@ -59,7 +58,7 @@ def dropout(key: Any, x: Any, rate: float, *, deterministic: bool = False) -> An
     [0.0, 2.0]
     """
     if not 0 <= rate <= 1:
-        raise UserInputError("nn.dropout: not a probability", source=here(), expected="0 <= rate <= 1", got=str(rate))
+        raise UserInputError("nn.dropout: not a probability", expected="0 <= rate <= 1", got=str(rate))
     x = cnp.asarray(x)
     if deterministic or rate == 0:
         return x
@@ -91,7 +90,8 @@ def scaled_matmul(
     Returns:
         `[batch, rows, columns]`.
 
-    >>> scaled_matmul(np.ones((1, 1, 4)), np.ones((1, 1, 4)), np.full((1, 1, 2), 2.0), np.ones((1, 1, 2)))
+    >>> a, b = np.ones((2, 1, 1, 4))
+    >>> scaled_matmul(a, b, np.full((1, 1, 2), 2.0), np.ones((1, 1, 2)))
     array([[[8.]]], dtype=float32)
     """
     wide = []
@@ -108,7 +108,7 @@ def scaled_matmul(
     return cnp.matmul(wide[0], cnp.matrix_transpose(wide[1]))
 
 
-# Recurrent cells: pure functions `(params, state, x) -> state`, with functions that make their parameters of a key.
+# Recurrent cells: pure functions `(params, state, x) -> state`, with functions that initialise their parameters.
 #
 # `x` is `[inputs]` or `[batch, inputs]`; a state is a tuple of arrays `[hidden]` or `[batch, hidden]`, of which the
 # first is the cell's output. Parameters are dicts of arrays: `wx` `[inputs, gates * hidden]`, `wh` `[hidden, gates *
@@ -318,7 +318,7 @@ CELLS = {
 }
 
 
-# Attention, whole or one step at a time with the keys and values of the steps before in a cache.
+# Attention: over whole sequences, or one step at a time with a cache of earlier keys and values.
 
 
 Cache = dict[str, Any]
@@ -356,7 +356,8 @@ def dot_product_attention(
             other queries is 0.
         local_window_size: how far a query looks back and ahead.
 
-    >>> dot_product_attention(np.ones((2, 1, 4)), np.ones((3, 1, 4)), np.ones((3, 1, 5))).shape
+    >>> query, key, value = np.ones((2, 1, 4)), np.ones((3, 1, 4)), np.ones((3, 1, 5))
+    >>> dot_product_attention(query, key, value).shape
     (2, 1, 5)
     """
     query, key, value = cnp.asarray(query), cnp.asarray(key), cnp.asarray(value)

@@ -18,7 +18,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
 from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.term import Term, emit, require_kind, tensors, where
+from ctrlgrad.ops.term import Term, declared, emit, require_kind, tensors, where
 from ctrlgrad.records import record
 
 # Functions that NumPy lacks, as formulas: read by NumPy for arrays, and by the plan for the numbers of machine code.
@@ -181,7 +181,6 @@ def broadcast(operation: str, types: Sequence[TensorType], dtype: np.dtype) -> T
             expected="dimensions that are equal or 1, aligned at the right",
             got=" and ".join(str(t) for t in types),
             hint="add dimensions of size 1 where they are missing: x[:, None], or numpy.expand_dims",
-            source=None,
         )
     return TensorType(dtype, shape)
 
@@ -194,7 +193,6 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
             expected="one dtype",
             got=" and ".join(str(t) for t in types),
             hint="cast them first, with .astype",
-            source=None,
         )
     return dtypes.pop()
 
@@ -447,7 +445,7 @@ def _same_width(name: str, kind: str, result: str) -> TypeRule:
         require_kind(name, kind, [x])
         if x.dtype.itemsize == 1:
             raise TypeMismatchError(
-                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x), source=None
+                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x)
             )
         return (TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape),)
 
@@ -464,9 +462,7 @@ def _infer_bits_to_bfloat16(
     (x,) = tensors("bits_to_bfloat16", operands)
     require_kind("bits_to_bfloat16", "iu", [x])
     if x.dtype.itemsize != 2:
-        raise TypeMismatchError(
-            "bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x), source=None
-        )
+        raise TypeMismatchError("bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x))
     return (TensorType(BFLOAT16, x.shape),)
 
 
@@ -499,14 +495,13 @@ def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
             expected="bool",
             got=str(condition),
             hint="compare: x != 0",
-            source=None,
         )
     return (broadcast("where", types, _same_dtype("where", (a, b))),)
 
 
-def _infer_cast(operands: Sequence[Type], attrs: attributes.Cast, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("cast", operands)
-    return (TensorType(attrs.dtype, x.shape),)
+@declared("cast", 1, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
+def _infer_cast(attrs: attributes.Cast, x: TensorType) -> TensorType:
+    return TensorType(attrs.dtype, x.shape)
 
 
 def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -516,7 +511,6 @@ def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequen
 add("abs", 1, _infer_abs, None, total=Trait.TOTAL)
 _CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: where(c, 0, t))
 add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC, traits=(Trait.BOUNDED, Trait.SELECTS))
-declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
 declare(
     "stop_gradient",

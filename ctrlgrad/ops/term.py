@@ -6,15 +6,17 @@ user's tensors, terms do not promote: what is combined has equal dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir import Builder, TensorType, Type, Value
-from ctrlgrad.ir.types import Dim, Shape, StackType
+from ctrlgrad.ir import Builder, TensorType, Type, Value, close
+from ctrlgrad.ir.control import emit_branch
+from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.types import Dim, RegionType, Shape, StackType
 
 
 class Term:
@@ -53,6 +55,10 @@ class Term:
     @property
     def dims(self) -> list[int | Term]:
         return [self.dim(axis) for axis in range(self.rank)]
+
+    def factor(self, op: str) -> Term:
+        """A decomposition of matrices; of a forward value the one that the forward side has made, or makes for this."""
+        return emit(op, self)
 
     def length(self) -> Term:
         """The number of slots of a stack."""
@@ -126,6 +132,17 @@ def where(condition: Term, a: Operand, b: Operand) -> Term:
     return emit("where", condition, a, b)
 
 
+def choose(builder: Builder, selector: Term, branches: Sequence[Callable[[Builder], Sequence[Term]]]) -> list[Term]:
+    """A `cond` whose branches are written as functions; they may use any value of the graphs around them."""
+    regions = []
+    for number, branch in enumerate(branches):
+        inner = Builder(builder, f"case_{number}")
+        inner.source = builder.source
+        regions.append(inner.finish([x.value for x in branch(inner)]))
+    closed = close(regions)
+    return [Term(builder, v) for v in emit_branch(builder, selector.value, closed)]
+
+
 def constant(builder: Builder, x: Any, dtype: Any = None) -> Term:
     return Term(builder, builder.constant(x, dtype))
 
@@ -186,6 +203,9 @@ def swap_last(x: Term) -> Term:
 
 # Small helpers that the type rules share.
 
+# From the attributes and the types of the operands to the type of the result.
+TensorRule = Callable[..., TensorType]
+
 
 def tensors(operation: str, operands: Sequence[Type]) -> tuple[TensorType, ...]:
     """The operand types, all of which must be tensors."""
@@ -196,9 +216,21 @@ def tensors(operation: str, operands: Sequence[Type]) -> tuple[TensorType, ...]:
                 expected="a tensor",
                 got=str(t),
                 hint="a TensorArray has .read(i) and .stack()",
-                source=None,
             )
     return tuple(operands)  # type: ignore[arg-type]
+
+
+def declared(name: str, arity: int | None, *traits: Trait, **facts: Any) -> Callable[[TensorRule], TensorRule]:
+    """Declare an op on tensors, with one result, by its type rule; traits and facts are those of `ir.op.declare`."""
+
+    def register(rule: TensorRule) -> TensorRule:
+        def infer(operands: Sequence[Type], attrs: Any, regions: Sequence[RegionType]) -> Sequence[Type]:
+            return (rule(attrs, *tensors(name, operands)),)
+
+        declare(name, arity, infer, *traits, **facts)
+        return rule
+
+    return register
 
 
 def stack(operation: str, operand: Type) -> StackType:
@@ -209,7 +241,6 @@ def stack(operation: str, operand: Type) -> StackType:
             expected="a stack",
             got=str(operand),
             hint="make one with ctrlgrad.TensorArray",
-            source=None,
         )
     return operand
 
@@ -222,7 +253,6 @@ def scalar_index(operation: str, what: str, operand: Type) -> None:
             expected="i64[]",
             got=str(operand),
             hint="cast it with .astype(int), and take one number of an array: n[0]",
-            source=None,
         )
 
 
@@ -239,14 +269,13 @@ def template(operation: str, shape: Shape, dims: Sequence[Type]) -> None:
             expected=f"{unknown} operands",
             got=str(len(dims)),
             hint="give the size of every dimension that is None in the shape",
-            source=None,
         )
     for t in dims:
         scalar_index(operation, "a dimension", t)
 
 
 def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, sorted; an error for one that does not exist or stands twice."""
+    """Axes counted from the front, sorted; an error for an axis that does not exist or is repeated."""
     result = []
     for axis in given:
         if not -rank <= axis < rank:
@@ -255,7 +284,6 @@ def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
                 expected=f"-{rank} <= axis < {rank}",
                 got=str(axis),
                 hint="axes count from 0, or from the end with -1 for the last",
-                source=None,
             )
         result.append(axis % rank)
     if len(set(result)) != len(result):
@@ -264,7 +292,6 @@ def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
             expected="every axis at most once",
             got=str(tuple(given)),
             hint="-1 is the last axis, which may be there by its number too",
-            source=None,
         )
     return tuple(sorted(result))
 
@@ -281,7 +308,6 @@ def require_kind(operation: str, kinds: str, types: Sequence[TensorType]) -> Non
                 expected="a dtype among " + ", ".join(_KINDS[kind] for kind in kinds),
                 got=" and ".join(map(str, types)),
                 hint="cast with .astype",
-                source=None,
             )
 
 

@@ -8,7 +8,8 @@ in a loop, and be differentiated.
 
     >>> optimiser = chain(clip_by_global_norm(1.0), adam(0.1))
     >>> params = {"w": np.array([1.0, -1.0])}
-    >>> updates, state = optimiser.update({"w": np.array([2.0, -3.0])}, optimiser.init(params), params)
+    >>> gradient, state = {"w": np.array([2.0, -3.0])}, optimiser.init(params)
+    >>> updates, state = optimiser.update(gradient, state, params)
     >>> apply_updates(params, updates)["w"].round(6)
     array([ 0.9, -0.9])
 

@@ -358,7 +358,8 @@ def add_decayed_weights(weight_decay: ScalarOrSchedule = 0.0, mask: Any = None) 
         mask: a pytree of booleans like the parameters, or a function that makes one of them: where it is false, a
             parameter does not decay.
 
-    >>> add_decayed_weights(0.1).update([np.array([1.0])], EmptyState(), [np.array([5.0])])[0]
+    >>> gradient, params = [np.array([1.0])], [np.array([5.0])]
+    >>> add_decayed_weights(0.1).update(gradient, EmptyState(), params)[0]
     [array([1.5])]
     """
 
@@ -418,7 +419,8 @@ def adam(
     Source: Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
 
     >>> optimiser = adam(0.1)
-    >>> optimiser.update([np.array([2.0, -3.0])], optimiser.init([np.zeros(2)]))[0][0].round(6)
+    >>> state = optimiser.init([np.zeros(2)])
+    >>> optimiser.update([np.array([2.0, -3.0])], state)[0][0].round(6)
     array([-0.1,  0.1])
     """
     first = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)

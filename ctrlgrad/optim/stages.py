@@ -81,7 +81,6 @@ def piecewise_constant_schedule(
     if any(scale < 0 for _, scale in scales):
         raise UserInputError(
             "optim.piecewise_constant_schedule: a negative scale",
-            source=here(),
             expected="{step: scale}, no scale below 0",
             got=repr(boundaries_and_scales),
             hint="a scale multiplies the rate: 0.1 is a tenth of it",
@@ -136,7 +135,6 @@ def cosine_decay_schedule(init_value: float, decay_steps: int, alpha: float = 0.
     if decay_steps <= 0:
         raise UserInputError(
             "optim.cosine_decay_schedule: no steps to decay in",
-            source=here(),
             expected="decay_steps of 1 or more",
             got=str(decay_steps),
             hint="with a warm-up, decay_steps counts its steps too",
@@ -301,7 +299,7 @@ def _shaped_alike(operation: str, wanted: tuple[str, Any], given: tuple[str, Any
             )
 
 
-# A stage's leafwise work: (updates, state, params, numbers) to (updates, state).
+# Update of one leaf: (updates, state, params, numbers) to (updates, state).
 Follow = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
@@ -327,7 +325,6 @@ def stage(
         if not isinstance(state, kind):
             raise UserInputError(
                 f"{name}: the second argument of update is no state of {name}",
-                source=here(),
                 expected="update(grads, state, params), with a state that init or update returned",
                 got=type(state).__name__,
                 hint="state = optimiser.init(params); updates, state = optimiser.update(grads, state, params)",
@@ -335,7 +332,6 @@ def stage(
         if needs_params and params is None:
             raise UserInputError(
                 f"{name}: update needs the parameters",
-                source=here(),
                 expected="update(grads, state, params)",
                 got="update(grads, state)",
                 hint="weight decay is a share of the parameters: pass them as the third argument",
@@ -407,7 +403,7 @@ def global_norm(grads: Any) -> Any:
 
 
 def identity() -> GradientTransformation:
-    """A transformation that returns the gradients as they are.
+    """A transformation that returns the gradients unchanged.
 
     >>> identity().update([np.array([3.0])], identity().init(None))[0]
     [array([3.])]
@@ -433,7 +429,6 @@ def chain(*transformations: GradientTransformation) -> GradientTransformation:
         if not isinstance(state, tuple) or len(state) != len(transformations):
             raise UserInputError(
                 "optim.chain: the second argument of update is no state of this chain",
-                source=here(),
                 expected=f"update(grads, state, params), with a tuple of {len(transformations)} states",
                 got=f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__,
                 hint="state = optimiser.init(params); updates, state = optimiser.update(grads, state, params)",

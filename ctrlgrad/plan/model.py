@@ -211,17 +211,6 @@ class Kernel(Step):
 
 
 @step
-class Cascade(Step):
-    """Two kernels, of which the second reduces the rows that the first has reduced: where the columns that this reads
-    are laid out, the second takes each number as it is there, and it lies nowhere. Afterwards what the first makes
-    means nothing.
-    """
-
-    first: Parts[Kernel]
-    second: Parts[Kernel]
-
-
-@step
 class Product(Step):
     """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
 
@@ -260,10 +249,12 @@ class Factorise(Step):
 
     "solve": x with a @ x = b. "triangular_solve": the same by a `triangle` of a. "cholesky": the lower factor.
     "pivots": the diagonal of U in LU, the first element times the sign of the exchanges; zeros for a singular matrix.
-    `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` rows.
+    "orthonormal": Q of QR. "eigh" of symmetric matrices and "svd": the vectors (left above right ones) and below them
+    the row of values; or that row alone, where the result has no more rows.
+    `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` columns.
     """
 
-    how: Attribute[Literal["solve", "triangular_solve", "cholesky", "pivots"]]
+    how: Attribute[Literal["solve", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]]
     result: Defines[Array]
     a: Reads[View]
     b: Reads[View | None]
@@ -448,6 +439,16 @@ class Branch(Step):
     node: Attribute[Node]
 
 
+@record
+class Ahead:
+    """Prefetch distance in rows (positive above a row, negative below it), and the least and most bytes of a row for
+    which prefetching pays."""
+
+    rows: int
+    least: int
+    most: int
+
+
 @record(eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
@@ -468,3 +469,8 @@ class Plan:
     handles: dict[Stack, int] = field(default_factory=dict)
     # Memory that each step is the last to use.
     releases: dict[Step, Release] = field(default_factory=dict)
+    # Innermost loops that inline elementary functions of scalars, and the prefetch of steps on rows.
+    inlined: frozenset[Loop] = frozenset()
+    # Kernels that are called as functions, one for all that differ only in arrays and numbers.
+    functions: frozenset[Kernel] = frozenset()
+    ahead: dict[Step, Ahead] = field(default_factory=dict)

@@ -15,7 +15,6 @@ from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.scipy.gamma_functions import erf, floats, gammaln, random_gamma_grad
-from ctrlgrad.source import here
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.grad import stop_gradient
 from ctrlgrad.transforms.vmap import vmap
@@ -39,7 +38,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     raise TypeMismatchError("random.bits: no such dtype", expected="uint8, uint16, uint32 or uint64", got=dtype.name)
 
 
-# The integers that floats are drawn as, and how many bits of these count.
+# Unsigned dtype of the bits that a float is made from, and the number of bits that it uses.
 _MANTISSAS = {
     np.dtype(np.float64): (np.uint64, 52),
     np.dtype(np.float32): (np.uint32, 23),
@@ -310,7 +309,7 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
 
 # Numbers of the gamma distribution and of those that are made of it; those of `jax.random`.
 #
-# A gamma-distributed number is differentiated with respect to its parameter: it moves so that its probability stays.
+# Derivative of a gamma-distributed number by its parameter, at constant cumulative probability.
 
 
 def _one(key: Any, alpha: Any, log_space: bool) -> Any:
@@ -525,7 +524,6 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
     if count > logits.shape[axis]:
         raise UserInputError(
             "random.categorical: more is drawn without replacement than there is",
-            source=here(),
             expected=f"at most {logits.shape[axis]}",
             got=str(count),
             hint="draw fewer, or with replace=True",
@@ -580,7 +578,6 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     if not replace and count > size:
         raise UserInputError(
             "random.choice: more is drawn without replacement than there is",
-            source=here(),
             expected=f"at most {size}",
             got=str(count),
             hint="draw fewer, or with replace=True",
@@ -718,7 +715,6 @@ def multivariate_normal(
     else:
         raise UserInputError(
             "random.multivariate_normal: no such method",
-            source=here(),
             expected="'cholesky', 'eigh' or 'svd'",
             got=repr(method),
         )

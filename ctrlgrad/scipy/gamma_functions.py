@@ -351,7 +351,7 @@ def betaln(a: Any, b: Any) -> Any:
     return of_a + of_b - of_both
 
 
-# The incomplete gamma and beta functions: loops over arrays that end where every element has converged.
+# The incomplete gamma and beta functions: loops over arrays, until every element has converged.
 #
 # Values come from series and continued fractions; a derivative with respect to the bound of the integral is the
 # integrand, and with respect to a parameter the derivative of the loop itself.

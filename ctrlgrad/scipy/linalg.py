@@ -19,7 +19,6 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
 
@@ -163,7 +162,8 @@ def lu_solve(
 ) -> Any:
     """The solution of a x = b by the factors that `lu_factor` gives; with `trans` 1 of a.T x = b, 2 of a.T* x = b.
 
-    >>> lu_solve(lu_factor(np.array([[2.0, 0.0], [4.0, 1.0]])), np.array([8.0, 1.0]), trans=1)
+    >>> factors = lu_factor(np.array([[2.0, 0.0], [4.0, 1.0]]))
+    >>> lu_solve(factors, np.array([8.0, 1.0]), trans=1)
     array([2., 1.])
     """
     both, pivots = map(cnp.asarray, lu_and_piv)
@@ -189,7 +189,7 @@ def polar(a: Any, side: str = "right") -> tuple[Any, Any]:
     (array([[-1.]]), array([[2.]]))
     """
     if side not in ("left", "right"):
-        raise UserInputError("linalg.polar: no such side", source=here(), expected="'left' or 'right'", got=repr(side))
+        raise UserInputError("linalg.polar: no such side", expected="'left' or 'right'", got=repr(side))
     w, s, vh = cnp.linalg.svd(a, full_matrices=False)
     factor = cnp.matrix_transpose(cnp.conj(vh)) if side == "right" else w
     return w @ vh, (factor * s[..., None, :]) @ cnp.matrix_transpose(cnp.conj(factor))

@@ -22,7 +22,7 @@ import numpy as np
 
 from ctrlgrad import memory, optim, tree
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.pictures import Profile
 from ctrlgrad.mpi.launch import STOPPED, Ending
 from ctrlgrad.train import metrics
 from ctrlgrad.train.checkpoint import Identity, State
@@ -42,7 +42,7 @@ class Interrupted(Exception):
 
     @property
     def ending(self) -> Ending:
-        """Reports to the user."""
+        """Last message and exit code of the command: the last step, and how to resume from the checkpoint, if any."""
         if not self.job.checkpoint.exists():
             return Ending("Stopped", "before the end of the first step; nothing was written", STOPPED)
         told = f"after step {self.step}; the checkpoint is {self.job.checkpoint}\n  try: {self.job.advice}"

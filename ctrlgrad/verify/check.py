@@ -17,7 +17,6 @@ from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import ExecutionError, GradientMismatch, NoForwardRuleError, TypeMismatchError, UserInputError
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, is_branch, is_loop, walk
-from ctrlgrad.source import here
 from ctrlgrad.verify.report import GradientReport, Row, advice
 
 # Derivatives of a function of one real variable by central differences, with an estimate of their error.
@@ -130,7 +129,7 @@ def slope(function: Callable[[float], Sample], first_step: float, rounding: floa
 # Exponents of the machine epsilon: float64 gives 1e-9, 9e-8 and 7e-4, float32 1e-4, 8e-4 and 4e-2.
 _JAX, _DIFFERENCES, _LIMIT = 0.575, 0.45, 0.2
 
-# By how much finite differences may be wrong, over the error that they estimate of themselves.
+# Ratio of the allowed error of finite differences to their own error estimate.
 ERROR_FACTOR = 10.0
 
 
@@ -230,7 +229,6 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     if not isinstance(args, tuple | list):
         raise UserInputError(
             "check_grads: the arguments are not a tuple",
-            source=here(),
             expected="a tuple with one entry per argument of the function",
             got=type(args).__name__,
             hint="for one argument: check_grads(fn, (x,))",
@@ -253,7 +251,6 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     if not wrt:
         raise UserInputError(
             "check_grads: no argument to differentiate",
-            source=here(),
             expected="at least one leaf of a float dtype",
             got=", ".join(f"{p}: {x.dtype.name}{list(x.shape)}" for p, x in zip(paths, leaves, strict=True)) or "none",
             hint="pass floats: x.astype(float), or 1.0 in place of 1",
@@ -410,8 +407,10 @@ def check_grads(
             it fails otherwise than by refusing a derivative.
 
     >>> def f(x):
-    ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, lambda y: 1.5 * y + np.sin(y), x)
-    >>> cg.check_grads(f, (np.array([0.3, 0.5]),), order=2, against=("finite_differences",)).ok
+    ...     grow = lambda y: 1.5 * y + np.sin(y)
+    ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, grow, x)
+    >>> x = np.array([0.3, 0.5])
+    >>> cg.check_grads(f, (x,), order=2, against=("finite_differences",)).ok
     True
     """
     jvp = getattr(cg, "jvp", None)
@@ -482,7 +481,7 @@ def _tracer(fn: Function) -> Callable[..., Graph]:
 
 
 def _jax_judge() -> Any:
-    """The module that needs JAX, loaded when it is asked for."""
+    """The module that needs JAX, imported on first use."""
     try:
         importlib.import_module("jax")
     except ImportError as error:
@@ -703,7 +702,7 @@ def _gradient_of(leaf: int) -> Callable[[Any], np.ndarray]:
 
 
 def _largest(x: np.ndarray) -> float:
-    """The largest magnitude among the finite elements, 0 where there is none."""
+    """The largest magnitude among the finite elements; 0 if no element is finite."""
     return float(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))
 
 

@@ -23,17 +23,17 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.verify.jax_translation import Form, translate
-from ctrlgrad.verify.recording import originals, without_other_calls
-from ctrlgrad.verify.recording import originals_kept as originals_kept
+from ctrlgrad.verify.originals import originals, without_other_calls
+from ctrlgrad.verify.originals import originals_kept as originals_kept
 
 Leaves = tuple[np.ndarray, ...]
 
 # Note on an answer that JAX gives only without jit.
 JIT_DIFFERS = "jitted JAX differs from JAX without jit"
 
-# JAX's words, and those of packages, for a derivative that is refused.
+# Messages of JAX and of packages for a derivative that does not exist.
 _REFUSAL = re.compile(r"differentia|\bJVP\b|transpose rule", re.IGNORECASE)
-# A rule of the user's that breaks JAX's demands is a mistake.
+# Messages for a user's rule that violates JAX's requirements.
 _BROKEN_RULE = re.compile(r"Custom (JVP|VJP)")
 
 

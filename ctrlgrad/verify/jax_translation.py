@@ -38,7 +38,8 @@ from ctrlgrad.ir.attributes import Key
 from ctrlgrad.ir.flow import begins
 from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.verify.recording import Recording, Sizes, choice, is_dynamic, original_of, originals, record, sizes_of
+from ctrlgrad.verify.originals import original_of, originals
+from ctrlgrad.verify.recording import Recording, Sizes, choice, is_dynamic, record, sizes_of
 
 # Translation of each op on tensors to JAX: one table, an entry per op.
 #
@@ -534,7 +535,7 @@ TENSOR_OPS |= {
     "irfft": _irfft,
 }
 
-# The ops that this file adds.
+# Ops that only the judge translates; `to_jax` has those of the first table.
 ADDED = frozenset(TENSOR_OPS) - _FIRST
 
 # In `jax` itself since JAX 0.8.
@@ -559,7 +560,7 @@ Arrays = tuple[Any, ...]
 
 
 def x64(on: bool = True) -> AbstractContextManager[Any]:
-    """64-bit types in JAX for a block, or none; the user's own setting stays as it is."""
+    """Enable or disable 64-bit types in JAX for a block; the user's setting is restored."""
     return _enable_x64(on)  # type: ignore[no-any-return]
 
 

@@ -159,11 +159,11 @@ def _rotated_transposed(v: Term, ct: Term, a: Term) -> Term:
 
 
 def _push_values(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    return diagonal(_rotated(emit("general_eigenvectors", a), tangents[0]))
+    return diagonal(_rotated(a.factor("general_eigenvectors"), tangents[0]))
 
 
 def _pull_values(ct: Term, out: Term, a: Term) -> Term:
-    vt = swap_last(emit("general_eigenvectors", a))
+    vt = swap_last(a.factor("general_eigenvectors"))
     return _of_type(emit("solve", vt, column(ct) * vt), a)
 
 
@@ -172,7 +172,7 @@ reverse("general_eigenvalues", _pull_values)
 
 
 def _gaps(v: Term, a: Term) -> Term:
-    return reciprocal_gaps(emit("general_eigenvalues", a), v)
+    return reciprocal_gaps(a.factor("general_eigenvalues"), v)
 
 
 def _scale_of_largest(v: Term) -> Term:
@@ -395,12 +395,12 @@ reverse("orthonormal", _pull_orthonormal)
 
 
 def _push_eigenvalues(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    v = emit("eigenvectors", a)
+    v = a.factor("eigenvectors")
     return _real(emit("sum", conj(v) * (tangents[0] @ v), axes=(a.rank - 2,), keepdims=False))
 
 
 def _pull_eigenvalues(ct: Term, out: Term, a: Term) -> Term:
-    v = emit("eigenvectors", a)
+    v = a.factor("eigenvectors")
     return (conj(v) * as_complex(_row(ct), a)) @ swap_last(v)
 
 
@@ -416,11 +416,11 @@ def reciprocal_gaps(values: Term, like: Term) -> Term:
 
 
 def _push_eigenvectors(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    return out @ (reciprocal_gaps(emit("eigenvalues", a), a) * (adjoint(out) @ tangents[0] @ out))
+    return out @ (reciprocal_gaps(a.factor("eigenvalues"), a) * (adjoint(out) @ tangents[0] @ out))
 
 
 def _pull_eigenvectors(ct: Term, out: Term, a: Term) -> Term:
-    inner = reciprocal_gaps(emit("eigenvalues", a), a) * (swap_last(out) @ ct)
+    inner = reciprocal_gaps(a.factor("eigenvalues"), a) * (swap_last(out) @ ct)
     return conj(out) @ inner @ swap_last(out)
 
 
@@ -446,7 +446,7 @@ class _Singular:
 
     def __init__(self, a: Term, vectors: Term | None = None) -> None:
         self.rows = a.dim(-2)
-        self.u, self.v = self.split(emit("singular_vectors", a) if vectors is None else vectors)
+        self.u, self.v = self.split(a.factor("singular_vectors") if vectors is None else vectors)
         # Where the vectors are a whole basis there is nothing beside them.
         rows, columns = a.tensor.shape[-2:]
         known = rows is not None and columns is not None
@@ -458,7 +458,7 @@ class _Singular:
         return _rows(vectors, None, self.rows), _rows(vectors, self.rows, None)
 
     def values(self, a: Term) -> Term:
-        return emit("singular_values", a)
+        return a.factor("singular_values")
 
 
 def _push_singular_values(tangents: Sequence[Term], out: Term, a: Term) -> Term:

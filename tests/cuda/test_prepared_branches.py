@@ -28,7 +28,7 @@ from ctrlgrad.engines.cuda.prepared.binding import StackRows
 from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
-from ctrlgrad.engines.cuda.prepared.reading import Reading
+from ctrlgrad.engines.cuda.prepared.placement import Sharing
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
@@ -315,8 +315,7 @@ def odd_half_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def updated_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A side overwrites what is read after the branch."""
-    later = Reading._is_read_later
-    monkeypatch.setattr(Reading, "_is_read_later", lambda self, *given: self.outside is None and later(self, *given))
+    monkeypatch.setattr(Sharing, "_after_sides", lambda self, item, has, names: has)
 
 
 def kept(x: Any) -> Any:

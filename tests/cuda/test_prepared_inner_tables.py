@@ -334,9 +334,7 @@ def rows_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def goes_on_in_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop inside writes to the array that it begins with."""
-    monkeypatch.setattr(
-        loops, "own_table", lambda reading, slot, operands: stack_forms.as_table(reading, reading.values[slot])
-    )
+    monkeypatch.setattr(loops, "own_table", lambda reading, slot: stack_forms.as_table(reading, reading.values[slot]))
 
 
 def all_count_as_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_what_is_needed_together_lies_apart(seed: int) -> None:
         views += [View(Carried(k, is_next), dtype, its.shape, (4,)) for is_next in (False, True)]
     for _ in range(end):
         launches.product(*(views[int(rng.integers(len(views)))] for _ in range(3)), False)
-    found = placed(launches.items, launches.buffers, carries, launches.memory_of)
+    found = placed(launches.items, launches.buffers, carries, lambda source: source)
     spans: dict[Any, list[int]] = {}
     for position, launch in enumerate(all_launches(launches.items)):
         for view in views_of(launch):

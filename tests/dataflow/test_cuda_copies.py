@@ -1,6 +1,6 @@
 """Copies beside the computation on CuPy's rules: addresses, streams that are threads, memory that is gone when it is.
 
-The fake notes every copy that reads or writes what does not live. What the copies are for is in `test_cuda_devices`.
+The fake notes every copy that reads or writes what does not live. Their purpose is in `test_cuda_values`.
 """
 
 from __future__ import annotations

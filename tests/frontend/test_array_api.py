@@ -14,6 +14,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ExecutionError, ShapeError
+from ctrlgrad.ops.linalg import signed
 
 # By chapter of the standard. Left out: what hands over memory (from_dlpack), inspects devices
 # (__array_namespace_info__), or gives eigenvectors of a dtype that depends on values (no such function in 2024.12).
@@ -157,8 +158,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "qr wide": (lambda xp, a: tuple(xp.linalg.qr(a)), (WIDE,), SAME),
     "eigh": (lambda xp, a: tuple(xp.linalg.eigh(a)), (SPD,), SAME),
     "eigvalsh": (lambda xp, a: xp.linalg.eigvalsh(a), (SPD.astype(np.complex64),), SAME),
-    "svd": (lambda xp, a: tuple(xp.linalg.svd(a, full_matrices=False)), (TALL,), SAME),
-    "svd wide": (lambda xp, a: tuple(xp.linalg.svd(a, full_matrices=False)), (WIDE,), SAME),
+    "svd": (lambda xp, a: tuple(xp.linalg.svd(a, full_matrices=False)), (TALL,), lambda a: _signed_svd(a)),
+    "svd wide": (lambda xp, a: tuple(xp.linalg.svd(a, full_matrices=False)), (WIDE,), lambda a: _signed_svd(a)),
     "svdvals": (lambda xp, a: xp.linalg.svdvals(a), (ZM,), SAME),
     "pinv": (lambda xp, a: xp.linalg.pinv(a), (TALL,), SAME),
     "pinv rtol": (lambda xp, a: xp.linalg.pinv(a, rtol=0.5), (WIDE,), SAME),
@@ -192,6 +193,13 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
     "rfftn": (lambda xp, x: (xp.fft.rfftn(x), xp.fft.irfftn(xp.fft.rfftn(x))), (A,), SAME),
     "fftshift": (lambda xp, x: (xp.fft.fftshift(x), xp.fft.ifftshift(x, axes=0)), (N,), SAME),
 }
+
+
+def _signed_svd(a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """NumPy's singular vectors in the signs that they have here."""
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    u, v = signed(u, np.swapaxes(vh, -1, -2))
+    return u, s, np.swapaxes(v, -1, -2)
 
 
 def _leaves(result: Any) -> list[np.ndarray]:

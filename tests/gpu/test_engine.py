@@ -19,7 +19,6 @@ from rule_cases import CASES
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
@@ -31,6 +30,7 @@ from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
+from ctrlgrad.runtime import chunks as engine_chunks
 
 # Parts of what takes long since each has kernels of its own: processes share them.
 SHARES = 16

@@ -263,7 +263,8 @@ class _Replay:
         side = (self.iteration + 1) % 2
         for name, its in carried_arrays(self.body.carries):
             after = Carried(name.position, True, name.is_marks)
-            if its.is_double:
+            if its.is_double or after in self.named:
+                # Else no iteration changes it.
                 self.named[name] = self.named.pop(after, np.zeros(0, np.int64))
             strides = tuple(its.dtype.itemsize * int(np.prod(its.shape[k + 1 :])) for k in range(len(its.shape)))
             self.read(View(name, its.dtype, its.shape, strides), side, "the next iteration")

@@ -20,7 +20,7 @@ def factors(a: Any, steps: Any) -> Any:
     def body(carry: Any) -> Any:
         i, x, total = carry
         lower = cnp.linalg.cholesky(x @ x.T + 3 * np.eye(3))
-        x = cnp.tanh(lower + x * 0.5) + 0.1 * cnp.linalg.qr(x)[0]
+        x = cnp.tanh(lower + x * 0.5) + 0.1 * cnp.real(cnp.linalg.qr(x + 0j)[0])
         return i + 1, x, total + cnp.sort(x.reshape(-1))[2] * cnp.linalg.det(x + 2 * np.eye(3))
 
     return cg.while_loop(lambda carry: carry[0] < steps, body, (0, a, 0.0))[2]

@@ -432,5 +432,5 @@ def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.
 
 def test_every_routine_has_its_name() -> None:
     names, tiles = list(routines.Routines(target.host())), 3 * len(heights(real.reals(target.host())[0]))
-    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 6 + 4 * 8 + 4 + 5
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 6 + 4 * 8 + 3 * 4 + 4 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

@@ -21,7 +21,7 @@ import ctrlgrad.numpy as cnp
 from size_sweep.program import Program
 
 # Sources with kinks so near to each other that a difference of any width has some between its ends.
-_ROUGH = re.compile(r"sort|median|percentile|max|min|abs")
+_ROUGH = re.compile(r"sort|median|percentile|max|min|abs|where")
 MOST_FOR_DIFFERENCES = 200_000
 
 

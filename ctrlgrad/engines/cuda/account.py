@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.memory.arena.allocation import Reservation
+from ctrlgrad.memory.arena import Reservation
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.stacks.storage import Storage
+from ctrlgrad.runtime.stack import Storage
 
 _BYTE = np.dtype(np.uint8)
 

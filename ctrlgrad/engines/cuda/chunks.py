@@ -22,15 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, bytes_of, managed
 from ctrlgrad.engines.cuda.account import RunMemory, Saved
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState, Way
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.stacks import DeviceBlock, DeviceStack, Supply
-from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, attributes, walk
 from ctrlgrad.ir.control import Carry
@@ -38,6 +35,9 @@ from ctrlgrad.ir.flow import in_an_iteration
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.records import record
+from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, Replay, bytes_of, managed
+from ctrlgrad.runtime.rows import describe
+from ctrlgrad.runtime.stack import Blocks
 
 
 @record
@@ -141,7 +141,7 @@ class RowSupply:
 class PushedChunk:
     """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
 
-    def __init__(self, memory: RunMemory, chunk: Chunk, is_owner: bool = True, needs: object = None) -> None:
+    def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
         self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
         self.is_over = False
         self._blocks: list[DeviceBlock] = []
@@ -248,7 +248,7 @@ class BodyReplay(Replay[Ran]):
         self.body, self.shared, self.roles, self.places = body, shared, roles, places
         self.context = context
 
-    def run(self, state: EntryState, chunk: Replaying, ran: Ran) -> EntryState:
+    def run(self, state: EntryState, chunk: Blocks, ran: Ran) -> EntryState:
         memory = self.context.memory
         assert memory is not None
         again = PushedChunk(memory, chunk, is_owner=False)
@@ -361,7 +361,7 @@ class DeviceLoop:
     def iteration_bytes(self) -> float:
         return self._bytes
 
-    def lend(self, chunk: Chunk, iterations: int) -> None:
+    def lend(self, chunk: Blocks, iterations: int) -> None:
         self.memory.settle()
         self.state.ways.clear()
         pushed = PushedChunk(self.memory, chunk, needs=self._needs)

@@ -26,7 +26,7 @@ from ctrlgrad.ir import Graph, Node, Value, attributes, view, walk
 from ctrlgrad.ir import Loop as LoopView
 from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.memory.session import no_budget
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.stack import BlockStack
 
 # How many effects came before a node, and how often its operands go from host to card and back.
 Level = tuple[int, int]

@@ -50,12 +50,10 @@ from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.native import ahead, objects
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
-from ctrlgrad.memory.devices.cuda_events import wait_for
+from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice, wait_for
 from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
-from ctrlgrad.memory.sizes import rounded_up
+from ctrlgrad.memory.sizes import Budget, rounded_up
 
 
 class SessionPool:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import forget_values
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.compile import GroupStep, compile_region
 from ctrlgrad.engines.cuda.context import Context, Counts
@@ -18,11 +17,12 @@ from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions, scalar, to_device
 from ctrlgrad.engines.device_array import DeviceArray, lies_on_card
-from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Report
+from ctrlgrad.errors import forget_values
 from ctrlgrad.ir import Graph, StackType, Value, view
 from ctrlgrad.ir import Loop as LoopView
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory.session import current
 
 

@@ -273,7 +273,6 @@ def chosen(
     return Chosen(whole, axes, first, tuple(item for item in key if is_index(item)))
 
 
-Shape = tuple[int, ...]
 _INT64 = np.dtype(np.int64)
 # Elements that are moved as they are, by their bytes; larger ones as two.
 _LARGEST = 8

@@ -40,7 +40,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ctrlgrad.engines.chunk_driver import UNBOUNDED
 from ctrlgrad.engines.cuda.chunks import BodyReplay, chunks_of, roles_of, tables_of
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
@@ -68,6 +67,7 @@ from ctrlgrad.ir import Loop as LoopView
 from ctrlgrad.ir.control import Counting
 from ctrlgrad.ir.flow import StackFlow
 from ctrlgrad.ops.arrays import is_total
+from ctrlgrad.runtime.chunks import UNBOUNDED
 
 
 @dataclass(frozen=True)

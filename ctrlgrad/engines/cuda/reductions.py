@@ -190,8 +190,6 @@ _EXTREMES = {"max": "maximum", "min": "minimum"}
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 """The ops that name their axes."""
 
-Shape = Sequence[int | None]
-
 
 def node_text(node: Node) -> ReductionText:
     """The kernel of a reduction or scan alone."""
@@ -206,7 +204,7 @@ def reduced_axes(node: Node) -> tuple[int, ...]:
     return summed_axes(node.operands[0].tensor.shape, node.result.tensor.shape)
 
 
-def summed_axes(shape: Shape, target: Shape) -> tuple[int, ...]:
+def summed_axes(shape: Sequence[int | None], target: Sequence[int | None]) -> tuple[int, ...]:
     """The axes that are added up from a shape to one that broadcasts to it."""
     lead = len(shape) - len(target)
     return (*range(lead), *(lead + axis for axis, d in enumerate(target) if d == 1 != shape[lead + axis]))

@@ -14,7 +14,10 @@ from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Factorise, View
 from ctrlgrad.plan.sizes import ONE
 
+# Routines on matrices that need not be square, without a right side.
+_DECOMPOSITIONS = ("orthonormal", "eigh", "svd")
 _ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
+_ROUTINES |= {how: how for how in _DECOMPOSITIONS}
 # Routines built on products: up to this number of rows, they run unblocked.
 _FEW_ROWS = {"lu_solve": MOST_ROWS, "triangular_solve": BLOCK, "cholesky": BLOCK}
 
@@ -45,6 +48,8 @@ class FactorsWriter:
         views = [step.result.view, step.a, *([] if step.b is None else [step.b])]
         with plan.w.when(fits):
             sizes = [n] if step.b is None else [n, plan.size(step.b.shape[-1])]
+            if step.how in _DECOMPOSITIONS:
+                sizes = [plan.size(step.a.shape[-2]), n]
             scratch = plan.scratch(f"cg_{self.name}_scratch_{self.kind}", sizes)
             addresses = [result, *(plan.view_address(view) for view in views[1:])]
             with ExitStack() as loops:
@@ -79,6 +84,8 @@ class FactorsWriter:
         given += [*(("i64", size) for size in sizes), ("ptr", scratch)]
         if (triangle := self.step.triangle) is not None:
             given += [("i64", str(int(flag))) for flag in (triangle.lower, triangle.unit_diagonal)]
+        if self.step.how in ("eigh", "svd"):
+            given.append(("i64", str(int(self.step.result.shape[-2] != ONE))))
         name = f"cg_{self.name}_{self.kind}"
         self.w.declare(f"i64 @{name}({', '.join(kind for kind, _ in given)})")
         return self.w.op(f"call i64 @{name}({', '.join(' '.join(each) for each in given)})")

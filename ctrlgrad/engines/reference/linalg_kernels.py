@@ -11,6 +11,7 @@ import numpy as np
 from ctrlgrad.engines.reference.table import PURE, same
 from ctrlgrad.engines.threads import default_threads
 from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ops.linalg import signed
 
 
 def _adjoint(a: Any) -> Any:
@@ -96,7 +97,7 @@ def _adjugate_along(a: Any, e: Any) -> Any:
 
 def _singular_vectors(a: Any) -> Any:
     u, _, vh = _svd(a, full_matrices=False)
-    return np.concatenate([u, _adjoint(vh)], axis=-2)
+    return np.concatenate(signed(u, _adjoint(vh)), axis=-2)
 
 
 def _general(which: int) -> Callable[[Any], Any]:
@@ -175,8 +176,8 @@ PURE["adjugate_along"] = same(_adjugate_along)
 PURE["logabsdet"] = same(lambda a: np.linalg.slogdet(a)[1])
 PURE["det_sign"] = same(lambda a: np.linalg.slogdet(a)[0])
 PURE["orthonormal"] = same(lambda a: np.linalg.qr(a)[0])
-PURE["eigenvalues"] = same(lambda a: np.linalg.eigh(a)[0])
-PURE["eigenvectors"] = same(lambda a: np.linalg.eigh(a)[1])
+PURE["eigenvalues"] = same(lambda a: _if_finite(np.linalg.eigh)(a)[0])
+PURE["eigenvectors"] = same(lambda a: _if_finite(np.linalg.eigh)(a)[1])
 PURE["general_eigenvalues"] = same(_general(0))
 PURE["general_eigenvectors"] = same(_general(1))
 PURE["singular_values"] = same(lambda a: _if_finite(lambda x: (np.linalg.svdvals(x),))(a)[0])

@@ -44,7 +44,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
 
-# The positions of the elements other than zero: as many as there are, or, with `size`, a number that is known.
+# Positions of nonzero elements: of unknown number, or `size` of them.
 #
 # With a known size every shape is known too, so that such a search may stand in a `vmap` or in a loop of fixed
 # shapes.
@@ -199,7 +199,8 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
     All functions are computed for all elements, as in JAX.
 
-    >>> cnp.piecewise(cnp.asarray([-1.0, 2.0]), [cnp.asarray([True, False])], [0.0, lambda x: x * x])
+    >>> x, first = cnp.asarray([-1.0, 2.0]), cnp.asarray([True, False])
+    >>> cnp.piecewise(x, [first], [0.0, lambda x: x * x])
     array([0., 4.])
     """
     x = operand("piecewise", x)
@@ -475,12 +476,12 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
     return apply("getitem", [x, from_where], {"key": along(axis, rank_of(x))})
 
 
-# Elements put into an array and taken out of it along an axis.
+# Insertion and deletion of elements along an axis.
 
 
 @array_function()
 def append(x: Any, values: Any, axis: Any = None) -> Any:
-    """x with values behind it along an axis, or both in one dimension; as `numpy.append`.
+    """x with values appended along an axis, or both flattened; as `numpy.append`.
 
     >>> cnp.append([1, 2], 3)
     array([1, 2, 3])
@@ -514,7 +515,7 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 
 @array_function()
 def delete(x: Any, obj: Any, axis: Any = None) -> Any:
-    """x without what stands at known positions along an axis; as `numpy.delete`.
+    """x without the elements at known positions along an axis; as `numpy.delete`.
 
     >>> cnp.delete([1, 2, 3], 1)
     array([1, 3])

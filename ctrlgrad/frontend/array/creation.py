@@ -25,10 +25,6 @@ from ctrlgrad.frontend.array.promote import (
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
-
-# Parts of the Array API besides array functions: devices, versions, and arrays of other libraries.
-
 
 # Arrays made of a shape and a value, or of nested lists.
 #
@@ -181,7 +177,6 @@ def asarray(
     if copy is False and not (isinstance(result, Tensor) and result is x) and not _is_shared(result, x):
         raise UserInputError(
             "asarray: this needs a copy",
-            source=here(),
             expected="an array of the dtype that is asked for",
             got=f"{type(x).__name__}" + ("" if dtype is None else f" as {np.dtype(dtype)}"),
             hint="leave copy=False out",
@@ -259,8 +254,8 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     """True if a dtype is below another, or below an abstract one such as `floating`; bfloat16 is below `floating`.
 
-    >>> cnp.issubdtype(cnp.bfloat16, cnp.floating), cnp.issubdtype(cnp.bfloat16, cnp.float16)
-    (True, False)
+    >>> [cnp.issubdtype(cnp.bfloat16, dtype) for dtype in (cnp.floating, cnp.float16)]
+    [True, False]
     """
     return dtypes.is_subdtype(arg1, arg2)
 
@@ -268,8 +263,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 def promote_types(type1: Any, type2: Any) -> np.dtype:
     """The smallest dtype that two dtypes promote to; as in JAX for bfloat16, as in NumPy for the rest.
 
-    >>> cnp.promote_types(cnp.bfloat16, cnp.int32), cnp.promote_types(cnp.bfloat16, cnp.float16)
-    (dtype(bfloat16), dtype('float32'))
+    >>> [cnp.promote_types(cnp.bfloat16, dtype) for dtype in (cnp.int32, cnp.float16)]
+    [dtype(bfloat16), dtype('float32')]
     """
     return dtypes.result_type(np.dtype(type1), np.dtype(type2))
 
@@ -341,7 +336,6 @@ def check_device(operation: str, device: Any) -> None:
     if device is not None and device != DEVICE:
         raise UserInputError(
             f"{operation}: an unknown device",
-            source=here(),
             expected=f"{DEVICE!r} or None",
             got=repr(device),
             hint="where a program runs is an option: ctrlgrad.options(engine=...)",
@@ -353,17 +347,16 @@ def check_version(api_version: str | None) -> None:
     if api_version is not None and api_version not in VERSIONS:
         raise UserInputError(
             "__array_namespace__: an unknown version of the Array API",
-            source=here(),
             expected=", ".join(VERSIONS),
             got=repr(api_version),
         )
 
 
 def to_device(x: Tensor, device: Any, stream: Any) -> Tensor:
-    """The tensor itself, which is on the one device that there is."""
+    """The tensor itself: arrays have one device."""
     check_device("to_device", device)
     if stream is not None:
-        raise UserInputError("to_device: the host has no streams", source=here(), expected="None", got=repr(stream))
+        raise UserInputError("to_device: the host has no streams", expected="None", got=repr(stream))
     return x
 
 
@@ -383,7 +376,7 @@ class ArrayNamespaceInfo:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> str:
-        """The one device that there is."""
+        """List with the only device."""
         return DEVICE
 
     def devices(self) -> list[str]:

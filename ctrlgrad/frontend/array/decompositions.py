@@ -412,6 +412,8 @@ def eigvalsh(x: Any, /, UPLO: str = "L") -> Any:
 def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> Any:
     """x = U @ diag(S) @ Vh: the singular values S, descending, and the vectors as columns of U and rows of Vh.
 
+    In each column of a real U the first component that is at least 0.4 times the largest is positive.
+
     Args:
         x: [..., m, n]. U is [..., m, k], S is [..., k], Vh is [..., k, n] with k = min(m, n).
         full_matrices: also vectors that make U [..., m, m] or Vh [..., n, n], which the matrix does not determine. The

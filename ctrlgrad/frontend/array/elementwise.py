@@ -33,6 +33,25 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
 Unary = Callable[[Any], Any]
+Binary = Callable[[Any, Any], Any]
+
+
+def _finish(function: Any, name: str, summary: str, note: str, example: str, *aliases: str) -> Any:
+    """Register an array function that was made by a factory, with its docstring."""
+    call, result = example.split(" -> ")
+    function.__name__ = function.__qualname__ = name
+    shown_example = f">>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}"
+    function.__doc__ = f"{summary}\n\n    {note}\n\n    {shown_example}\n    "
+    return array_function(*aliases)(function)
+
+
+def _finish_unary(function: Unary, name: str, summary: str, example: str, *aliases: str) -> Unary:
+    note = (
+        f"The result has the shape of x and the dtype that numpy.{name} gives; a dtype that NumPy\n"
+        "    refuses is a TypeMismatchError."
+    )
+    finished: Unary = _finish(function, name, summary, note, example, *aliases)
+    return finished
 
 
 def _unary(name: str, summary: str, example: str, *aliases: str, operator: bool = False) -> Unary:
@@ -45,18 +64,7 @@ def _unary(name: str, summary: str, example: str, *aliases: str, operator: bool 
     def function(x: Any) -> Any:
         return elementwise(name, ufunc, x, keep_weak=operator)
 
-    return _finish(function, name, summary, example, *aliases)
-
-
-def _finish(function: Unary, name: str, summary: str, example: str, *aliases: str) -> Unary:
-    call, result = example.split(" -> ")
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"{summary}\n\n    The result has the shape of x and the dtype that numpy.{name} gives; a dtype that NumPy\n"
-        "    refuses is a TypeMismatchError.\n\n"
-        f"    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
-    )
-    return array_function(*aliases)(function)
+    return _finish_unary(function, name, summary, example, *aliases)
 
 
 exp = _unary("exp", "e to the power of x.", "exp(0.0) -> 1.0")
@@ -66,7 +74,7 @@ log1p = _unary("log1p", "log(1 + x), exact for small x.", "log1p(0.0) -> 0.0")
 log2 = _unary("log2", "The logarithm to base 2.", "log2(8.0) -> 3.0")
 log10 = _unary("log10", "The logarithm to base 10.", "log10(100.0) -> 2.0")
 exp2 = _unary("exp2", "2 to the power of x.", "exp2(3.0) -> 8.0")
-signbit = _unary("signbit", "Whether x is negative, -0.0 included.", "signbit(-0.0) -> True")
+signbit = _unary("signbit", "True where x is negative, -0.0 included.", "signbit(-0.0) -> True")
 sqrt = _unary("sqrt", "The square root.", "sqrt(9.0) -> 3.0")
 sin = _unary("sin", "The sine.", "sin(0.0) -> 0.0")
 cos = _unary("cos", "The cosine.", "cos(0.0) -> 1.0")
@@ -148,7 +156,7 @@ def _rounding(name: str, summary: str, example: str, *aliases: str) -> Unary:
         # Integers are whole already.
         return operand(name, x) if dtype_kind(dtype_of(x)) in "biu" else elementwise(name, ufunc, x)
 
-    return _finish(function, name, summary, example, *aliases)
+    return _finish_unary(function, name, summary, example, *aliases)
 
 
 floor = _rounding("floor", "The largest whole number that is not above x.", "floor(1.5) -> 1.0")
@@ -193,12 +201,12 @@ def _test(name: str, summary: str, example: str) -> Unary:
         x = operand(name, x)
         return apply(name, [to_dtype(name, x, default_float()) if dtype_kind(dtype_of(x)) in "biu" else x])
 
-    return _finish(function, name, summary, example)
+    return _finish_unary(function, name, summary, example)
 
 
-isnan = _test("isnan", "Whether x is not a number.", "isnan(0.0) -> False")
-isinf = _test("isinf", "Whether x is infinite.", "isinf(0.0) -> False")
-isfinite = _test("isfinite", "Whether x is neither infinite nor not a number.", "isfinite(0.0) -> True")
+isnan = _test("isnan", "True where x is not a number.", "isnan(0.0) -> False")
+isinf = _test("isinf", "True where x is infinite.", "isinf(0.0) -> False")
+isfinite = _test("isfinite", "True where x is neither infinite nor not a number.", "isfinite(0.0) -> True")
 
 
 @array_function()
@@ -255,16 +263,7 @@ def copy(x: Any) -> Any:
 # Comparisons, logic, choice, and closeness.
 
 
-Binary = Callable[[Any, Any], Any]
-
-
-def _document(function: Any, name: str, summary: str, example: str) -> None:
-    call, result = example.split(" -> ")
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"{summary}\n\n    The operands broadcast together (else a ShapeError); the result is boolean.\n\n"
-        f"    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
-    )
+_COMPARED = "The operands broadcast together (else a ShapeError); the result is boolean."
 
 
 def _comparison(name: str, summary: str, example: str) -> Binary:
@@ -273,8 +272,8 @@ def _comparison(name: str, summary: str, example: str) -> Binary:
     def function(x1: Any, x2: Any) -> Any:
         return compared(name, ufunc, x1, x2)
 
-    _document(function, name, summary, example)
-    return array_function()(function)
+    finished: Binary = _finish(function, name, summary, _COMPARED, example)
+    return finished
 
 
 equal = _comparison("equal", "x1 == x2.", "equal(1, 1.0) -> True")
@@ -289,13 +288,13 @@ def _logical(name: str, summary: str, example: str) -> Binary:
     def function(x1: Any, x2: Any) -> Any:
         return apply(name, [truth(name, x1), truth(name, x2)])
 
-    _document(function, name, summary, example)
-    return array_function()(function)
+    finished: Binary = _finish(function, name, summary, _COMPARED, example)
+    return finished
 
 
-logical_and = _logical("logical_and", "Whether both are other than zero.", "logical_and(True, False) -> False")
-logical_or = _logical("logical_or", "Whether one is other than zero.", "logical_or(True, False) -> True")
-logical_xor = _logical("logical_xor", "Whether exactly one is other than zero.", "logical_xor(True, True) -> False")
+logical_and = _logical("logical_and", "True where both are other than zero.", "logical_and(True, False) -> False")
+logical_or = _logical("logical_or", "True where one is other than zero.", "logical_or(True, False) -> True")
+logical_xor = _logical("logical_xor", "True where exactly one is other than zero.", "logical_xor(True, True) -> False")
 
 
 @array_function()
@@ -398,9 +397,6 @@ def array_equiv(a1: Any, a2: Any) -> Any:
     return FUNCTIONS["all"](equal(a1, a2))
 
 
-# Arithmetic of two arrays, powers, and clipping.
-
-
 # Complex numbers and their parts.
 
 
@@ -494,23 +490,37 @@ def isrealobj(x: Any) -> bool:
 # Operations on the bits of integers; on booleans they are the logical ones.
 
 
-def _bits(name: str, logical: str | None, summary: str, example: str, *aliases: str) -> Binary:
-    """A function named and promoted as NumPy's ufunc; `logical` is the op that stands for it on booleans."""
+def _binary(
+    name: str,
+    summary: str,
+    example: str,
+    *aliases: str,
+    operator: bool = False,
+    boolean: str | None = None,
+    note: str | None = None,
+) -> Binary:
+    """A function named and promoted as NumPy's ufunc; `boolean` is the op for booleans."""
     ufunc = getattr(np, name)
+    note = note or (
+        f"x1 and x2 broadcast together; the dtype is the one that numpy.{name} gives, and one that\n"
+        "    NumPy refuses is a TypeMismatchError; shapes that do not broadcast are a ShapeError."
+    )
 
     def function(x1: Any, x2: Any) -> Any:
         xs = operands(name, (x1, x2))
-        booleans = logical is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
-        return elementwise(logical if booleans and logical else name, ufunc, *xs, keep_weak=True)
+        on_booleans = boolean is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
+        return elementwise(boolean if on_booleans and boolean else name, ufunc, *xs, keep_weak=operator)
 
-    call, result = example.split(" -> ")
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"{summary}\n\n    x1 and x2 are integers or booleans and broadcast together; floats are a TypeMismatchError.\n"
-        "    It has no derivative.\n\n"
-        f"    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
+    finished: Binary = _finish(function, name, summary, note, example, *aliases)
+    return finished
+
+
+def _bits(name: str, boolean: str | None, summary: str, example: str, *aliases: str) -> Binary:
+    note = (
+        "x1 and x2 are integers or booleans and broadcast together; floats are a TypeMismatchError.\n"
+        "    It has no derivative."
     )
-    return array_function(*aliases)(function)
+    return _binary(name, summary, example, *aliases, operator=True, boolean=boolean, note=note)
 
 
 bitwise_and = _bits("bitwise_and", "logical_and", "The bits that are set in both.", "bitwise_and(6, 3) -> 2")
@@ -535,27 +545,6 @@ def bitwise_invert(x: Any) -> Any:
 
 # A power with a constant whole exponent up to here is a product: exact at zero, and cheaper than exp and log.
 LARGEST_PRODUCT = 8
-
-
-def _binary(
-    name: str, summary: str, example: str, *aliases: str, operator: bool = False, boolean: str | None = None
-) -> Binary:
-    """A function named and promoted as NumPy's ufunc; `boolean` is the op that stands for it on booleans."""
-    ufunc = getattr(np, name)
-
-    def function(x1: Any, x2: Any) -> Any:
-        xs = operands(name, (x1, x2))
-        on_booleans = boolean is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
-        return elementwise(boolean if on_booleans and boolean else name, ufunc, *xs, keep_weak=operator)
-
-    call, result = example.split(" -> ")
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"{summary}\n\n    x1 and x2 broadcast together; the dtype is the one that numpy.{name} gives, and one that\n"
-        "    NumPy refuses is a TypeMismatchError; shapes that do not broadcast are a ShapeError.\n\n"
-        f"    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
-    )
-    return array_function(*aliases)(function)
 
 
 add = _binary("add", "x1 + x2.", "add(1.0, 2.0) -> 3.0", operator=True, boolean="logical_or")

@@ -126,12 +126,12 @@ class Place:
 
     @explains_calls
     def min(self, value: Any) -> Any:
-        """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
+        """With the minimum of the element and `value`, or of all values if a position is repeated."""
         return self._whole(self._combine("min", minimum, value))
 
     @explains_calls
     def max(self, value: Any) -> Any:
-        """With the larger one of what is there and `value`, or the largest where a position is named twice."""
+        """With the maximum of the element and `value`, or of all values if a position is repeated."""
         return self._whole(self._combine("max", maximum, value))
 
     @explains_calls
@@ -157,7 +157,7 @@ class Place:
 
     @explains_calls
     def apply(self, function: Callable[[Any], Any]) -> Any:
-        """With what is there replaced by an elementwise function of it, once however often a position is named."""
+        """With an elementwise function applied to the elements, once even if a position is repeated."""
         return self.set(function(self.get()))
 
     mul = multiply
@@ -320,7 +320,7 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
     _refuse_in_place("put", inplace)
     arr, ind = operand("put", arr), ravel(operand("put", ind))
     if mode not in (None, "clip", "wrap"):
-        raise UserInputError("put: the mode is not known", source=here(), expected="None, clip, wrap", got=repr(mode))
+        raise UserInputError("put: the mode is not known", expected="None, clip, wrap", got=repr(mode))
     if 0 in shape_of(arr) or shape_of(ind)[0] == 0 or np.size(v) == 0:
         return arr
     flat, values = ravel(arr), cast(_again("put", v, dim(ind, 0)), dtype_of(arr))
@@ -399,7 +399,7 @@ class Index:
 
     @property
     def is_everything(self) -> bool:
-        """True if the key selects the whole array as it is."""
+        """True if the key selects the whole array unchanged."""
         return all(isinstance(item, slice) and item == slice(None) for item in self.key)
 
     @property

@@ -38,10 +38,10 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.ops.linalg import TURN
 from ctrlgrad.records import record
 
-# `einsum`: pairwise contractions in the order that costs least where all sizes are known, else from the left.
+# `einsum`: pairwise contractions, in the cheapest order if all sizes are known, else from left to right.
 
 
-# The contraction of two arrays with named axes: the step that `einsum` and `tensordot` are made of.
+# Contraction of two arrays with named axes, the building block of `einsum` and `tensordot`.
 
 
 Label = Hashable

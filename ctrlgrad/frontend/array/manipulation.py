@@ -109,7 +109,7 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
 
 
 def _remaining(x: Any, others: Sequence[Any]) -> Any:
-    """The size that -1 stands for: an int wherever the known sizes tell."""
+    """Size for -1 in a shape: an int if the known sizes determine it."""
     known_before = times([d for d in shape_of(x) if d is not None])
     known_after = times([d for d in others if not isinstance(d, Tensor)])
     traced = [d for d in others if isinstance(d, Tensor)]
@@ -304,10 +304,7 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
     return sizes
 
 
-# Functions that put arrays together and take them apart, and that move elements around the ends.
-
-
-# Arrays put together and taken apart, and turned round, written with the functions that move elements.
+# Joining, splitting, and rotating arrays.
 
 
 def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ...]]) -> Any:
@@ -479,7 +476,7 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
 
 
 def _several(operation: str, xs: Any) -> list[Any]:
-    """The arrays to join, promoted to one dtype; an array stands for its rows."""
+    """The arrays to join, promoted to one dtype; a single array counts as the sequence of its rows."""
     if isinstance(xs, Tensor | np.ndarray):
         xs = list(xs)
     if not isinstance(xs, list | tuple) or not xs:

@@ -76,7 +76,7 @@ def eigvals(x: Any, /) -> Any:
     return apply("general_eigenvalues", [matrices("eigvals", x, square=True)])
 
 
-# Least squares, condition numbers, and products of several matrices: composed of what `linalg` has.
+# Least squares, condition numbers, and products of several matrices, composed of the functions above.
 
 
 @array_function()
@@ -95,7 +95,8 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     Raises:
         ShapeError: `a` is no matrix, `b` is of another rank than 1 or 2, or has other rows.
 
-    >>> x, squares, rank, s = cnp.linalg.lstsq([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [1.0, 3.0, 5.0])
+    >>> a = [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
+    >>> x, squares, rank, s = cnp.linalg.lstsq(a, [1.0, 3.0, 5.0])
     >>> np.round(x, 6), int(rank)
     (array([1., 2.]), 2)
     """

@@ -54,7 +54,6 @@ from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.windows import pad
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop, while_loop
-from ctrlgrad.source import here
 
 # Polynomials as arrays of coefficients, the highest first.
 
@@ -349,7 +348,7 @@ def unpackbits(x: Any, axis: int | None = None, count: int | None = None, bitord
     return moveaxis(found, -1, axis)
 
 
-# Terms of a convolution that are written out one by one.
+# Largest number of terms of a convolution that are unrolled.
 _TERMS = 16
 
 
@@ -417,7 +416,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     array([3., 4., 5.])
     """
     if edge_order != 1:
-        raise UserInputError("gradient: edge_order 1 alone", source=here(), expected="1", got=repr(edge_order))
+        raise UserInputError("gradient: edge_order 1 alone", expected="1", got=repr(edge_order))
     f = floats("gradient", f)
     axes = range(rank_of(f)) if axis is None else [axis] if isinstance(axis, int) else axis
     axes = [axis_of("gradient", a, rank_of(f)) for a in axes]
@@ -463,7 +462,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
         return sliced(full, 0, (size - 1) // 2, (size - 1) // 2 + count)
     if mode == "valid":
         return sliced(full, 0, size - 1, count)
-    raise UserInputError("convolve: no such mode", source=here(), expected="full, same or valid", got=repr(mode))
+    raise UserInputError("convolve: no such mode", expected="full, same or valid", got=repr(mode))
 
 
 def _sliding(x: Any, weights: Any, count: Any, size: int) -> Any:

@@ -133,7 +133,7 @@ def axis_of(operation: str, axis: Any, rank: int) -> int:
 
 
 def axes_in_order(operation: str, axes: Any, rank: int) -> list[int]:
-    """One axis or several, counted from the front, in the order given; an error for one that stands twice."""
+    """One axis or several, counted from the front, in the order given; an error for a repeated one."""
     several = axes if isinstance(axes, list | tuple) else (axes,)
     result = [axis_of(operation, axis, rank) for axis in several]
     if len(set(result)) != len(result):
@@ -304,7 +304,7 @@ def strong(x: Any) -> Any:
 
 
 def unwrapped(x: Any) -> Any:
-    """An object that stands for an array, as JAX lets it say by `__jax_array__`, as that array; all else as it is."""
+    """The array of an object with `__jax_array__`, as in JAX; any other value unchanged."""
     if isinstance(x, np.ndarray | Tensor | int | float | list | tuple | type):
         return x
     # None on JAX's own tracers.
@@ -357,7 +357,7 @@ def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
 
 
 def _kind(x: Any) -> Any:
-    """Operand as NumPy's promotion takes it: a dtype, or a Python type for a value that stands for a number."""
+    """Operand for NumPy's promotion: a dtype, or a Python type for a value that promotes like a Python number."""
     if isinstance(x, Tensor):
         return _WEAK.get(dtype_kind(x.dtype), x.dtype) if x.weak else x.dtype
     if is_weak(x) and not isinstance(x, bool):

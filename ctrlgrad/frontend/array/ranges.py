@@ -48,7 +48,6 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -235,7 +234,6 @@ class Joined:
         if not 1 <= len(numbers) <= 3:
             raise UserInputError(
                 "r_ and c_: an unknown first item",
-                source=here(),
                 expected='up to three integers as text, such as "0,2"',
                 got=repr(text),
             )

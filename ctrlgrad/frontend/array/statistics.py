@@ -41,7 +41,6 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted, sort
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 # Reductions over the elements that are not nan, and nan as another number.
 
@@ -382,9 +381,7 @@ def _places(method: str, position: Any) -> tuple[Any, Any, Any]:
         "midpoint": lambda: where(part > 0, 0.5, 0.0),
     }
     if method not in methods:
-        raise UserInputError(
-            "quantile: the method is not known", source=here(), expected=", ".join(methods), got=repr(method)
-        )
+        raise UserInputError("quantile: the method is not known", expected=", ".join(methods), got=repr(method))
     return low, high, methods[method]()
 
 

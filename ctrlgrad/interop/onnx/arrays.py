@@ -390,7 +390,7 @@ def _bound(n: int, size: int, step: int) -> int:
 
 
 def _traced_bound(n: Any, size: int | None, x: Any, axis: int) -> Any:
-    """A bound of a slice that lies inside, 0 to the size; a known one that lies inside for certain is left as it is."""
+    """A bound of a slice, clipped to 0 to the size; a known bound that is certainly inside stays unchanged."""
     if isinstance(n, int) and n == 0:
         return 0
     most = cnp.shape(x)[axis] if size is None else size

@@ -262,7 +262,7 @@ class _Read:
         self._closed = close([self._traced.finish()])
 
     def types(self) -> Any:
-        """The structure and types of what it returns."""
+        """Structure and types of its results."""
         return self._traced.treedef, [(np.dtype(x.dtype), known_shape(x)) for x in self._traced.leaves]
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -344,7 +344,7 @@ def _forgotten(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _counted(read: _Read, count: int, carried: Sequence[Any]) -> tuple[Any, ...]:
-    """A loop of which it is known how often it runs."""
+    """A loop of known trip count."""
     held = len(carried)
 
     def step(values: Any, i: Any) -> Any:

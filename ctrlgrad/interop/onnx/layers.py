@@ -142,7 +142,7 @@ def _mel_weight_matrix(node: Node, *_: Any) -> Any:
 
 @dataclass(frozen=True)
 class Window:
-    """A window's sizes, strides and dilations, and what stands before and after each axis."""
+    """A window's sizes, strides, dilations, and the padding before and after each axis."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]

@@ -70,7 +70,7 @@ def array_of(tensor: TensorProto) -> np.ndarray:
 
 
 def attribute(proto: AttributeProto) -> Any:
-    """The value of an attribute; a graph is left as it is."""
+    """The value of an attribute; a graph stays unchanged."""
     kind = proto.type
     if kind == AttributeProto.TENSOR:
         return array_of(proto.t)
@@ -176,9 +176,9 @@ class Node:
         return default if value is None else value
 
     def known(self, i: int) -> np.ndarray | None:
-        """The value of an input, None where it is there only when the model runs.
+        """The value of an input; None if it is known only when the model runs.
 
-        Where it follows from inputs of the model alone, the model is read again with their values, if they have any.
+        If the value depends on inputs of the model alone, the model is read again with their values, if they are known.
         """
         x = self.inputs[i] if i < len(self.inputs) else None
         if not isinstance(x, Tensor):
@@ -276,7 +276,8 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
     >>> @cg.interop.onnx_op("ScaledSine", "my.domain")
     ... def _(x, *, scale):
     ...     return cnp.sin(scale * x)
-    >>> x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    >>> vector = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    >>> x, y = vector("x"), vector("y")
     >>> node = helper.make_node("ScaledSine", ["x"], ["y"], domain="my.domain", scale=2.0)
     >>> f = cg.from_onnx(helper.make_model(helper.make_graph([node], "g", [x], [y])))
     >>> cg.grad(lambda x: f(x).sum())(np.zeros(2, np.float32))

@@ -18,6 +18,7 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node
 from ctrlgrad.ir.attributes import Triangle
+from ctrlgrad.ops.linalg import signed
 from ctrlgrad.plan import model
 from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
@@ -29,6 +30,7 @@ from ctrlgrad.plan.placement import place
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sharing import shared_axes
+from ctrlgrad.plan.sizes import ONE
 
 # Reference implementation of the step `Factorise` in NumPy.
 
@@ -45,6 +47,8 @@ def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | 
         found = np.repeat(np.exp(size / max(n, 1))[..., None], n, -1)
         found[..., :1] *= sign[..., None]
         return np.where(np.isnan(a).any((-2, -1))[..., None], a.dtype.type(np.nan), found)
+    if step.how in ("orthonormal", "eigh", "svd"):
+        return _decomposed(step, a)
     try:
         if step.triangle is not None:
             a = _read(a, step.triangle)
@@ -52,6 +56,20 @@ def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | 
     except np.linalg.LinAlgError:
         return None
     return np.asarray(found)
+
+
+def _decomposed(step: Factorise, a: np.ndarray) -> np.ndarray:
+    if step.how == "orthonormal":
+        return np.asarray(np.linalg.qr(a)[0])
+    if not np.isfinite(a).all():
+        return np.full([size.factor for size in step.result.shape], np.nan, a.dtype)
+    if step.how == "eigh":
+        values, *vectors = np.linalg.eigh(a)
+    else:
+        u, values, vh = np.linalg.svd(a, full_matrices=False)
+        vectors = list(signed(u, np.swapaxes(vh, -1, -2)))
+    parts = [*vectors, values[..., None, :]] if step.result.shape[-2] != ONE else [values[..., None, :]]
+    return np.concatenate(parts, -2)
 
 
 def _read(a: np.ndarray, triangle: Triangle) -> np.ndarray:

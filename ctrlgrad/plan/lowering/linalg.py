@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
 from ctrlgrad.ir.attributes import Triangle
-from ctrlgrad.ops.term import Term, constant, emit
+from ctrlgrad.ops.term import Term, constant, emit, swap_last, where
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma
 from ctrlgrad.plan.lowering.arithmetic import converted, expression_outputs
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
@@ -106,13 +107,17 @@ def _short_product(node: Node, result: Array, a: View, b: View, base: Array | No
 # Linear systems, Cholesky factors, determinants and adjugates.
 #
 # Triangular systems and Cholesky factors are of matrices of any size, real or complex; linear systems are of real
-# ones of any size, determinants of small real ones. Where a matrix has no answer, or sizes that only run time knows
-# turn out to be large, the reference kernel is called: it says what is wrong, or computes it.
+# ones of any size, determinants, QR, eigenvalues and singular values of small real ones. Where a matrix has no answer,
+# or sizes that only run time knows turn out to be large, the reference kernel is called: it says what is wrong, or
+# computes it.
 
 
-Factors = Literal["solve", "triangular_solve", "cholesky", "pivots"]
+Factors = Literal["solve", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]
 # Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
 LARGEST = 64
+# Columns up to which decompositions are computed there; of singular values, the smaller one of the two sizes. LAPACK
+# finds the eigenvectors of larger matrices in another way, which gives them other signs.
+MOST_COLUMNS_OF = {"orthonormal": 64, "eigh": 25, "svd": 16}
 
 
 def _may_be_small(state: State, node: Node) -> bool:
@@ -242,6 +247,90 @@ def _of_inverse(node: Node, dtype: np.dtype) -> Graph:
         holds = over("all", holds, tuple(range(rank - 2)))
     found = emit("multiply", emit("expand_dims", det, axes=last), inverse)
     return builder.finish([found.value, holds.value])
+
+
+# QR, eigenvalues and eigenvectors, singular values and singular vectors of small matrices of known sizes.
+
+
+def _is_decomposed(state: State, node: Node, how: Factors) -> bool:
+    """Return true if the matrices of a node are decomposed in machine code; else call the reference kernel."""
+    rows, columns = state.shape(node.operands[0])[-2:]
+    few = columns.factor if how == "orthonormal" else min(rows.factor, columns.factor)
+    found = dtype_kind(node.operands[0].tensor.dtype) == "f" and rows.is_known and columns.is_known
+    if not found or few > MOST_COLUMNS_OF[how]:
+        outside(state, node)
+        return False
+    return True
+
+
+def orthonormal(state: State, node: Node) -> None:
+    if _is_decomposed(state, node, "orthonormal"):
+        a = state.in_memory(state.tensor(node.operands[0]))
+        result = state.array(a.dtype, a.shape)
+        _emit(state, node, "orthonormal", result, a, largest=None)
+        state.items[node.result] = result.view
+
+
+def spectrum(state: State, node: Node) -> None:
+    """Values or vectors of matrices: one step finds both, where nodes of one graph want both of one matrix."""
+    (value,), how = node.operands, _SPECTRA[node.op.name]
+    if not _is_decomposed(state, node, how):
+        return
+    item, has_vectors = state.tensor(value), node.op.name in _OF_VECTORS
+    scope, found = state.spectra.get((how, item), (None, None))
+    is_seen = any(scope is each for each in state.scopes)
+    if found is None or not is_seen or (has_vectors and found.shape[-2] == ONE):
+        users = (n for n in state.graphs[-1].nodes if value in n.operands)
+        found = _decomposed(state, node, how, any(n.op.name in _OF_VECTORS for n in users))
+        state.spectra[how, item] = state.scopes[-1], found
+    *batch, rows, columns = found.shape
+    above = Size(rows.factor - 1)
+    if has_vectors:
+        state.items[node.result] = replace(found, shape=(*batch, above, columns))
+        return
+    offset = () if above == ZERO else (above * found.strides[-2],)
+    state.items[node.result] = View(found.array, offset, (*batch, columns), (*found.strides[:-2], ONE))
+
+
+_SPECTRA: dict[str, Factors] = {"eigenvalues": "eigh", "eigenvectors": "eigh"}
+_SPECTRA |= {"singular_values": "svd", "singular_vectors": "svd"}
+
+_OF_VECTORS = ("eigenvectors", "singular_vectors", "pinv")
+
+
+def _decomposed(state: State, node: Node, how: Factors, has_vectors: bool) -> View:
+    """The vectors of matrices and the row of their values, or that row alone."""
+    a = state.in_memory(state.tensor(node.operands[0]))
+    m, n = (size.factor for size in a.shape[-2:])
+    above = (n if how == "eigh" else m + n) if has_vectors else 0
+    result = state.array(a.dtype, (*a.shape[:-2], Size(above + 1), Size(min(m, n))))
+    _emit(state, node, how, result, a, largest=None)
+    return result.view
+
+
+def pseudo_inverse(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    """`pinv` of matrices whose singular values are found in machine code, from these and their vectors."""
+    rows, columns = state.shape(node.operands[0])[-2:]
+    if ZERO in (rows, columns):
+        outside(state, node)
+    elif _is_decomposed(state, node, "svd"):
+        graph = _of_singular(node, rows.factor, columns.factor)
+        items = dict(zip(graph.inputs, map(state.items.__getitem__, node.operands), strict=True))
+        (state.items[node.result],) = state.run(graph, items, visit)
+
+
+def _of_singular(node: Node, m: int, n: int) -> Graph:
+    """v diag(1 / s) u^T, without the singular values that count as zero."""
+    builder = Builder(name=node.op.name)
+    builder.source = node.source
+    a, bound = (Term(builder, builder.input(v.tensor)) for v in node.operands)
+    every, vectors = [slice(None)] * (a.rank - 2), emit("singular_vectors", a)
+    u, v = (emit("getitem", vectors, key=(*every, rows, slice(None))) for rows in (slice(0, m), slice(m, m + n)))
+    s = emit("singular_values", a)
+    largest = emit("getitem", s, key=(*every, slice(0, 1)))
+    is_none = emit("less_equal", s, emit("multiply", emit("expand_dims", bound, axes=(bound.rank,)), largest))
+    inverse = where(is_none, 0, 1 / where(is_none, 1, s))
+    return builder.finish([((v * emit("expand_dims", inverse, axes=(inverse.rank - 1,))) @ swap_last(u)).value])
 
 
 def _side(state: State, shape: Sizes) -> Size:

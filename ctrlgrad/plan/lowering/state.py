@@ -179,6 +179,10 @@ class State:
         # else 1 (see `broadcasting`).
         self.joins: dict[Size, frozenset[Size]] = {}
         self.moves: dict[Size, Size] = {}
+        # The graphs that are being lowered, the innermost last.
+        self.graphs: list[Graph] = []
+        # Vectors and values of matrices, which several nodes want: where they were found, and the view of both.
+        self.spectra: dict[tuple[str, Tensor], tuple[Scope, View]] = {}
 
     # Names and steps.
 
@@ -453,9 +457,11 @@ class State:
         """Lower the nodes of a region; what stands for its outputs."""
         self.items.update(items)
         around = self.node
+        self.graphs.append(graph)
         for node in graph.nodes:
             self.node = node
             visit(node)
+        self.graphs.pop()
         self.node = around
         return [self.items[v] for v in graph.outputs]
 

@@ -10,7 +10,7 @@ lie by these counters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctrlgrad.engines.cuda.compile import GroupStep
@@ -22,7 +22,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
     Branching,
-    Buffer,
     CannotPrepare,
     Carried,
     CarriedArray,
@@ -39,10 +38,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     PreparedBody,
     RunNumber,
     Shape,
-    Source,
     Unchanged,
     View,
-    all_launches,
     contiguous,
 )
 from ctrlgrad.engines.cuda.prepared.ops import (
@@ -56,7 +53,7 @@ from ctrlgrad.engines.cuda.prepared.ops import (
     product_sum,
     pushed,
 )
-from ctrlgrad.engines.cuda.prepared.placement import placed
+from ctrlgrad.engines.cuda.prepared.placement import Sharing, placed
 from ctrlgrad.engines.cuda.prepared.reading import (
     ArrayInput,
     Computed,
@@ -82,14 +79,6 @@ Read = Callable[[Reading], None]
 class _Side:
     reading: Reading
     items: list[Item]
-    # Buffers from this number on are its own.
-    first: int
-    # Buffers of results that its own buffers have become.
-    taken: set[Source] = field(default_factory=set)
-
-    def is_own(self, source: Source) -> bool:
-        """Return true if `source` is memory of this side that no other result has taken yet."""
-        return isinstance(source, Buffer) and source.number >= self.first and source not in self.taken
 
 
 def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read: Read) -> tuple[object, ...]:
@@ -131,7 +120,7 @@ def _chosen(reading: Reading, selector: Operand, count: int) -> View:
 
 def _read_side(reading: Reading, program: Program, given: Sequence[object], read: Read) -> _Side:
     with reading.launches.listing([]) as items:
-        side = _Side(reading.inside(program, given), items, len(reading.launches.buffers))
+        side = _Side(reading.inside(program, given), items)
         reading.launches.enter(reading.listing.slots(side.reading.counter))
         read(side.reading)
     return side
@@ -141,7 +130,7 @@ def _joined_sides(
     reading: Reading, sides: Sequence[_Side], values: Sequence[Any], stacks: dict[int, StackValue]
 ) -> object:
     """Join the sides' values of one result."""
-    first, launches = values[0], reading.launches
+    first = values[0]
     if isinstance(first, StackValue):
         if any(not isinstance(x, StackValue) or x.position != first.position for x in values):
             raise CannotPrepare("stacks change places")
@@ -149,13 +138,6 @@ def _joined_sides(
         return stacks[first.position]
     if all(x is first or x == first for x in values):
         return first
-    if all(isinstance(x, View) and launches.in_memory(x) == launches.in_memory(first) for x in values):
-        # Updated in place by some of the sides.
-        result = launches.another(first)
-        for side, x in zip(sides, values, strict=True):
-            with launches.listing(side.items):
-                launches.becomes(x, result)
-        return result
     if any(isinstance(x, TableValue) for x in values):
         tables = [as_table(side.reading, x) for side, x in zip(sides, values, strict=True)]
         rows, marks = (
@@ -174,7 +156,8 @@ def _joined_sides(
         raise CannotPrepare("what branches yield differs in shape")
     result = reading.launches.buffer(shapes.pop(), dtypes.pop())
     for side, x in zip(sides, found, strict=True):
-        _write(side, x, result)
+        with reading.launches.listing(side.items):
+            reading.launches.become(x, result)
     return result
 
 
@@ -185,18 +168,6 @@ def _operand(side: _Side, value: object) -> Operand:
     if not isinstance(value, View | Fixed | Affine | Converted):
         raise CannotPrepare("branches yield a stack and something else")
     return value
-
-
-def _write(side: _Side, value: Operand, result: View) -> None:
-    """A buffer of the side's own becomes the result's; all else is copied."""
-    launches = side.reading.launches
-    with launches.listing(side.items):
-        is_own = isinstance(value, View) and side.is_own(launches.memory_of(value.source))
-        if isinstance(value, View) and is_own and side.reading.is_whole(value):
-            launches.becomes(value, result)
-            side.taken.add(result.source)
-        else:
-            launches.copied(value, result)
 
 
 def _count(side: _Side, stacks: dict[int, StackValue]) -> None:
@@ -237,7 +208,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     for index, _ in listing.bounds:
         _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
     _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
-    _require(any(all_launches(launches.items)), "nothing is computed on the device")
+    _require(bool(launches.items), "nothing is computed on the device")
     launches.advance(0, listing.slots(0))
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     unknown = {position: its for position, its in stacks.items() if not its.is_known}
@@ -248,10 +219,12 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     launches.word(RunNumber())
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
+    sharing = Sharing(launches.items, launches.buffers, carries)
+    items, carries = sharing.resolved(launches.items), sharing.left(carries)
     return PreparedBody(
-        tuple(launches.items),
+        tuple(items),
         words,
-        placed(launches.items, launches.buffers, carries, launches.memory_of),
+        placed(items, launches.buffers, carries, sharing.memory_of),
         carries,
         tuple(listing.programs),
         tuple(listing.bounds),
@@ -420,15 +393,8 @@ def _left(reading: Reading, position: int, before: object, after: object) -> Car
 
 def _left_array(reading: Reading, before: View, after: Operand) -> CarriedArray:
     assert isinstance(before.source, Carried)
-    launches, target = reading.launches, replace(before, source=replace(before.source, is_next=True))
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")
-        memory = launches.memory_of(after.source)
-        if memory == before.source and after.is_contiguous and not after.offset and not after.is_moving:
-            launches.becomes(after, before)
-            return CarriedArray(before.dtype, before.shape, False)
-        if isinstance(memory, Buffer) and reading.is_whole(after):
-            launches.becomes(after, target)
-            return CarriedArray(before.dtype, before.shape, True)
-    launches.copied(after, target)
-    return CarriedArray(before.dtype, before.shape, True)
+    if after != before:
+        reading.launches.become(after, replace(before, source=replace(before.source, is_next=True)))
+    return CarriedArray(before.dtype, before.shape, after != before)

@@ -190,8 +190,8 @@ class Launches:
         self.items: list[Item] = []
         self.words: dict[Word, int] = {Counter(0): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
-        # Names of memory that has another name.
-        self._names: dict[Source, Source] = {}
+        # The name of the value that each was an update of.
+        self._updated: dict[Source, Source] = {}
         # The loops around the region that is read now, the outermost first.
         self.loops: list[tuple[Node, int]] = []
 
@@ -209,38 +209,29 @@ class Launches:
         self.buffers.append((shape, dtype))
         return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
 
-    # Names of memory.
+    # Values that become others.
 
-    def memory_of(self, source: Source) -> Source:
-        """The first name of the memory that a source is another name of."""
-        while source in self._names:
-            source = self._names[source]
+    def may_lie_in(self, source: Source) -> Source:
+        """The first of the names whose values were updated to that of a source: all may have one memory."""
+        while source in self._updated:
+            source = self._updated[source]
         return source
 
-    def in_memory(self, view: View) -> View:
-        """A view by the first name of its memory."""
-        return replace(view, source=self.memory_of(view.source))
-
-    def another(self, view: View) -> View:
-        """The view under another name of its memory: for the value that follows in place."""
-        self.buffers.append((view.shape, view.dtype))
-        name = Buffer(len(self.buffers) - 1)
-        self._names[name] = self.memory_of(view.source)
-        return replace(view, source=name)
-
     def updated(self, view: View) -> View:
-        """The value that an update in place makes of another one."""
-        after = self.another(view)
-        self.items.append(Become(view, after))
+        """The value that the next launches make of another one, in its place if nothing reads that later."""
+        after = self.buffer(view.shape, view.dtype)
+        self._updated[after.source] = view.source
+        self.become(view, after)
         return after
 
-    def becomes(self, before: View, after: View) -> None:
-        """A value is another one from now on, of which its memory is: no copy is needed."""
-        memory, target = (self.memory_of(view.source) for view in (before, after))
-        if memory != target:
-            self._names[memory] = target
-        if before != after:
-            self.items.append(Become(before, after))
+    def become(self, value: Operand, target: View) -> None:
+        """A value is that of a whole buffer or carried array from now on: it lies there already, or is copied."""
+        if not isinstance(value, View):
+            self.copied(value, target)
+            return
+        with self.listing([]) as copy:
+            self.copied(value, target)
+        self.items.append(Become(value, target, tuple(copy)))
 
     def kernel(self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View]) -> None:
         """Nothing is launched where there is nothing to compute."""

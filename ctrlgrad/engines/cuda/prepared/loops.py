@@ -34,19 +34,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
     ENDLESS,
     INT64,
     Affine,
-    Become,
-    Buffer,
     CannotPrepare,
-    Item,
-    KernelLaunch,
     Operand,
     Repeating,
-    Source,
     View,
-    lists_in,
 )
 from ctrlgrad.engines.cuda.prepared.ops import as_popped, as_table, marks_of, own_table
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     LocalStack,
@@ -54,7 +47,6 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     StackValue,
     TableValue,
     Unusable,
-    sources_of,
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.ir import StackType, TensorType, Use, Value, walk
@@ -168,7 +160,6 @@ class _Listed:
         self.goes_on = self.launches.buffer((), INT64)
         self.given = [_captured(reading, reading.values[slot]) for slot in self.captured]
         self.given += [self._carried(position) for position in range(len(loop.parts.carries))]
-        self.first = len(self.launches.buffers)
 
     def results(self) -> tuple[object, ...]:
         bounds = len(self.reading.bounds)
@@ -176,7 +167,7 @@ class _Listed:
             self._begin()
             with self.launches.listing([]) as items:
                 self.launches.enter(self.listing.slots(self.counter))
-                inside = self.reading.repeated(self.loop.iteration, self.given, self.counter, self._fixed())
+                inside = self.reading.repeated(self.loop.iteration, self.given, self.counter)
                 self.read(inside)
                 self._leave(inside)
                 self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
@@ -205,15 +196,14 @@ class _Listed:
         moved = Affine(0, (), ((self.since, adds),) if adds else ())
         if isinstance(value, StackValue) or self._stays(position):
             return value
-        others = [*self.captured, *self.entering[:position], *self.entering[position + 1 :]]
         if self.captures + position in self.loop.body.tables:
-            return own_table(self.reading, slot, others)
+            return own_table(self.reading, slot)
         if isinstance(self.loop.parts.carries[position].result.type, StackType):
             stack = value if isinstance(value, LocalStack) else as_popped(self.reading, value)
             return replace(stack, length=stack.length.plus(moved))
         if self.loop.places[position] is HOST:
             return self._number(value).plus(moved)
-        return self.reading.own(slot, others)
+        return self.reading.own(slot)
 
     def _number(self, value: object) -> Affine:
         """An integer of the host's, which the card has in a counter where it does not go by steps."""
@@ -226,12 +216,6 @@ class _Listed:
         if not isinstance(value, Affine):
             raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
         return value
-
-    def _fixed(self) -> frozenset[Source]:
-        """Memory that all iterations read unchanged."""
-        stay = [n < self.captures or self._stays(n - self.captures) for n in range(len(self.given))]
-        seen = [x for x, stays in zip(self.given, stay, strict=True) if stays]
-        return frozenset(self.launches.memory_of(source) for x in seen for source in sources_of(x))
 
     # Predicate and counters.
 
@@ -294,21 +278,17 @@ class _Listed:
                 arrays += [(before.rows, table.rows), (before.marks, marks_of(table))]
             else:
                 self._leave_other(inside, position, before, after)
-        carried = {self.launches.memory_of(before.source) for before, _ in arrays}
+        carried = {before.source for before, _ in arrays}
         left = []
         for before, after in arrays:
             if isinstance(after, View) and after.shape != before.shape:
                 raise CannotPrepare("what a loop inside carries changes its shape")
-            if isinstance(after, View) and self.launches.in_memory(after) == self.launches.in_memory(before):
-                self.launches.becomes(after, before)
+            if after == before:
                 continue
-            is_read = isinstance(after, View) and self.launches.memory_of(after.source) in carried
+            is_read = isinstance(after, View) and after.source in carried
             left.append((before, self.launches.copy(after, before.shape) if is_read else after))
         for before, after in left:
-            if isinstance(after, View) and self._is_its_own(inside, after) and self._may_be_in(after, before):
-                self.launches.becomes(after, before)
-            else:
-                self.launches.copied(after, before)
+            self.launches.become(after, before)
 
     def _leave_other(self, inside: Reading, position: int, before: object, after: object) -> None:
         """A stack that is pushed on or popped off, or a number."""
@@ -338,28 +318,6 @@ class _Listed:
     def _stays(self, position: int) -> bool:
         """Return true if an iteration leaves a carry unchanged."""
         return self.loop.iteration.outputs[position] == self.captures + position
-
-    def _is_its_own(self, inside: Reading, view: View) -> bool:
-        """Return true if a view is a whole buffer that the iteration made."""
-        memory = self.launches.memory_of(view.source)
-        return isinstance(memory, Buffer) and memory.number >= self.first and inside.is_whole(view)
-
-    def _may_be_in(self, after: View, before: View) -> bool:
-        """Return true if values for `after`'s buffer may be written to `before`'s buffer at once. All launches that
-        read `before` must come first; the writing kernel itself may read each element at the place where it writes
-        it."""
-        is_written, memory_of = False, self.launches.memory_of
-        old, new = memory_of(before.source), memory_of(after.source)
-        for item in self.launches.items:
-            if isinstance(item, Become):
-                continue
-            views = [view for inner in items_in_order([item]) for view in views_of(inner)]
-            reads = [view for view in views if memory_of(view.source) == old]
-            writes = [view for view in views if memory_of(view.source) == new]
-            if reads and (is_written or (writes and not _is_in_place(item, reads, writes))):
-                return False
-            is_written |= bool(writes)
-        return True
 
     # When it is over.
 
@@ -408,16 +366,3 @@ def _captured(reading: Reading, value: object) -> object:
         return as_table(reading, value)
     except CannotPrepare as reason:
         return Unusable(str(reason))
-
-
-def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> bool:
-    """Return true if a launch only writes one view, and reads the other buffer's elements at the places where it
-    writes."""
-    if lists_in(item) or not isinstance(item, KernelLaunch) or len(writes) != 1:
-        return False
-    outputs = item.arguments[len(item.spec.inputs) :]
-    (target,) = writes
-    return any(x is target for x in outputs) and all(
-        not x.is_moving and (x.shape, x.strides, x.offset) == (target.shape, target.strides, target.offset)
-        for x in reads
-    )

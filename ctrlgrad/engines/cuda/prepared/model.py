@@ -524,14 +524,15 @@ class Repeating:
 
 @dataclass(frozen=True)
 class Become:
-    """The value of a view has another name from now on, in the same memory: nothing is launched.
+    """The value of a view has another name from now on: an update makes a value of another one, a side yields its
+    result, an iteration leaves its carry.
 
-    An update in place makes a value of another one, and an iteration's value becomes the carry. A read of the earlier
-    name after the update is a fault, so each name stands for one value.
+    Placement decides: either both names have one memory, and nothing is launched; or the value is copied by `copy`.
     """
 
     before: View
     after: View
+    copy: tuple[Item, ...] = ()
 
 
 Item = Launch | Branching | Repeating | Become

@@ -106,13 +106,12 @@ def as_table(reading: Reading, stack: object) -> TableValue:
     return TableValue(as_array(reading, stack), None)
 
 
-def own_table(reading: Reading, slot: int, operands: tuple[int, ...] | list[int]) -> TableValue:
-    """The table in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
-    table = as_table(reading, reading.value(slot))
-    if table.marks is not None:
-        return TableValue(reading.own_view(table.rows, operands), reading.own_view(table.marks, operands))
-    rows = reading.own_view(table.rows, operands)
-    return TableValue(rows, reading.launches.copy(WRITTEN, table.rows.shape[:1]))
+def own_table(reading: Reading, slot: int) -> TableValue:
+    """The table in a slot as one that the step may overwrite."""
+    table, launches = as_table(reading, reading.value(slot)), reading.launches
+    rows = launches.updated(table.rows)
+    marks = launches.copy(WRITTEN, table.rows.shape[:1]) if table.marks is None else launches.updated(table.marks)
+    return TableValue(rows, marks)
 
 
 def as_popped(reading: Reading, stack: object) -> LocalStack:
@@ -310,7 +309,7 @@ def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     if how.grow:
         raise CannotPrepare("an array that may grow is written")
     value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
-    table = own_table(reading, step.operands[0], step.operands[1:])
+    table = own_table(reading, step.operands[0])
     assert table.marks is not None
     marks = _row_at(reading, table.marks, index)
     if how.once:
@@ -323,7 +322,7 @@ def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
-    table = own_table(reading, step.operands[0], step.operands[1:])
+    table = own_table(reading, step.operands[0])
     assert table.marks is not None
     _require_dtype(value, table)
     rows, marks = _row_at(reading, table.rows, index), _row_at(reading, table.marks, index)
@@ -343,7 +342,7 @@ def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     index = index_in(reading, step.operands[1])
-    table = own_table(reading, step.operands[0], step.operands[1:])
+    table = own_table(reading, step.operands[0])
     assert table.marks is not None
     _written(reading, _row_at(reading, table.marks, index), Fixed(BOOL, np.False_), step.node)
     return (table,)
@@ -423,7 +422,7 @@ def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     total, *factors = step.operands
     a, b = (_factor(reading, _numbers(reading, slot)) for slot in factors)
     _check_sizes(a, b, ())
-    out = reading.own(total, factors)
+    out = reading.own(total)
     reading.launches.product(a, b, out, True)
     return (out,)
 
@@ -607,7 +606,7 @@ def _update(name: str | None) -> Op:
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")
-        whole = reading.own(first, step.operands[1:])
+        whole = reading.own(first)
         if any(isinstance(index, View) for index in indices):
             its = _chosen(reading, step.node, whole, indices)
             if not its.has_elements:

@@ -5,9 +5,8 @@ A body is prepared from the description of its inputs (dtype, shape, kind).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, whole
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
-    Buffer,
     CannotPrepare,
     Carried,
     Converted,
@@ -138,7 +136,6 @@ class Reading:
     Args:
         values: those of the inputs.
         outside: the reading of the region that this one is in, at the step of which it is a part.
-        read_again: what is read as it is each time that the region is gone through.
     """
 
     def __init__(
@@ -149,10 +146,8 @@ class Reading:
         region: int = 0,
         counter: int = 0,
         outside: Reading | None = None,
-        read_again: frozenset[Source] = frozenset(),
     ) -> None:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
-        self.read_again = read_again
         self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
         # Upper bound of the rows that inner regions add to a stack in one pass; None where it is unknown.
         self.most: dict[int, int | None] = {}
@@ -172,13 +167,13 @@ class Reading:
         if is_counted:
             counter = self.listing.new_counter()
             self.listing.regions.found[counter] = Region(self.counter, Affine(1), is_side=True)
-        return self.repeated(program, values, counter, frozenset())
+        return self.repeated(program, values, counter)
 
-    def repeated(self, program: Program, values: Sequence[Any], counter: int, read_again: frozenset[Source]) -> Reading:
+    def repeated(self, program: Program, values: Sequence[Any], counter: int) -> Reading:
         """Reading of an inner region that is repeated, with this counter."""
         self.listing.programs.append(program)
         region = len(self.listing.programs) - 1
-        return Reading(program, values, self.listing, region, counter, self, read_again)
+        return Reading(program, values, self.listing, region, counter, self)
 
     def add_most(self, position: int, rows: int | None) -> None:
         """Add to the upper bound of the rows that inner regions push on a stack, or pop off it."""
@@ -248,42 +243,13 @@ class Reading:
 
     # Updates in place.
 
-    def own(self, slot: int, operands: Sequence[int]) -> View:
-        """The array in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
-        view = self.view(slot)
-        # One that a number was computed to may be read as that number.
-        return self.own_view(view, operands) if isinstance(self.value(slot), View) else self.launches.copy(view)
-
-    def own_view(self, view: View, operands: Sequence[int]) -> View:
-        """As `own`, for what a value lies in."""
-        if self.is_whole(view) and not self._is_read_later(view, operands):
-            return self.launches.updated(view)
-        return self.launches.copy(view)
-
-    def is_whole(self, view: View) -> bool:
-        """Return true if a view is contiguous and covers a whole buffer or carried array."""
-        source = self.launches.memory_of(view.source)
-        if isinstance(source, Buffer):
-            shape, _ = self.launches.buffers[source.number]
-        elif isinstance(source, Carried):
-            shape = self.listing.carried[replace(source, is_next=False)]
-        else:
-            return False
-        return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
-
-    def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
-        sharing = self._sharing(view)
-        if (
-            self.launches.memory_of(view.source) in self.read_again
-            or sharing & set(operands)
-            or any(self.last.get(n, -1) > self.position for n in sharing)
-        ):
-            return True
-        return self.outside is not None and self.outside._is_read_later(view, ())
+    def own(self, slot: int) -> View:
+        """The array in a slot as one that the step may overwrite."""
+        return self.launches.updated(self.view(slot))
 
     def _sharing(self, view: View) -> set[int]:
-        memory_of = self.launches.memory_of
-        return {n for n, x in self.values.items() if memory_of(view.source) in map(memory_of, sources_of(x))}
+        may_lie_in = self.launches.may_lie_in
+        return {n for n, x in self.values.items() if may_lie_in(view.source) in map(may_lie_in, sources_of(x))}
 
     def is_updated(self, view: View) -> bool:
         """Return true if a step from here on may overwrite a view's memory in place."""

@@ -120,7 +120,38 @@ class Function(Writer):
             yield index
 
     @contextlib.contextmanager
+    def repeat(self) -> Iterator[Repetition]:
+        """Loop until the code in it leaves it."""
+        repetition = Repetition(self, self.new_label("again"), self.new_label("exit"))
+        self.branch(repetition.head)
+        self.label(repetition.head)
+        yield repetition
+        self.branch(repetition.head)
+        self.label(repetition.exit)
+
+    @contextlib.contextmanager
     def loop_down(self, count: Number) -> Iterator[str]:
         """Loop over the indices from `count` - 1 down to 0."""
         with self.loop(0, count) as k:
             yield self.sub(self.sub(count, 1), k)
+
+
+@record
+class Repetition:
+    """A loop that is being written, which its own code leaves."""
+
+    f: Function
+    head: str
+    exit: str
+
+    def leave_when(self, condition: str) -> None:
+        self._jump(condition, self.exit)
+
+    def again_when(self, condition: str) -> None:
+        """Begin the next iteration where the condition holds."""
+        self._jump(condition, self.head)
+
+    def _jump(self, condition: str, to: str) -> None:
+        rest = self.f.new_label("rest")
+        self.f.branch_if(condition, to, rest)
+        self.f.label(rest)

@@ -130,6 +130,22 @@ class Products:
         routine = _prototype("ppnnnp", ctypes.c_int64)(self.symbols[f"cg_pivots_{kind}"])
         return x, routine(x.ctypes.data, a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
 
+    def orthonormal(self, a: np.ndarray) -> np.ndarray:
+        """Q of the reduced decomposition a = Q R, with no more columns than rows."""
+        return self._factors("orthonormal", a, np.empty(a.shape, a.dtype))
+
+    def spectrum(self, name: str, a: np.ndarray, vectors: bool = True) -> np.ndarray:
+        """Vectors as columns above a row of values, or that row alone: of symmetric a ("eigh"), or of any ("svd")."""
+        above = (len(a) if name == "eigh" else sum(a.shape)) if vectors else 0
+        return self._factors(name, a, np.empty((above + 1, min(a.shape)), a.dtype), int(vectors))
+
+    def _factors(self, name: str, a: np.ndarray, x: np.ndarray, *more: int) -> np.ndarray:
+        scratch = np.empty(self._bytes(name, a.dtype, *a.shape), np.uint8)
+        routine = _prototype("pnpnnnnp" + "n" * len(more), ctypes.c_int64)
+        given = (x.ctypes.data, _strides(x)[0], a.ctypes.data, *_strides(a), *a.shape, scratch.ctypes.data, *more)
+        routine(self.symbols[f"cg_{name}_{real.KINDS[a.dtype.char]}"])(*given)
+        return x
+
     def _bytes(self, name: str, dtype: Any, *sizes: int) -> int:
         symbol = f"cg_{name}_scratch_{real.KINDS[np.dtype(dtype).char]}"
         found: int = _prototype("n" * len(sizes), ctypes.c_int64)(self.symbols[symbol])(*sizes)

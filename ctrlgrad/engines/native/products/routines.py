@@ -23,8 +23,11 @@ from ctrlgrad.engines.native.products import (
     pack,
     pool,
     real,
+    reflectors,
+    scalars,
     shared,
     solves,
+    spectra,
     substitution,
     tiles,
     times,
@@ -47,11 +50,13 @@ _MODULES = (
     loops,
     lu,
     pack,
-    lu,
     pool,
     real,
+    reflectors,
+    scalars,
     shared,
     solves,
+    spectra,
     substitution,
     text,
     tiles,
@@ -92,6 +97,8 @@ def parts(machine: Target) -> list[Part]:
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
     systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
+    systems += [Part("orthonormal", tuple(reflectors.symbols(kind)), (kind,)) for kind in kinds]
+    systems += [Part(name, tuple(spectra.symbols(kind, name)), (kind,)) for kind in kinds for name in ("eigh", "svd")]
     triangles = [
         Part(name.format(field.name), tuple(_of_triangles(field, name is _FEW)), (kind,))
         for kind in kinds
@@ -126,6 +133,12 @@ def source(machine: Target, part: Part) -> str:
     elif part.name == "solves":
         (kind,) = part.kinds
         lines += solves.solves(kind)
+    elif part.name == "orthonormal":
+        (kind,) = part.kinds
+        lines += reflectors.orthonormal(kind)
+    elif part.name in ("eigh", "svd"):
+        (kind,) = part.kinds
+        lines += spectra.spectrum(kind, real.reals(machine)[1], part.name)
     elif (found := _triangles(part)) is not None:
         field, small = found
         lines += [] if small else fields.declarations(field.real)
