@@ -43,7 +43,7 @@ AHEAD = 4
 
 
 class ResidencyIndex:
-    """Which slot has the bytes of each block in which tier, and which chunks lie in a tier. The manager's lock is held.
+    """Slot of each block in each tier, and the chunks that lie in a tier. The manager's lock is held.
 
     Nothing else writes a block's `slots`. There may be very many chunks, of which few are on the device: no search for
     a block to copy, evict or fetch goes through all of them.

@@ -178,7 +178,7 @@ WHOLE = _any_of(itertools.chain(*EVERY_POINT.values()))
 
 
 def is_left_out(path: str) -> bool:
-    """Whether all of a file or a folder, below `tests`, is left out of the short suite."""
+    """Return true if the short suite leaves out a whole file or folder below `tests`."""
     return LEFT_OUT.match(path) is not None
 
 
@@ -188,7 +188,7 @@ def function_of(item: pytest.Item) -> str:
 
 
 def are_short(items: Sequence[pytest.Item]) -> list[bool]:
-    """Whether each item is of the short suite."""
+    """Return for each item true if it is in the short suite."""
     kept: set[pytest.Item] = set()
     for function, group in itertools.groupby(items, function_of):
         if is_left_out(function.partition("::")[0]) or is_left_out(function):

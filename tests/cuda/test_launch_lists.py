@@ -132,7 +132,7 @@ def test_lists_with_branches_and_loops_inside_are_right(bodies: list[PreparedBod
 
 
 def test_a_carry_that_stays_is_not_updated_in_place() -> None:
-    """Its value is that of the next iteration too."""
+    """The carry has the value of the next iteration, too."""
     launches, dtype = Launches(), np.dtype(np.float64)
     before, after = (View(Carried(n, bool(n)), dtype, (4,), (8,)) for n in range(2))
     updated = launches.updated(before)
@@ -212,7 +212,7 @@ def side_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counter_on_the_wrong_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts before the rows of a pass, not behind them."""
+    """The counter of rows is incremented before the rows of a pass, not behind them."""
     advance = Launches.advance
 
     def wrong(self: Launches, *args: Any) -> None:

@@ -369,7 +369,7 @@ def needed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loop inside reads again in its next iteration is overwritten."""
+    """A value that an inner loop reads again in its next iteration is overwritten."""
 
     def once(self: placement.Sharing, item: Any, has: Any, names: Any) -> Any:
         return self._gone_through(item.items, has, names)

@@ -440,7 +440,7 @@ def kernel_text(kernel: Kernel) -> KernelText:
 
 
 NAME = "launched"
-"""What kernels are called that are launched by their parameters."""
+"""Names of kernels that take sizes as parameters."""
 
 
 @dataclass(frozen=True)

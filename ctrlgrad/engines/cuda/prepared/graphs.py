@@ -445,5 +445,5 @@ class Capture:
 
 
 def _numbers(item: Branching) -> tuple[int, ...]:
-    """By which numbers there is something to do: sides that launch anything."""
+    """Numbers of the sides of a branch that launch anything."""
     return tuple(k for k, side in enumerate(item.sides) if any(all_launches(side)))

@@ -225,7 +225,7 @@ class Began:
 
 @dataclass(frozen=True)
 class RunNumber:
-    """By which its graphs are stopped."""
+    """Run id; CUDA graphs stop when it equals the stop word."""
 
 
 @dataclass(frozen=True)
