@@ -440,7 +440,7 @@ def kernel_text(kernel: Kernel) -> KernelText:
 
 
 NAME = "launched"
-"""Names of kernels that take sizes as parameters."""
+"""Name of the function of each kernel that takes sizes as parameters."""
 
 
 @dataclass(frozen=True)
