@@ -299,8 +299,3 @@ def validation_lines(all_lines: Iterable[np.ndarray], batch: int) -> list[list[n
     """The lines of each batch: all lines, those of like length together, so that little is padding."""
     lines = sorted(all_lines, key=len)
     return [lines[i : i + batch] for i in range(0, len(lines), batch)]
-
-
-def validation_batches(corpus: Corpus, batch: int) -> list[Batch]:
-    """The validation batches as one process takes them."""
-    return [pad(lines, batch) for lines in validation_lines(corpus.validation, batch)]

@@ -114,7 +114,6 @@ TABLE: dict[tuple[str, str], Entry] = {}
 _STRINGS = "strings have no arrays and no derivatives here"
 _IMAGES = "it is an operator on images or boxes"
 _RANDOM = "its random numbers have no state that a function could be given: draw them outside and pass them"
-_TREES = "it is an operator of classical machine learning"
 
 # Operators that have no meaning here, and why. Those of "ai.onnx.ml" are refused as a whole.
 REFUSED: dict[str, str] = {

@@ -142,10 +142,6 @@ def _polygamma(n: int, x: Any) -> Any:
     return special.digamma(x) if n == 0 else special.polygamma(n, x)
 
 
-def _frexp(x: Any) -> Any:
-    return cnp.frexp(x)
-
-
 def _copysign(x: Any, y: Any) -> Any:
     return cnp.copysign(_float(x), _float(y))
 

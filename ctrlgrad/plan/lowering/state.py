@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.ir import Graph, Node, Value
 from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts, parts_of_stack
 from ctrlgrad.plan.model import (
@@ -468,8 +468,3 @@ class State:
     def shape(self, value: Value) -> Sizes:
         """The sizes of an array."""
         return self.tensor(value).shape
-
-
-def stack_type(value: Value) -> StackType:
-    assert isinstance(value.type, StackType)
-    return value.type
