@@ -17,7 +17,7 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.fingerprint import fingerprint
-from ctrlgrad.passes import OPTIMISATIONS, optimise
+from ctrlgrad.passes import OPTIMISATIONS, WEIGH, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
@@ -71,12 +71,13 @@ def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Gra
     return _OPTIMISED.get(graph, (without, nbytes), make)
 
 
-def optimised_graph(graph: Graph, optimise: Optimise = optimise) -> Graph:
+def optimised_graph(graph: Graph, optimise: Optimise = optimise, is_for_gpu: bool = False) -> Graph:
     """The graph as compiling engines run it here: in this session, and with these passes left out.
 
-    `optimise` is who runs the passes, or knows what they would make.
+    `optimise` runs the passes, or knows what they would make.
     """
-    return _optimised(graph, current_without(), optimise)
+    without = current_without()
+    return _optimised(graph, without | {WEIGH} if is_for_gpu else without, optimise)
 
 
 _WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())
@@ -90,7 +91,7 @@ def current_without() -> frozenset[str]:
 @contextmanager
 def without_passes(*names: str) -> Iterator[None]:
     """Leave passes out of what compiling engines do to graphs and plans, for a block of code."""
-    known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES)
+    known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES) | {WEIGH}
     for name in names:
         if name not in known:
             raise UserInputError(f"there is no pass {name!r}", expected=", ".join(sorted(known)), got=name)
