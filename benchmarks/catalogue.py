@@ -45,6 +45,7 @@ def cases(engine: str, tiny: bool = False, tools: Mapping[str, str] | None = Non
         _lengths(engine, tiny),
         *_scaling(engine, tiny),
         _memory(engine, tiny),
+        _memory_peers(engine, tiny),
         _compilation(engine, tiny),
         *first_call_cases(engine, tiny),
         _kept_bytes(engine, tiny),
@@ -72,6 +73,14 @@ def _recurrent(engine: str, tiny: bool) -> Iterator[Case]:
                 title = f"{cell.upper()} training step, {form}, (T, batch, input, hidden) = {TINY if tiny else size}"
                 entries = _recurrent_entries(engine, cell, form, size, tiny)
                 yield Case(name, title, "step", tuple(entries), tolerance=1e-4)
+    size = TINY if tiny else LARGE
+    again: dict[str, Any] = {"cell": "lstm", "form": "concat", "size": size, "checkpoint": True}
+    entries = [
+        Entry("ctrlgrad", "ctrlgrad", "benchmarks.recurrent.with_ctrlgrad:loop", again | {"engine": engine}),
+        Entry("jax scan", "jax", "benchmarks.recurrent.with_jax:scan", again),
+    ]
+    title = f"LSTM training step whose body is computed again backwards, (T, batch, input, hidden) = {size}"
+    yield Case("lstm-checkpoint", title, "step", tuple(entries), tolerance=1e-4)
 
 
 def _recurrent_entries(engine: str, cell: str, form: str, size: tuple[int, ...], tiny: bool) -> Iterator[Entry]:
@@ -208,6 +217,36 @@ def _memory(engine: str, tiny: bool) -> Case:
             entries.append(Entry(name, "ctrlgrad", program, arguments, units=n, is_compared=False))
     title = "LSTM training step by length, with and without a budget of 64 MiB for saved values"
     return Case("memory", title, "iteration", tuple(entries))
+
+
+def _memory_peers(engine: str, tiny: bool) -> Case:
+    """Ways to compute a gradient with less memory than all saved values take; the notes show each peak.
+
+    On a CPU, PyTorch's `save_on_cpu` copies saved values into the same memory.
+    """
+    size, segment, limits = (4000, 32, 64, 128), 80, (48 << 20, 16 << 20)
+    if tiny:
+        size, segment, limits = (12, *TINY[1:]), 4, (64 << 10,)
+    ours = {"cell": "lstm", "form": "concat", "size": size, "engine": engine}
+    budgets = [(f"ctrlgrad, {limit / 2**20:.3g} MiB", limit) for limit in limits] + [("ctrlgrad, no budget", None)]
+    entries = [
+        Entry(label, "ctrlgrad", "benchmarks.recurrent.with_ctrlgrad:within_budget", ours | {"budget": limit}, size[0])
+        for label, limit in budgets
+    ]
+    for label, how, length in (
+        ("torch nn", "nothing", 0),
+        (f"torch nn, checkpoint, {segment} steps", "checkpoint", segment),
+        (f"torch nn, save_on_cpu, {segment} steps", "save_on_cpu", segment),
+    ):
+        same = {"size": size, "how": how, "segment": length}
+        goal = _at_least(1.5) if length else None
+        entries.append(Entry(label, "torch", "benchmarks.recurrent.with_torch:within_memory", same, size[0], goal))
+    for policy in ("everything_saveable", "dots_saveable", "nothing_saveable"):
+        same = {"size": size, "segment": segment, "policy": policy}
+        program = "benchmarks.recurrent.with_jax:scan_in_pieces"
+        entries.append(Entry(f"jax checkpoint, {policy}, {segment} steps", "jax", program, same, size[0]))
+    title = f"LSTM training step in little memory, (T, batch, input, hidden) = {size}"
+    return Case("memory-peers", title, "iteration", tuple(entries))
 
 
 def _compilation(engine: str, tiny: bool) -> Case:

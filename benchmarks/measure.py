@@ -87,6 +87,7 @@ class Contest:
                     with outcome.failure_kept():
                         reply = workers[outcome.entry.label].ask("run", times=turns[outcome.entry.label])
                         outcome.costs.append(_per_unit(outcome.entry, reply, statistics.mean(reply["seconds"])))
+                        outcome.peak_bytes = max(outcome.peak_bytes or 0, reply["peak_bytes"])
 
     def in_new_processes(self) -> None:
         """Every turn in a process of its own. Where an entry has a cache, a process before the first turn fills it."""

@@ -24,6 +24,8 @@ class Outcome:
     first_seconds: float | None = None
     # The processor's seconds, of all threads together, in the first run of each new process.
     processor_seconds: list[float] = field(default_factory=list)
+    # Most resident memory of a run beyond that of the process before its first run: compiled code included.
+    peak_bytes: int | None = None
     # The imports of each new process.
     import_seconds: list[float] = field(default_factory=list)
     # The largest relative difference of the results from those of the entry named.
@@ -46,6 +48,7 @@ class Outcome:
         except Failure as failure:
             self.failure = failure
             self.costs.clear()
+            self.peak_bytes = None
             self.import_seconds.clear()
             self.processor_seconds.clear()
 

@@ -82,6 +82,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "goal": None if goal is None else {"of": goal.of, "sense": goal.sense, "bound": goal.bound},
         "goal_is_met": _is_met(outcome),
         "first_seconds": outcome.first_seconds,
+        "peak_bytes": outcome.peak_bytes,
         "import_seconds": outcome.import_seconds,
         "processor_seconds": outcome.processor_seconds,
         "difference": outcome.difference,
@@ -133,6 +134,8 @@ def _row(outcome: Outcome, is_bytes: bool) -> list[str]:
             notes = f"processor {quantity(statistics.median(outcome.processor_seconds), False)}, {notes}"
     elif outcome.first_seconds is not None:
         notes = f"first run {quantity(outcome.first_seconds, False)}"
+        if outcome.peak_bytes is not None:
+            notes += f", peak {quantity(outcome.peak_bytes, True)}"
     shown = "" if cost is None else quantity(cost, is_bytes)
     return [label, shown, spread, ratio, _goal(outcome, is_bytes), gap, notes]
 

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.torch_modules` runs each case on the systems in turn, several rounds, each in a process of its
 own with empty caches on disk. A process first compares value and gradients with PyTorch's. Printed are the best times
-of the first step, compilation included, and of later ones, and the processor time of those. The last row is an LSTM
+of the first step, compilation included, and of later ones, and the processor time of both. The last row is an LSTM
 of 4,000 steps under a budget of a tenth of the bytes that PyTorch keeps for its gradient.
 """
 
@@ -23,6 +23,7 @@ from torch import nn
 
 import ctrlgrad as cg
 from benchmarks import machine
+from benchmarks.process import THREAD_COUNTS
 
 SYSTEMS = ("eager", "compile", "ctrlgrad")
 
@@ -118,10 +119,10 @@ def step_of(system: str, module: Any) -> Callable[[Any], Any]:
 def child(case: str, system: str, seconds: float) -> dict[str, float]:
     """First and later steps of one system, after comparing it with PyTorch's eager step."""
     module, x = prepared(case)
-    started = time.perf_counter()
+    started, began = time.perf_counter(), _processor_time()
     step = step_of(system, module)
     loss = step(x)
-    first = time.perf_counter() - started
+    first, first_used = time.perf_counter() - started, _processor_time() - began
     found = [loss.detach(), *(p.grad.clone() for p in module.parameters())]
     loss = step_of("eager", module)(x)
     for a, b in zip(found, [loss.detach(), *(p.grad for p in module.parameters())], strict=True):
@@ -133,7 +134,13 @@ def child(case: str, system: str, seconds: float) -> dict[str, float]:
         step(x)
         elapsed.append(time.perf_counter() - started)
         used.append(time.process_time() - began)
-    return {"first": first, "warm": min(elapsed), "processor": min(used)}
+    return {"first": first, "first processor": first_used, "warm": min(elapsed), "processor": min(used)}
+
+
+def _processor_time() -> float:
+    """Seconds of this process and of children that have ended, such as compilers."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def budget(steps: int, batch: int, hidden: int) -> dict[str, Any]:
@@ -162,14 +169,15 @@ def budget(steps: int, batch: int, hidden: int) -> dict[str, Any]:
     return {"kept by PyTorch": sum(kept.values()), "budget": bound, "bit-equal": same, "first": found[1][0]}
 
 
-def measured(case: str, system: str, seconds: float, limit: float) -> dict[str, float] | None:
+def measured(case: str, system: str, seconds: float, limit: float, threads: int) -> dict[str, float] | None:
     """Times of a process of its own; None where it fails or takes longer than the limit."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.torch_modules", case, "--child", system]
     with tempfile.TemporaryDirectory() as caches:
+        given = dict.fromkeys(("CTRLGRAD_THREADS", *THREAD_COUNTS), str(threads))
         places = {"CTRLGRAD_CACHE_DIR": f"{caches}/ours", "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor"}
         try:
             text = subprocess.check_output(
-                [*command, "--seconds", str(seconds)], timeout=limit, text=True, env={**os.environ, **places}
+                [*command, "--seconds", str(seconds)], timeout=limit, text=True, env={**os.environ, **places, **given}
             )
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
             return None
@@ -184,15 +192,16 @@ def main() -> None:
     parser.add_argument("--child", choices=SYSTEMS)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of each system: others wait for theirs on a busy machine"
+    )
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that a child may take")
     given = parser.parse_args()
     if given.child:
         print(json.dumps(child(given.cases[0], given.child, given.seconds)))
         return
-    load = machine.description()["load"]
-    print(
-        f"{machine.header('native')}, torch {torch.__version__}, best of {given.rounds} rounds, load {load}", flush=True
-    )
+    load, how = machine.description()["load"], f"best of {given.rounds} rounds, {given.threads} threads each"
+    print(f"{machine.header('native')}, torch {torch.__version__}, {how}, load {load}", flush=True)
     for case in given.cases:
         if case == "budget":
             print("LSTM of 4,000 steps:", json.dumps(budget(4000, 4, 32)), flush=True)
@@ -201,7 +210,7 @@ def main() -> None:
         failed: set[str] = set()
         for _ in range(given.rounds):
             for system in SYSTEMS:
-                found = None if system in failed else measured(case, system, given.seconds, given.limit)
+                found = None if system in failed else measured(case, system, given.seconds, given.limit, given.threads)
                 if found is None:
                     failed.add(system)
                     continue
@@ -210,8 +219,9 @@ def main() -> None:
             if system in failed:
                 print(f"{case:28} {system:10} failed, or took more than {given.limit:.0f} s", flush=True)
                 continue
-            first, warm, used = (best[system][k] for k in ("first", "warm", "processor"))
-            row = f"first {first:7.2f} s   warm {1e3 * warm:9.2f} ms   processor {1e3 * used:9.2f} ms"
+            first, first_used, warm, used = (best[system][k] for k in ("first", "first processor", "warm", "processor"))
+            row = f"first {first:7.2f} s (processor {first_used:6.2f} s)   warm {1e3 * warm:9.2f} ms"
+            row += f" (processor {1e3 * used:9.2f} ms)"
             print(f"{case:28} {system:10} {row}", flush=True)
 
 

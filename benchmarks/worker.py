@@ -2,7 +2,8 @@
 
     {"do": "build", "program": "module:function", "arguments": {...}, "busy": 0}
                                                                          -> {"import_seconds": ...}
-    {"do": "run", "times": 3}            -> {"seconds": [...], "processor_seconds": [...], "units": null}
+    {"do": "run", "times": 3}            -> {"seconds": [...], "processor_seconds": [...], "units": null,
+                                             "peak_bytes": ...}
     {"do": "save", "path": "results.npz"}                                -> {}
     {"do": "kept_bytes"}                                                 -> {"bytes": ...}
     {"do": "versions", "packages": ["jax"]}                              -> {"versions": {"jax": "..."}}
@@ -35,15 +36,20 @@ class Session:
         self.program: Any = None
         self.result: Any = None
         self.busy: list[subprocess.Popen[bytes]] = []
+        self.resident = 0
 
     def build(self, program: str, arguments: dict[str, Any], busy: int = 0) -> dict[str, Any]:
-        """Load a program. So many processes that do nothing but count run beside each run of it."""
+        """Load a program. So many processes that do nothing but count run beside each run of it.
+
+        Memory of its runs is counted from here on.
+        """
         module, _, function = program.partition(":")
         start = time.perf_counter()
         loaded = importlib.import_module(module)
         import_seconds = time.perf_counter() - start
         self.program = self.result = None
         self.program = getattr(loaded, function)(**arguments)
+        self.resident = memory_now("VmRSS")
         while len(self.busy) < busy:
             self.busy.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             self.busy[-1].send_signal(signal.SIGSTOP)
@@ -52,6 +58,7 @@ class Session:
     def run(self, times: int) -> dict[str, Any]:
         seconds, processor_seconds = [], []
         self.wake(True)
+        forget_peak()
         if self.program.timed_runs is not None:
             self.result, seconds = self.program.timed_runs(times)
         else:
@@ -62,9 +69,10 @@ class Session:
                 seconds.append(time.perf_counter() - start)
                 processor_seconds.append(time.process_time() - used)
         self.wake(False)
+        peak = max(0, memory_now("VmHWM") - self.resident)
         units = self.program.units
         found = None if units is None else units(self.result)
-        return {"seconds": seconds, "processor_seconds": processor_seconds, "units": found}
+        return {"seconds": seconds, "processor_seconds": processor_seconds, "units": found, "peak_bytes": peak}
 
     def wake(self, awake: bool) -> None:
         for process in self.busy:
@@ -97,6 +105,18 @@ def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         text = "".join(traceback.format_exception_only(error)).strip()
         return {"error": text, "details": traceback.format_exc(), "status": "failed"}
+
+
+def memory_now(name: str) -> int:
+    """Bytes of a line of `/proc/self/status`: `VmRSS` is resident memory, `VmHWM` its peak."""
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
+def forget_peak() -> None:
+    """Reset `VmHWM` to the resident memory of now (`proc(5)`, `clear_refs`)."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 
 
 def own_channel() -> TextIO:

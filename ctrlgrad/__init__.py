@@ -25,20 +25,17 @@ with kept_objects():
     from ctrlgrad.dataflow import device
     from ctrlgrad.engines.device_array import DeviceArray
     from ctrlgrad.errors import CtrlgradError, GradientMismatch
-    from ctrlgrad.frontend.advice import no_such_name
-    from ctrlgrad.frontend.associative_scan import associative_scan
-    from ctrlgrad.frontend.branches import cond
-    from ctrlgrad.frontend.float0 import float0
+    from ctrlgrad.errors import install as _install
+    from ctrlgrad.frontend.apply import float0
+    from ctrlgrad.frontend.branches import case, cond, switch
     from ctrlgrad.frontend.host_calls import pure_callback
-    from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
-    from ctrlgrad.frontend.switches import case, switch
+    from ctrlgrad.frontend.loops import associative_scan, foldl, foldr, fori_loop, map, scan, unknown_dims, while_loop
+    from ctrlgrad.frontend.tensor import no_such_name
     from ctrlgrad.frontend.tensor_array import TensorArray
-    from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
     from ctrlgrad.function import Function, function
     from ctrlgrad.numpy import ndarray as Array
     from ctrlgrad.options import options
     from ctrlgrad.signature import TensorSpec
-    from ctrlgrad.tracebacks import install as _install
     from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
     from ctrlgrad.transforms.closures import closure_convert, custom_gradient
     from ctrlgrad.transforms.custom_jvp import custom_jvp

@@ -14,7 +14,8 @@ def checkpoint_name(x: Any, name: str) -> Any:
     """The same pytree of arrays, whose values `checkpoint_policies` know by `name`; as JAX's.
 
     >>> policy = cg.checkpoint_policies.save_only_these_names("hidden")
-    >>> f = cg.checkpoint(lambda x: np.sin(checkpoint_name(np.exp(x), "hidden")), policy=policy)
+    >>> layer = lambda x: np.sin(checkpoint_name(np.exp(x), "hidden"))
+    >>> f = cg.checkpoint(layer, policy=policy)
     >>> bool(np.isclose(cg.grad(f)(0.5), np.cos(np.exp(0.5)) * np.exp(0.5)))
     True
     """

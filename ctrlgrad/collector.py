@@ -50,9 +50,9 @@ def only_new_objects() -> Iterator[None]:
 
 @contextmanager
 def kept_objects() -> Iterator[None]:
-    """No garbage is looked for in this block, nor in what it made, until all objects are gone through: for imports.
+    """Disable garbage collection in a block of imports, and mark the objects that it makes as old.
 
-    Modules and what they define stay. To look at them twice while they are young is a tenth of a first call.
+    Modules and their contents stay alive. To scan them twice as young objects takes a tenth of a first call.
 
     >>> with kept_objects():
     ...     import graphlib
@@ -79,7 +79,7 @@ def _restore() -> None:
 
 
 def _begin_anew() -> None:
-    """In a forked child: other threads of the parent, which may be in such a block, are not there."""
+    """Reset lock and count in a forked child, which has none of the parent's other threads."""
     global _lock, _depth
     _lock, _depth = threading.Lock(), 0
     _restore()

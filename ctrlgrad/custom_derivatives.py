@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.frontend.apply import type_of
-from ctrlgrad.frontend.float0 import float0_like
+from ctrlgrad.frontend.apply import float0_like, type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.transforms.closures import closure_convert, custom_gradient
 from ctrlgrad.transforms.custom_calls import CustomVJPPrimal, SymbolicZero, symbolic_zero

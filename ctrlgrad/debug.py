@@ -90,7 +90,6 @@ def print(format: str, *args: Any, **kwargs: Any) -> None:
     except (IndexError, KeyError) as error:
         raise UserInputError(
             "debug.print: the format does not fit the values",
-            source=here(),
             expected="one value per field",
             got=f"{format!r} with {len(args)} values and {sorted(kwargs)}",
             hint="as in str.format: {} for positional values, {name} for named ones",
@@ -153,7 +152,6 @@ def _check_function(what: str, fn: object, takes: str) -> None:
     if not callable(fn):
         raise UserInputError(
             f"{what}: fn is not a function",
-            source=here(),
             expected=f"a function that takes ({takes})",
             got=repr(fn),
             hint=f"pass lambda {takes}: ..., and a name as label='...'",
@@ -180,7 +178,8 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
     >>> seen = []
     >>> def f(x):
     ...     def body(i, y):
-    ...         return cg.debug.watch_cotangent(y, lambda ct, at: seen.append((at, float(ct)))) * x
+    ...         note = lambda ct, at: seen.append((at, float(ct)))
+    ...         return cg.debug.watch_cotangent(y, note) * x
     ...     return cg.fori_loop(0, 3, body, x)
     >>> _ = cg.grad(f)(2.0)
     >>> seen

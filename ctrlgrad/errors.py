@@ -8,9 +8,15 @@ do about it (`hint`). Each subclass also inherits the built-in exception a Pytho
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from traceback import walk_tb
+from types import TracebackType
 from typing import Any
 
-from ctrlgrad.source import here
+from ctrlgrad.source import here, is_users_frame
 
 _DEFAULT: Any = object()
 
@@ -59,7 +65,7 @@ class CtrlgradError(Exception):
 
 
 def locate(error: BaseException, what: str, source: Any) -> None:
-    """Say where in the user's code an exception happened; it keeps its type and text. The innermost place stands."""
+    """Add the user's line to an exception, which keeps its type and text. An exception that has a line keeps it."""
     if isinstance(error, CtrlgradError):
         if error.source is None:
             error.source = source
@@ -145,6 +151,8 @@ class GradientMismatch(CtrlgradError, AssertionError):
 class UserInputError(CtrlgradError, ValueError):
     """A file, an option or an argument that the command or a public function cannot use."""
 
+    is_in_program = True
+
 
 class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
     """A program of another framework uses an operation that has no translation."""
@@ -155,11 +163,13 @@ class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
 class MemoryBudgetError(CtrlgradError, MemoryError):
     """A budget cannot be met: the request, what is used and the limit of each tier are in the message.
 
-    `needed` are the bytes of the device without which the request could not be met whatever left it; None where another
-    tier is too small. What comes after the request may need more: `ctrlgrad.memory.plan` finds the least budget.
+    `needed` is a lower bound of the device budget: the bytes of the request with all that could not leave for it; None
+    where another tier is too small. A later request may need more: `ctrlgrad.memory.plan` finds the exact least budget.
+    `limit` is the budget of the tier that was too small.
     """
 
     needed: int | None = None
+    limit: int | None = None
 
 
 class TierRefusedError(CtrlgradError, MemoryError):
@@ -168,3 +178,86 @@ class TierRefusedError(CtrlgradError, MemoryError):
 
 class BlockLostError(CtrlgradError, OSError):
     """A block that was copied away cannot be read back, or its bytes have changed."""
+
+
+def forget_values(error: BaseException) -> None:
+    """Clear the frames of an error's traceback: an error that is kept must not keep values in counted memory."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
+# Tracebacks of errors, without the library's own frames.
+#
+# An error that nothing catches is shown with the frames of the user's code alone; `CTRLGRAD_TRACEBACK=full` in the
+# environment shows all. An error that the library does not expect, a defect, keeps every frame. The hook stands
+# before Python's own and no other, and IPython's shell is asked in its way.
+
+
+def of_user(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback reduced to the user's frames; unchanged if it has none."""
+    kept = [part for part in _parts(traceback) if is_users_frame(part.tb_frame)]
+    found: TracebackType | None = None
+    for part in reversed(kept):
+        found = TracebackType(found, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return found or traceback
+
+
+def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_raised_by_user(error: BaseException) -> bool:
+    """Return true if the innermost frame runs the user's code."""
+    *_, last = _parts(error.__traceback__) if error.__traceback__ is not None else (None,)
+    return last is None or is_users_frame(last.tb_frame)
+
+
+def shorten(error: BaseException) -> None:
+    """Take the library's frames out of an error's traceback, and of those of its causes."""
+    if os.environ.get("CTRLGRAD_TRACEBACK") == "full":
+        return
+    seen: set[int] = set()
+    chain: BaseException | None = error
+    while chain is not None and id(chain) not in seen:
+        seen.add(id(chain))
+        if isinstance(chain, CtrlgradError) or _is_raised_by_user(chain):
+            chain.__traceback__ = of_user(chain.__traceback__)
+        below = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+        is_shown = below is not None and (isinstance(below, CtrlgradError) or _is_raised_by_user(below))
+        if isinstance(chain, CtrlgradError) and not is_shown:
+            # An error of the library's own, which this one explains.
+            chain.__cause__, chain.__suppress_context__, below = None, True, None
+        chain = below
+
+
+def _hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    shorten(error)
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+def _in_shell(shell: Any, kind: Any, error: BaseException, traceback: Any, tb_offset: int | None = None) -> None:
+    shorten(error)
+    shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
+
+
+def install() -> None:
+    """Have errors that nothing catches shown without the library's frames."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _hook
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None and not shell.custom_exceptions:
+        shell.set_custom_exc((CtrlgradError,), _in_shell)

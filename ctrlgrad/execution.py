@@ -16,15 +16,13 @@ from ctrlgrad.engines.exact_errors import error_of, exact_errors
 from ctrlgrad.engines.forward_reads import first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
-from ctrlgrad.engines.native.kept_graphs import optimised
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
-from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.report import Report
-from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.session import current
+from ctrlgrad.runtime.rows import row_pushes_of, rows_in_blocks
 
 
 def run_on(
@@ -97,7 +95,7 @@ def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any
 
     Pass errors that it raises to `after_failure`. None if the graph asks for memory.
     """
-    return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph, optimised)).program(arguments)
+    return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph)).program(arguments)
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
@@ -107,7 +105,7 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    found = optimised_graph(graph, optimised)
+    found = optimised_graph(graph)
     try:
         with exact_errors(graph, found, arguments):
             return as_lists(run(found, arguments, current_without(), failure))
@@ -157,7 +155,7 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, do
 def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
     """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with it."""
     if engine == "cuda":
-        from ctrlgrad.engines.cuda import report
+        from ctrlgrad.engines.cuda import engine as report
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph, is_for_gpu=True), arguments)
@@ -172,7 +170,7 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
 
 
 def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
-    """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
+    """Plan of the native engine for a graph, for arguments of these sizes."""
     from ctrlgrad.plan.printer import format_plan
 
     found = optimised_graph(graph)

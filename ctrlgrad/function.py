@@ -5,32 +5,29 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctrlgrad import forks, tree
 from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
-from ctrlgrad.engines import Report
-from ctrlgrad.engines.device_array import lies_on_card, type_on_card
+from ctrlgrad.engines import Report, current_without
+from ctrlgrad.engines.device_array import Apply, DeviceArray, lies_on_card, type_on_card
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
-from ctrlgrad.execution import expect, explain_on, run_on
+from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
-from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.float0 import Float0
+from ctrlgrad.frontend.apply import Array, EagerStack, Float0, as_array, is_weak, type_of
+from ctrlgrad.frontend.checks import argument_names, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import shared
-from ctrlgrad.known_calls import MOST_KNOWN, KnownCalls, described
-from ctrlgrad.options import check_engine, current_options
+from ctrlgrad.memory.session import current as session
+from ctrlgrad.options import Options, check_engine, current_options
 from ctrlgrad.passes.dead_code import without_calls
-from ctrlgrad.results import OnCard, hand_out
 from ctrlgrad.signature import (
     Concrete,
     Key,
@@ -44,8 +41,176 @@ from ctrlgrad.signature import (
     static,
 )
 
+# Conversion of the results of a run into arrays for the caller.
+
+
+def _bases(x: Any) -> list[Any]:
+    """An array and the arrays whose memory it views."""
+    chain = [x]
+    while isinstance(chain[-1], np.ndarray) and chain[-1].base is not None:
+        chain.append(chain[-1].base)
+    return chain
+
+
+def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any], apply: Apply | None = None) -> list[Any]:
+    """Results as the user gets them: arrays of their own that share no memory with arguments or constants.
+
+    Those on a card stay there, and `apply` is how NumPy's functions compute on them.
+    """
+    handed: list[Any] = []
+    shared = {id(y) for x in arguments for y in _bases(x)}
+    for value, x in zip(graph.outputs, results, strict=True):
+        if isinstance(value.type, StackType):
+            handed.append(EagerStack(value.type, list(x)))
+            continue
+        if isinstance(x, DeviceArray) and apply is not None:
+            handed.append(x.computing_with(apply))
+            continue
+        array = np.asarray(x)
+        if array.base is not None or not array.flags.writeable or id(array) in shared:
+            array = array.copy()
+        shared.add(id(array))
+        handed.append(array)
+    return handed
+
+
+class OnCard:
+    """Computes functions of NumPy's on arrays on a card, each as a graph there.
+
+    `function_of` makes a function run on the card; those of the last `most` kinds of calls are kept.
+    """
+
+    def __init__(self, function_of: Callable[[Callable[..., Any]], Callable[..., Any]], most: int) -> None:
+        self._function_of = function_of
+        self._kept: Recent[Any, Callable[..., Any]] = Recent(most)
+
+    def __call__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        leaves, treedef = tree.flatten((args, kwargs))
+        # A number that an elementwise function is given is an operand, and not part of the signature.
+        numbers = (bool, int, float, complex) if isinstance(fn, np.ufunc) else ()
+        is_array = [isinstance(x, (DeviceArray, np.ndarray, np.generic, *numbers)) for x in leaves]
+        fixed = tuple(None if yes else static(x) for x, yes in zip(leaves, is_array, strict=True))
+
+        def call(*arrays: Any) -> Any:
+            given = iter(arrays)
+            args, kwargs = tree.unflatten(treedef, [next(given) if x is None else x.value for x in fixed])
+            return fn(*args, **kwargs)
+
+        run = self._kept.get((fn, treedef, fixed), lambda: self._function_of(call))
+        return run(*(x for x, yes in zip(leaves, is_array, strict=True) if yes))
+
+
+# Fast path of calls: the compiled program is found by the types and sizes of the arguments alone.
+#
+# Who calls a small program again and again waits for this, so a call takes few steps. A call that is not known here
+# is traced, compiled and run as any other, and may then be noted.
+
+
+# Scalar types that imply a dtype.
+_NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
+# Number of signatures of a function on the fast path.
+MOST_KNOWN = 256
+
+Described = tuple[Any, Sequence[Any]]
+Unflatten = Callable[[Sequence[Any]], Any]
+
+
+class Reads(Protocol):
+    """State that a traced function reads besides its arguments."""
+
+    captured: list[np.ndarray]
+    watched: Watched
+
+
+class _Bound:
+    """The code of a function for arguments of certain types and sizes."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        unflatten: Unflatten,
+        program: Callable[[Sequence[Any]], list[Any]],
+        read: Reads,
+    ) -> None:
+        self.graph, self.unflatten, self.program = graph, unflatten, program
+        self.captured, self.watched = read.captured, read.watched
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        if self.captured:
+            leaves = [*leaves, *self.captured]
+        try:
+            results = self.program(leaves)
+        except Exception as error:
+            arrays = [np.asarray(x) for x in leaves]
+            results = after_failure(self.graph, arrays, error)
+            # The graph may have been compiled again, after an assumption turned out wrong.
+            self.program = program_of(self.graph, arrays) or self.program
+        return self.unflatten([np.asarray(x) for x in results])
+
+
+class KnownCalls:
+    """The calls of one function whose code is known."""
+
+    def __init__(self) -> None:
+        self._bound: dict[Any, _Bound] = {}
+
+    def __len__(self) -> int:
+        return len(self._bound)
+
+    def get(self, key: Any) -> _Bound | None:
+        return self._bound.get(key)
+
+    def note(self, key: Any, graph: Graph, unflatten: Unflatten, arrays: Sequence[Any], read: Reads) -> None:
+        """Remember the code that served this call, for calls that differ in the arrays' values alone.
+
+        `read` says what is no argument of the call: the last of the arrays, and what must be as it was.
+        """
+        if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
+            return
+        program = program_of(graph, arrays)
+        if program is not None:
+            if len(self._bound) >= MOST_KNOWN:
+                self._bound.clear()
+            self._bound[key] = _Bound(graph, unflatten, program, read)
+
+
+def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described | None:
+    """Return a call's key for compiled code, with its arrays and numbers; None if further state decides."""
+    options = current_options()
+    if engine == "auto":
+        engine = options.engine
+    if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
+        return None
+    # If each argument is an array or a number, their number determines their tree.
+    found = None if kwargs else _described(args, options)
+    if found is not None:
+        return found
+    leaves, treedef = tree.flatten((args, kwargs))
+    found = _described(leaves, options)
+    return None if found is None else ((treedef, found[0]), found[1])
+
+
+def _described(leaves: Sequence[Any], options: Options) -> Described | None:
+    key: list[Any] = [options.of_traces]
+    has_static = False
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind is np.ndarray or kind is Array:
+            key += (leaf.dtype, leaf.shape)
+        elif kind in (float, complex) and options.default_float != "float64":
+            return None
+        elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
+            key.append(kind)
+        elif kind is Static:
+            key.append(leaf)
+            has_static = True
+        else:
+            return None
+    return tuple(key), [x for x in leaves if type(x) is not Static] if has_static else leaves
+
+
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
-# Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
+# Number of signatures whose graphs are kept; each value of a static Python integer counts as one.
 SIGNATURES = 1024
 
 
@@ -155,7 +320,8 @@ class Function:
         launched, copied and waited.
 
         >>> def root(a):
-        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+        ...     step = lambda x: 0.5 * (x + a / x)
+        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, step, a)
         >>> report = cg.function(cg.grad(root)).explain(2.0)
         >>> [loop.engine for loop in report.loops], report.loops[0].bytes_per_iteration
         (['native', 'native'], 8)

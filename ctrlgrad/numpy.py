@@ -75,25 +75,17 @@ from ctrlgrad.dtypes import bfloat16
 from ctrlgrad.frontend import array as behind
 from ctrlgrad.frontend.array import fourier as fft
 from ctrlgrad.frontend.array import matrices as linalg
-from ctrlgrad.frontend.array.activation import *
-from ctrlgrad.frontend.array.arithmetic import *
-from ctrlgrad.frontend.array.array_api import *
-from ctrlgrad.frontend.array.array_api import VERSIONS, __array_namespace_info__
 from ctrlgrad.frontend.array.choosing import *
 from ctrlgrad.frontend.array.composed import *
 from ctrlgrad.frontend.array.creation import *
-from ctrlgrad.frontend.array.dtypes import *
-from ctrlgrad.frontend.array.einsum import *
+from ctrlgrad.frontend.array.creation import VERSIONS, __array_namespace_info__
 from ctrlgrad.frontend.array.elementwise import *
 from ctrlgrad.frontend.array.indexing import *
-from ctrlgrad.frontend.array.joining import *
 from ctrlgrad.frontend.array.linalg import *
-from ctrlgrad.frontend.array.logic import *
 from ctrlgrad.frontend.array.manipulation import *
 from ctrlgrad.frontend.array.numerics import *
 from ctrlgrad.frontend.array.ranges import *
 from ctrlgrad.frontend.array.reduction import *
-from ctrlgrad.frontend.array.repeating import *
 from ctrlgrad.frontend.array.sorting import *
 from ctrlgrad.frontend.array.statistics import *
 from ctrlgrad.frontend.array.ufunc_methods import *
@@ -223,24 +215,16 @@ __all__ = [
     "vectorize",
 ]
 __all__ += behind.reduction.__all__
-__all__ += behind.activation.__all__
-__all__ += behind.arithmetic.__all__
-__all__ += behind.array_api.__all__
-__all__ += behind.joining.__all__
 __all__ += behind.choosing.__all__
 __all__ += behind.composed.__all__
 __all__ += behind.creation.__all__
 __all__ += behind.ranges.__all__
-__all__ += behind.dtypes.__all__
 __all__ += behind.manipulation.__all__
-__all__ += behind.repeating.__all__
-__all__ += behind.einsum.__all__
 __all__ += behind.elementwise.__all__
 __all__ += behind.statistics.__all__
 __all__ += behind.indexing.__all__
 __all__ += behind.numerics.__all__
 __all__ += behind.linalg.__all__
-__all__ += behind.logic.__all__
 __all__ += behind.windows.__all__
 __all__ += behind.sorting.__all__
 __all__ += behind.ufunc_methods.__all__

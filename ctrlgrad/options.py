@@ -16,7 +16,6 @@ from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.gradients.manner import Manner, differentiating
 from ctrlgrad.records import record
-from ctrlgrad.source import here
 
 
 @record
@@ -41,7 +40,6 @@ def _check_float(name: Any, where: str) -> str:
     if name not in ("float32", "float64"):
         raise UserInputError(
             f"{where}: no such default",
-            source=here(),
             expected="'float32' or 'float64'",
             got=repr(name),
             hint="arrays of other dtypes are made by saying so: dtype=...",
@@ -68,7 +66,6 @@ def check_engine(engine: str) -> None:
     if engine not in ENGINES:
         raise UserInputError(
             f"there is no engine {engine!r}",
-            source=here(),
             expected=" or ".join(map(repr, ENGINES)),
             got=repr(engine),
             hint="leave it out for 'auto'",
@@ -110,7 +107,6 @@ def options(**changes: Any) -> Iterator[Options]:
         if name not in names:
             raise UserInputError(
                 f"there is no option {name!r}",
-                source=here(),
                 expected=", ".join(sorted(names)),
                 got=name,
                 hint="see help(ctrlgrad.options)",
@@ -120,7 +116,6 @@ def options(**changes: Any) -> Iterator[Options]:
     if changes.get("check_nans", False) not in (False, True, "gradients"):
         raise UserInputError(
             f"there is no check_nans={changes['check_nans']!r}",
-            source=here(),
             expected="True, False or 'gradients'",
             got=repr(changes["check_nans"]),
             hint="'gradients' looks at cotangents alone",
@@ -128,7 +123,6 @@ def options(**changes: Any) -> Iterator[Options]:
     if changes.get("precision", "ieee") not in PRECISIONS:
         raise UserInputError(
             f"there is no precision {changes['precision']!r}",
-            source=here(),
             expected=" or ".join(map(repr, PRECISIONS)),
             got=repr(changes["precision"]),
             hint="leave it out for 'ieee'",
@@ -136,7 +130,6 @@ def options(**changes: Any) -> Iterator[Options]:
     if changes.get("no_answer", "error") not in ("error", "nan"):
         raise UserInputError(
             "options(no_answer=): there is no such answer",
-            source=here(),
             expected="'error' or 'nan'",
             got=repr(changes["no_answer"]),
             hint="leave it out for 'error'",

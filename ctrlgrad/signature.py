@@ -15,9 +15,8 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import as_dtype
+from ctrlgrad.frontend.apply import as_dtype, float0
 from ctrlgrad.frontend.checks import check_function, how_to_pass
-from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.watched import Watched
 from ctrlgrad.ir import Graph, TensorType, Type
@@ -26,7 +25,6 @@ from ctrlgrad.options import default_float
 from ctrlgrad.passes import simplify
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
-from ctrlgrad.source import here
 
 
 @record
@@ -47,7 +45,6 @@ class TensorSpec:
         if not is_shape or any(not isinstance(n, int | np.integer | None) for n in self.shape):
             raise UserInputError(
                 "TensorSpec: not a shape",
-                source=here(),
                 expected="a tuple of ints, None for an unknown dimension",
                 got=repr(self.shape),
                 hint="the shape comes first: TensorSpec((None, 3), 'float32')",
@@ -215,7 +212,6 @@ class StaticArguments:
         if wrong and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise UserInputError(
                 f"{self.operation}: static_argnames names a parameter that the function does not have",
-                source=here(),
                 expected="of " + (", ".join(map(repr, known)) or "none: it has no parameters"),
                 got=", ".join(map(repr, wrong)),
                 hint="name parameters of the function that is passed",
@@ -226,7 +222,6 @@ class StaticArguments:
         if wrong:
             raise UserInputError(
                 f"{self.operation}: static_argnums is out of range",
-                source=here(),
                 expected=f"positions among the {len(positional)} parameters: {', '.join(positional) or 'none'}",
                 got=", ".join(map(str, wrong)),
                 hint="static_argnums counts from 0",
@@ -259,7 +254,6 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
     if any(not isinstance(x, kind) or isinstance(x, bool) for x in found):
         raise UserInputError(
             f"{operation}: {name} names no arguments",
-            source=here(),
             expected=f"one {kind.__name__} or several",
             got=repr(given),
             hint=f"{name}=" + ("0, or (0, 2)" if kind is int else "'training', or ('training', 'steps')"),

@@ -76,7 +76,7 @@ class Source:
     of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        file = os.path.relpath(self.file) if _is_below_cwd(self.file) else self.file
+        file = os.path.relpath(self.file) if self.file.startswith(os.getcwd() + os.sep) else self.file
         of = (
             ("", " (its gradient)", " (its second derivative)")[self.order]
             if self.order < 3
@@ -85,7 +85,7 @@ class Source:
         return f"{file}:{self.line} in {self.function}{of}"
 
     def derivative_of(self, op: str) -> Source:
-        """The same place, one derivative further: that of an op which stands there."""
+        """The same place, one derivative further, for the derivative of an op."""
         return replace(self, order=self.order + 1, of=(*self.of, op))
 
     @property
@@ -97,10 +97,6 @@ class Source:
     def short(self) -> str:
         """File name and line only: the same text on every machine."""
         return f"{os.path.basename(self.file)}:{self.line}"
-
-
-def _is_below_cwd(file: str) -> bool:
-    return file.startswith(os.getcwd() + os.sep)
 
 
 def is_own(file: str) -> bool:
@@ -137,7 +133,7 @@ _READ: ContextVar[Source | None] = ContextVar("the line that is being read", def
 
 @contextmanager
 def read_from(source: Source | None) -> Iterator[None]:
-    """Have what is recorded in a block of code stand at a line of another program; None changes nothing."""
+    """Give the nodes that a block of code records a line of another program; None changes nothing."""
     token = _READ.set(source or _READ.get())
     try:
         yield
@@ -154,7 +150,7 @@ def is_users_frame(frame: FrameType) -> bool:
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame outside the library, or None when there is none."""
+    """The innermost frame outside the library, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users_frame(frame):
         frame = frame.f_back

@@ -6,7 +6,8 @@ strings and numbers.
 >>> from ctrlgrad import tree_util
 >>> tree_util.tree_map(lambda x, y: x + y, (1, [2]), (10, [20]))
 (11, [22])
->>> [tree_util.keystr(path) for path, _ in tree_util.tree_leaves_with_path({"w": [1.0, 2.0]})]
+>>> leaves = tree_util.tree_leaves_with_path({"w": [1.0, 2.0]})
+>>> [tree_util.keystr(path) for path, _ in leaves]
 ["['w'][0]", "['w'][1]"]
 """
 
@@ -21,6 +22,7 @@ from ctrlgrad.records import record
 from ctrlgrad.tree import (
     IsLeaf,
     Partial,
+    plain_key,
     register_dataclass,
     register_pytree_node,
     register_pytree_node_class,
@@ -39,7 +41,6 @@ from ctrlgrad.tree import reduce_associative as tree_reduce_associative
 from ctrlgrad.tree import structure as tree_structure
 from ctrlgrad.tree import transpose as tree_transpose
 from ctrlgrad.tree import unflatten as tree_unflatten
-from ctrlgrad.tree_classes import plain_key
 
 
 @record
@@ -161,7 +162,8 @@ def treedef_is_leaf(treedef: PyTreeDef) -> bool:
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
     """The structures of a node's children.
 
-    >>> treedef_children(tree_structure((1.0, [2.0]))) == [tree_structure(1.0), tree_structure([2.0])]
+    >>> children = [tree_structure(1.0), tree_structure([2.0])]
+    >>> treedef_children(tree_structure((1.0, [2.0]))) == children
     True
     """
     return treedef.children()
@@ -170,7 +172,8 @@ def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
 def treedef_tuple(treedefs: Sequence[PyTreeDef]) -> PyTreeDef:
     """The structure of a tuple whose items have these structures.
 
-    >>> treedef_tuple([tree_structure(1.0), tree_structure([2.0])]) == tree_structure((1.0, [2.0]))
+    >>> children = [tree_structure(1.0), tree_structure([2.0])]
+    >>> treedef_tuple(children) == tree_structure((1.0, [2.0]))
     True
     """
     return tree_structure(tuple(tree_unflatten(t, range(t.num_leaves)) for t in treedefs))

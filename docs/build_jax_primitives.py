@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax.extend.core.primitives as exported
 
 import ctrlgrad.interop.engine_primitive
-import ctrlgrad.interop.reader  # noqa: F401  (fills the table)
+import ctrlgrad.interop.from_jax  # noqa: F401  (fills the table)
 from ctrlgrad.interop.primitives import REFUSED, TABLE
 
 

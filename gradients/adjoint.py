@@ -19,7 +19,7 @@ from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call
 from ctrlgrad.ir.attributes import NamedAxis
-from ctrlgrad.ir.dependence import dependent_outputs
+from ctrlgrad.ir.walk import dependent_outputs
 from ctrlgrad.ops.control import COTANGENT
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, sum_to, zeros
 from ctrlgrad.records import record

@@ -38,7 +38,7 @@ from ctrlgrad.ir import (
 from ctrlgrad.ir.control import Capture, Carry, emit_branch, emit_call
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 from ctrlgrad.records import record
-from ctrlgrad.stacks.lengths import known_length
+from ctrlgrad.stacks.sizes import known_length
 
 
 @record

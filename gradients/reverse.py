@@ -19,8 +19,7 @@ from ctrlgrad.ir.control import Capture, Carry, emit_branch
 from ctrlgrad.ir.rules import Positions
 from ctrlgrad.ops.term import Term, broadcast_to, constant, ensure_sizes
 from ctrlgrad.records import record
-from ctrlgrad.stacks.closed_forms import closed_form
-from ctrlgrad.stacks.regions import RegionScope
+from ctrlgrad.stacks.regions import RegionScope, closed_form
 from ctrlgrad.stacks.restoring import Restorable, Restoring
 from ctrlgrad.stacks.saving import FunctionScope, Thread
 

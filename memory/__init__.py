@@ -3,22 +3,23 @@
 `budget` and `profile` are contexts; under a budget a `Manager` gives loops their blocks, copies them to further tiers
 and back, or lets the loops compute them again.
 
-A block's life: `arena` gives it bytes of a tier inside the limit; `residency` copies it out, drops it where a copy is
-left, and fetches it ahead of its reader; `checkpointing` keeps entry states and runs a dropped chunk again; `devices`
-are the tiers and streams beneath; `profile` records all of it, judges it and draws it. `chunk` says what a block and a
-chunk are, `manager` puts the parts to work, and `session` says under which budget.
+Read `manager` first: what a loop holds, and what happens from a block's push to its pop. `chunk` has the records of
+loops, chunks and blocks; `residency` copies blocks out, drops them, and fetches them ahead of their reader; `arena` has
+the counted bytes of the tiers and the order of accesses; `planner` chooses who is copied and who is computed again;
+`checkpointing` keeps entry states and runs a dropped chunk again, as `schedule` says. `devices` are the tiers and their
+streams, `pool` keeps memory for reuse; `profile` records all of it, judges it and draws it; `session` says under which
+budget.
 """
 
 if __name__ != "ctrlgrad.memory":
     raise ImportError("this folder is a part of ctrlgrad: import ctrlgrad.memory, not memory")
 
-from ctrlgrad.memory.arena.allocation import Allocation
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.chunk import Block, Chunk, Recompute
-from ctrlgrad.memory.loop import LoopMemory
-from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.arena import Allocation
+from ctrlgrad.memory.chunk import Recompute
+from ctrlgrad.memory.manager import Block, Chunk, LoopMemory, Manager
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.session import Plan, Session, budget, current, plan, profile, register_device
+from ctrlgrad.memory.sizes import Budget
 
 __all__ = [
     "Allocation",

@@ -1,48 +1,69 @@
-"""The memory manager of one device: blocks inside a hard budget, wherever they have to be.
+"""The memory manager of one device, and what a loop holds of it: its memory, its chunks, its blocks.
 
-Loops fill blocks chunk by chunk and read them back, the newest first. Counted bytes (blocks, entry states, temporaries,
-bytes that copies land in) never pass the limit of a tier: blocks leave before an allocation (`residency.eviction`).
-How is the policy of their chunk: keep, copy, recompute; the planner chooses where the user has not. Several threads may
-use a manager. What finalizers find waits for the next call.
+Blocks lie inside a hard budget, wherever they have to be. Loops fill them chunk by chunk and read them back, the newest
+first. An allocation first makes its bytes free (`residency`), so counted bytes (blocks, entry states, temporaries,
+targets of copies) never pass the limit of a tier. Each chunk has a policy for leaving the device: keep, copy, or
+recompute. The user's options set it, or else the planner does.
+
+All methods may be called from several threads. A finalizer only notes a block or an allocation that was lost; the next
+call frees it.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections import deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.arena.allocation import Allocation, Reservation
-from ctrlgrad.memory.arena.arena import Arena, Slot
-from ctrlgrad.memory.arena.ledger import TEMPORARY, Account
-from ctrlgrad.memory.arena.order import Order
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checkpointing.recoverer import Recoverer
-from ctrlgrad.memory.checkpointing.store import StateStore
-from ctrlgrad.memory.chunk import Block, BlockRecord, Chunk, ChunkRecord, LoopRecord, Recompute, shape_of
-from ctrlgrad.memory.devices.device import Device
-from ctrlgrad.memory.loop import LoopMemory, Snapshot
-from ctrlgrad.memory.profile.actions import Use
+from ctrlgrad.errors import ExecutionError, MemoryBudgetError
+from ctrlgrad.memory.arena import (
+    BLOCKS,
+    STAYING,
+    TEMPORARY,
+    Account,
+    Allocation,
+    Arena,
+    Mark,
+    Reservation,
+    Slot,
+    Throttle,
+)
+from ctrlgrad.memory.checkpointing import Checkpoints
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord, Recompute, shape_of
+from ctrlgrad.memory.devices.device import Device, raised
+from ctrlgrad.memory.planner import Planner, loop_record
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import Phase, Recording
-from ctrlgrad.memory.profile.statistics import Statistics
-from ctrlgrad.memory.residency.eviction import Evictor
-from ctrlgrad.memory.residency.index import ResidencyIndex
-from ctrlgrad.memory.residency.loop_policy import loop_record
-from ctrlgrad.memory.residency.mover import Mover
-from ctrlgrad.memory.residency.planner import Planner
-from ctrlgrad.memory.residency.prefetch import Prefetcher
-from ctrlgrad.memory.residency.reader import Reader
-from ctrlgrad.memory.residency.throttle import Throttle
-from ctrlgrad.memory.residency.writer import Writer
+from ctrlgrad.memory.profile.records import Close, Fill, Open, Phase, Place, Recording, Use
+from ctrlgrad.memory.residency import Residency
+from ctrlgrad.memory.sizes import Budget
+
+Snapshot = Callable[[], tuple[Any, int]]
+T = TypeVar("T")
 
 _NUMBERS = itertools.count(1)
+# One count for all managers: several may write to one recording.
+_BLOCKS = itertools.count(1)
+# Callback that makes room for a running call where a budget is used up; returns true if it did something.
+MAKE_ROOM: ContextVar[Callable[[], bool] | None] = ContextVar("makes room", default=None)
+# Callbacks that give back counted memory which the running calls do not need any more.
+GIVE_BACK: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("gives idle memory back", default=())
+
+
+@contextmanager
+def giving_back(give_back: Callable[[], None]) -> Iterator[None]:
+    """Around a call that can give memory back while it waits for more."""
+    token = GIVE_BACK.set((*GIVE_BACK.get(), give_back))
+    try:
+        yield
+    finally:
+        GIVE_BACK.reset(token)
 
 
 class Manager:
@@ -76,25 +97,20 @@ class Manager:
         self.number, self.device, self.budget = next(_NUMBERS), device, budget
         self.lock = threading.RLock()
         self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
-        self.stats = Statistics(self.accounts)
-        self.recorder = Recorder(self.number, device, self.accounts, recording, self.stats)
-        self.order = Order(self.recorder)
-        self.arena = Arena(device, self.accounts, self.order, self.recorder)
-        self.index = ResidencyIndex(len(device.tiers))
-        self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
-        self.evictor = Evictor(self.mover, self.recorder, lambda: self.state_store.spare())
+        self.recorder = Recorder(self.number, device, self.accounts, recording)
+        self.stats = self.recorder.statistics
+        self.arena = Arena(device, self.accounts, self.recorder)
+        self.order = self.arena.order
+        self.residency = Residency(self.arena, self.recorder, lambda: self.checkpoints.spare())
+        self.index = self.residency.index
         self.planner = Planner(device.copies_take_cores)
-        self.prefetcher = Prefetcher(self.evictor, self.accounts)
-        self.state_store = StateStore(self.evictor, self.recorder, self.planner, self.stats)
         self.throttle = Throttle(device, self.order)
-        self.reader = Reader(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
-        self.writer = Writer(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
-        self.recoverer = Recoverer(
-            self, self.lock, self.evictor, self.state_store, self.throttle, self.recorder, self.stats
+        self.checkpoints = Checkpoints(
+            self.residency, self.planner, self.throttle, self.recorder, self.lock, self._chunk_again
         )
-        self._chunks, self._loops = itertools.count(1), itertools.count(1)
-        # Blocks that finalizers found without a holder: appended from anywhere, worked off under the lock.
-        self._forgotten: deque[BlockRecord | Slot | Reservation] = deque()
+        self.chunks, self._loops = itertools.count(1), itertools.count(1)
+        # Blocks that finalizers found without a holder: appended from anywhere, worked off by `enter` under the lock.
+        self.forgotten: deque[BlockRecord | Slot | Reservation | None] = deque()
         self.is_closed = False
 
     # Allocations.
@@ -107,13 +123,12 @@ class Manager:
         shape, dtype = shape_of(shape), np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         with self.lock:
-            self._enter()
-            slot = self.evictor.take(0, nbytes, kind, label)
+            self.enter()
+            slot = self.residency.take(0, nbytes, kind, label)
             array = self.device.array(slot.piece, shape, dtype)
-            return Allocation(slot, array, label, self.release, self._forgotten.append)
+            return Allocation(slot, array, label, self._release, self.forgotten.append)
 
-    def release(self, slot: Slot) -> None:
-        """Give an allocation's bytes back; `Allocation.release` calls it."""
+    def _release(self, slot: Slot) -> None:
         with self.lock:
             self._retire_used(slot)
 
@@ -126,7 +141,7 @@ class Manager:
     def fits(self, nbytes: int) -> bool:
         """Return true if this number of bytes is free on the device without an eviction."""
         with self.lock:
-            self._enter()
+            self.enter()
             return self.accounts[0].fits(nbytes)
 
     def reserve(self, nbytes: int, label: str, kind: str = TEMPORARY) -> Reservation:
@@ -135,12 +150,27 @@ class Manager:
         Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         with self.lock:
-            self._enter()
-            self.evictor.reserve(0, nbytes, label)
+            self.enter()
+            self.residency.reserve(0, nbytes, label)
             self.accounts[0].add(nbytes, kind)
-            return Reservation(nbytes, kind, self._forgotten.append)
+            return Reservation(nbytes, kind, self.forgotten.append)
 
-    # Loops and chunks.
+    def with_room(self, take: Callable[[], T], nbytes: int) -> T:
+        """Take so many bytes of the device. Idle memory goes before anything else leaves; where they are refused even
+        so, once more after the running call has made room. The caller does not hold the lock."""
+        account = self.accounts[0]
+        if account.limit is not None and account.used + nbytes > account.limit and not self.fits(nbytes):
+            for give_back in GIVE_BACK.get():
+                give_back()
+        try:
+            return take()
+        except MemoryBudgetError:
+            make_room = MAKE_ROOM.get()
+            if make_room is None or not make_room():
+                raise
+        return take()
+
+    # Loops.
 
     def loop(
         self,
@@ -163,11 +193,6 @@ class Manager:
         record = loop_record(next(self._loops), label, swap, checkpoint, recompute, tiers=tiers, is_limited=is_limited)
         return LoopMemory(self, record)
 
-    def wants_state(self, loop: LoopRecord) -> bool:
-        """Return true if the next chunk's entry state is to be kept; `LoopMemory.wants_state` asks it."""
-        with self.lock:
-            return self.state_store.wants(loop)
-
     def keep_to_copies(self, label: str) -> bool:
         """Choose copies for loops with this label from now on; whether the planner had chosen otherwise.
 
@@ -179,158 +204,18 @@ class Manager:
                 self.recorder.fall_back(f"{label}: there was no room to compute chunks again; begun anew, with copies")
             return was_chosen
 
-    def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
-        """A new chunk; `LoopMemory.begin` calls it."""
-        with self.lock:
-            self._enter()
-            self.recorder.phase = "forward"
-            index = len(loop.chunks)
-            wants = snapshot is not None and self.state_store.wants(loop)
-            if wants:
-                self.state_store.expect(loop, state_bytes)
-        # Without the lock: it is the caller's code.
-        kept = snapshot() if wants and snapshot is not None else None
-        with self.lock:
-            if kept is not None:
-                self.state_store.keep(loop, index, *kept)
-            record = ChunkRecord(next(self._chunks), index, loop, loop.policy, loop.reason)
-            loop.chunks.append(record)
-            loop.alive.put(index, True)
-            self.index.add(record)
-            return Chunk(self, record)
-
-    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
-        """A fresh block of a chunk; `Chunk.block` calls it."""
-        with self.lock:
-            self._enter()
-            block, array = self.writer.new_block(chunk, shape, dtype, label, stack)
-            return Block(self, block, array)
-
-    def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:
-        """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
-        with self.lock:
-            self._enter()
-            return self.writer.block_again(block, keep)
-
-    def shrink(self, block: BlockRecord, rows: int) -> None:
-        """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
-        with self.lock:
-            if block.is_open:
-                block.keep(rows)
-            elif rows != block.rows:
-                raise ExecutionError(f"block {block.label!r}: {rows} rows this time, {block.rows} the first time")
-
-    def passing(self, loop: LoopRecord) -> int:
-        """Number of chunks that may run in the bytes of the current one, each overwriting its predecessor.
-
-        Bytes are short, so they would be dropped before they are read, and none of them begins with a state to keep.
-        """
-        distance = loop.states.distance
-        is_steady = self.accounts[0].limit is not None and loop.has_dropped and loop.states.limit is None
-        if not (is_steady and loop.recompute is not None and self.planner.computes_again(loop)):
-            return 0
-        return distance - 1 - (len(loop.chunks) - 1) % distance
-
-    def overwritten(self, chunk: ChunkRecord, count: int) -> list[list[Block]]:
-        """So many chunks ran in the bytes of one before it; `Chunk.overwritten` calls it. Their blocks are nowhere."""
-        with self.lock:
-            loop, first = chunk.loop, chunk.index
-            self.index.remove(chunk)
-            loop.chunks.pop()
-            found = []
-            for index in range(first, first + count):
-                record = ChunkRecord(next(self._chunks), index, loop, "recompute", chunk.reason)
-                loop.chunks.append(record)
-                found.append([Block(self, block, None) for block in self.writer.overwritten(chunk, record)])
-            self.planner.computed_again(loop)
-            for index in range(first, first + count + 1):
-                loop.alive.put(index, True)
-            chunk.number, chunk.index = next(self._chunks), first + count
-            loop.chunks.append(chunk)
-            self.index.add(chunk)
-            return found
-
-    def settle(self, block: BlockRecord) -> None:
-        """A block of a chunk that goes on is written; `Block.settle` calls it."""
-        with self.lock:
-            self._enter()
-            self.writer.settle(block)
-
-    def seal(self, chunk: ChunkRecord, seconds: float) -> None:
-        """A chunk's blocks are written; `Chunk.seal` calls it."""
-        with self.lock:
-            self._enter()
-            self.writer.seal(chunk, seconds)
-            self.state_store.thin(chunk.loop)
-            self.writer.leave_early(chunk)
-            if not chunk.is_alive:  # nothing was pushed
-                self._ended(chunk)
-
-    def discard(self, chunk: ChunkRecord) -> None:
-        """A chunk is run again in larger blocks; `Chunk.discard` calls it. Its entry state stays."""
-        with self.lock:
-            self._free_blocks(chunk)
-            self._leave_out(chunk)
-
-    def _free_blocks(self, chunk: ChunkRecord) -> None:
-        for block in chunk.blocks:
-            block.pins = 0
-            if block.holders:
-                self._let_go_of(block)
-                self.mover.free(block)
-
-    def _let_go_of(self, block: BlockRecord) -> None:
-        block.holders = 0
-        block.chunk.held -= 1
-
-    def _ended(self, chunk: ChunkRecord) -> None:
-        """Nothing reads a chunk again."""
-        self.index.remove(chunk)
-        chunk.loop.alive.put(chunk.index, False)
-
-    def _leave_out(self, chunk: ChunkRecord) -> None:
-        """A chunk is given up while it runs."""
-        self._ended(chunk)
-        chunks = chunk.loop.chunks
-        if chunks and chunks[-1] is chunk:
-            chunks.pop()
-        else:
-            chunks[:] = [other for other in chunks if other is not chunk]
-
-    def finish(self, loop: LoopRecord) -> None:
-        """A loop has run its last chunk; `LoopMemory.finish` calls it."""
-        with self.lock:
-            self._enter()
-            loop.is_finished = True
-            for index in list(loop.states.indexes):
-                self.state_store.discard_unneeded(loop, index)
-            self._end(loop)
-
     def abandon(self, loop: LoopRecord) -> None:
-        """Drop the blocks of a loop whose run has failed."""
+        """Drop the blocks and states of a loop whose run has failed. Calling it again does nothing."""
         with self.lock:
             self.throttle.settle()
             for chunk in loop.chunks:
-                self._free_blocks(chunk)
-                self._ended(chunk)
-            self.state_store.discard_all(loop)
+                self.free_blocks(chunk)
+                self.ended(chunk)
+            self.checkpoints.discard_all(loop)
             self._let_go(loop)
 
-    # Reading.
-
-    def open(self, block: BlockRecord) -> Any:
-        """A block's array, resident and pinned; `Block.open` calls it."""
-        while True:
-            with self.lock:
-                self._enter()
-                try:
-                    array = self.reader.open(block)
-                except Exception:
-                    self.throttle.settle()
-                    raise
-                if array is not None:
-                    return array
-            self.recoverer.recover(block)
+    def _chunk_again(self, chunk: ChunkRecord, is_kept: bool) -> ReplayedChunk:
+        return ReplayedChunk(self, chunk, is_kept)
 
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
@@ -341,66 +226,74 @@ class Manager:
                 self.throttle.settle()
                 raise
 
-    def close_block(self, block: BlockRecord) -> None:
-        """A reader is done; `Block.close` calls it."""
-        with self.lock:
-            self.reader.close(block)
+    # For the handles, with the lock held.
 
-    # Holders.
-
-    def share(self, block: BlockRecord) -> None:
-        """One holder more; `Block.share` calls it."""
-        with self.lock:
-            if not block.holders:
-                raise ExecutionError(f"block {block.label!r}: shared after it was freed")
-            block.holders += 1
-
-    def free(self, block: BlockRecord) -> None:
-        """One holder less; `Block.free` calls it."""
-        with self.lock:
-            if not block.holders:
-                return
-            if block.holders > 1:
-                block.holders -= 1
-            else:
-                self._let_go_of(block)
-                self._release(block)
-                self._enter()
-                if self.recorder.phase == "backward":
-                    self.prefetcher.fetch_ahead(block.chunk)
-
-    def forget(self, block: BlockRecord) -> None:
-        """A block's handle is gone; runs in a finalizer."""
-        self._forgotten.append(block)
-
-    def _enter(self) -> None:
-        """Entry housekeeping: refuse if closed, free lost blocks."""
+    def enter(self) -> None:
+        """Entry housekeeping, where anything is `forgotten`: refuse if closed, free lost blocks."""
         if self.is_closed:
             raise ExecutionError(f"memory: the manager of device {self.device.name!r} is closed")
-        while self._forgotten:
-            lost = self._forgotten.popleft()
+        while self.forgotten:
+            lost = self.forgotten.popleft()
             if isinstance(lost, Slot):
                 self._retire_used(lost)
             elif isinstance(lost, Reservation):
                 self.accounts[0].subtract(lost.nbytes, lost.kind)
-            elif lost.holders:
-                self._let_go_of(lost)
-                self._release(lost)
+            elif lost is not None and lost.holders:
+                self.release(lost)
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
-                    self._leave_out(lost.chunk)
+                    self.leave_out(lost.chunk)
 
-    def _release(self, block: BlockRecord) -> None:
-        block.pins = 0
-        self.mover.free(block)
+    def written(self, chunk: ChunkRecord, blocks: Sequence[BlockRecord]) -> Mark:
+        """Close blocks of a chunk; a mark after the computation that fills them."""
+        slots = []
+        for block in blocks:
+            slot = block.slots[0]
+            if slot is not None and block.is_open:
+                self.recorder.log(Fill, block.number, slot.number)
+                slots.append(slot)
+            block.is_open = False
+        written = self.order.mark(self.device.compute)
+        for slot in slots:
+            slot.written = slot.last_use = written
+            chunk.nbytes += slot.nbytes
+        return written
+
+    def release(self, block: BlockRecord) -> None:
+        """Free a block that has no holder any more."""
         chunk = block.chunk
-        if chunk.is_alive or not chunk.is_sealed:
-            return
-        self.recorder.ended(chunk)
-        self._ended(chunk)
-        self.state_store.discard_unneeded(chunk.loop, chunk.index)
-        self._end(chunk.loop)
+        block.holders = block.pins = 0
+        chunk.held -= 1
+        self.residency.free(block)
+        if not chunk.held and chunk.is_sealed:
+            self.recorder.ended(chunk)
+            self.ended(chunk)
+            self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
+            self.end(chunk.loop)
 
-    def _end(self, loop: LoopRecord) -> None:
+    def free_blocks(self, chunk: ChunkRecord) -> None:
+        """Free the blocks of a chunk that is given up."""
+        for block in chunk.blocks:
+            block.pins = 0
+            if block.holders:
+                block.holders = 0
+                chunk.held -= 1
+                self.residency.free(block)
+
+    def ended(self, chunk: ChunkRecord) -> None:
+        """Nothing reads a chunk again."""
+        self.index.remove(chunk)
+        chunk.loop.alive.put(chunk.index, False)
+
+    def leave_out(self, chunk: ChunkRecord) -> None:
+        """A chunk is given up while it runs."""
+        self.ended(chunk)
+        chunks = chunk.loop.chunks
+        if chunks and chunks[-1] is chunk:
+            chunks.pop()
+        else:
+            chunks[:] = [other for other in chunks if other is not chunk]
+
+    def end(self, loop: LoopRecord) -> None:
         if loop.is_finished and not loop.alive:
             self._let_go(loop)
 
@@ -431,13 +324,15 @@ class Manager:
                 self._drop_all()
             finally:
                 self.is_closed = True
+                # Something is always due from now on: `enter` refuses.
+                self.forgotten.append(None)
                 self.device.close()
 
     def _drop_all(self) -> None:
-        self._enter()
+        self.enter()
         for chunk in self.index.all():
             self.abandon(chunk.loop)
-        self.state_store.close()
+        self.checkpoints.close()
         for level in range(len(self.accounts)):
             for slot in self.arena.retired[level]:
                 for mark in slot.users:
@@ -445,4 +340,448 @@ class Manager:
             self.arena.sweep(level)
 
 
-__all__ = ["Manager"]
+class LoopMemory:
+    """Memory of one run of a loop: gives it its chunks, and keeps the states that chunks may be run again from."""
+
+    def __init__(self, manager: Manager, record: LoopRecord) -> None:
+        self._manager, self._record = manager, record
+
+    @property
+    def label(self) -> str:
+        return self._record.label
+
+    @property
+    def wants_state(self) -> bool:
+        """True if the next `begin` would call `snapshot`."""
+        with self._manager.lock:
+            return self._manager.checkpoints.wants(self._record)
+
+    def begin(self, snapshot: Snapshot | None = None, state_bytes: int | None = None) -> Chunk:
+        """A chunk that is about to run.
+
+        `snapshot` gives the state that the chunk starts from, which stays unchanged afterwards, and the bytes that
+        holding it costs; it is called only if the state is to be kept. `state_bytes` says those bytes beforehand, so
+        that they are free first; without it they are assumed to be those of the last state.
+        """
+        manager, loop = self._manager, self._record
+        index, kept = len(loop.chunks), None
+        if snapshot is not None:
+            with manager.lock:
+                if manager.forgotten:
+                    manager.enter()
+                wants = manager.checkpoints.wants(loop)
+                if wants:
+                    manager.checkpoints.expect(loop, state_bytes)
+            # Without the lock: it is the caller's code.
+            kept = snapshot() if wants else None
+        with manager.lock:
+            if manager.forgotten:
+                manager.enter()
+            manager.recorder.phase = "forward"
+            if kept is not None:
+                manager.checkpoints.keep(loop, index, *kept)
+            record = ChunkRecord(next(manager.chunks), index, loop, loop.policy, loop.reason)
+            loop.chunks.append(record)
+            loop.alive.put(index, True)
+            manager.index.add(record)
+            return Chunk(manager, record)
+
+    def passing(self) -> int:
+        """Number of chunks that may run in the blocks of the current one before it; `Chunk.overwritten` takes them.
+
+        Bytes are short, so they would be dropped before they are read, and none of them begins with a state to keep.
+        """
+        loop, planner = self._record, self._manager.planner
+        is_steady = self._manager.accounts[0].limit is not None and loop.has_dropped and loop.states.limit is None
+        if not (is_steady and loop.recompute is not None and planner.computes_again(loop)):
+            return 0
+        distance = loop.states.distance
+        return distance - 1 - (len(loop.chunks) - 1) % distance
+
+    def finish(self) -> None:
+        """The loop has run its last chunk."""
+        manager, loop = self._manager, self._record
+        with manager.lock:
+            if manager.forgotten:
+                manager.enter()
+            loop.is_finished = True
+            for index in list(loop.states.indexes):
+                manager.checkpoints.discard_unneeded(loop, index)
+            manager.end(loop)
+
+    def abandon(self) -> None:
+        """The run has failed: all blocks and states of the loop go. Calling it again does nothing."""
+        self._manager.abandon(self._record)
+
+
+class Chunk:
+    """A chunk while it runs forward, for the first time or again."""
+
+    def __init__(self, manager: Manager, record: ChunkRecord) -> None:
+        self._manager, self._record = manager, record
+        self._handles: list[Block] = []
+
+    @property
+    def index(self) -> int:
+        """Number of the chunk in its loop, from 0."""
+        return self._record.index
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
+        """A fresh block to write to, resident and counted. `shape[0]` is the number of rows.
+
+        `stack` numbers the stacks whose blocks a chunk that runs again may ask for in another order.
+
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
+        """
+        if self._record.is_sealed:
+            raise ExecutionError(f"chunk {self.index} of {self._record.loop.label!r}: a block after it was sealed")
+        shape, dtype = shape_of(shape), np.dtype(dtype)
+        block = self._manager.with_room(
+            lambda: self._new_block(shape, dtype, label, stack), math.prod(shape) * dtype.itemsize
+        )
+        self._handles.append(block)
+        return block
+
+    def _new_block(self, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
+        manager, chunk = self._manager, self._record
+        with manager.lock:
+            if manager.forgotten:
+                manager.enter()
+            rows = shape[0] if shape else 1
+            slots: list[Slot | None] = [None] * len(manager.accounts)
+            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows, stack)
+            kind = BLOCKS if chunk.loop.may_leave else STAYING
+            slot = manager.residency.take(0, block.nbytes, kind, label, chunk)
+            chunk.blocks.append(block)
+            chunk.held += 1
+            manager.recorder.log(Place, block.number, slot.number)
+            manager.index.put(block, slot)
+            return Block(manager, block, manager.device.array(slot.piece, shape, dtype))
+
+    def overwritten(self, count: int) -> list[list[Block]]:
+        """So many chunks have run in these blocks, one after the other, before the one that they are of now: the blocks
+        of each, which are nowhere, and have all their rows. `LoopMemory.passing` says how many chunks may."""
+        manager, chunk = self._manager, self._record
+        with manager.lock:
+            loop, first = chunk.loop, chunk.index
+            manager.index.remove(chunk)
+            loop.chunks.pop()
+            found = []
+            for index in range(first, first + count):
+                record = ChunkRecord(next(manager.chunks), index, loop, "recompute", chunk.reason)
+                loop.chunks.append(record)
+                loop.alive.put(index, True)
+                found.append([Block(manager, block, None) for block in self._blocks_like_these(record)])
+            manager.planner.computed_again(loop)
+            loop.alive.put(first + count, True)
+            chunk.number, chunk.index = next(manager.chunks), first + count
+            loop.chunks.append(chunk)
+            manager.index.add(chunk)
+            return found
+
+    def _blocks_like_these(self, chunk: ChunkRecord) -> list[BlockRecord]:
+        """Blocks of a chunk that ran in the bytes of this one, as they were; they are nowhere."""
+        manager = self._manager
+        for like in self._record.blocks:
+            slots: list[Slot | None] = [None] * len(manager.accounts)
+            block = BlockRecord(
+                next(_BLOCKS),
+                like.label,
+                like.shape,
+                like.dtype,
+                chunk,
+                slots,
+                like.shape[0],
+                like.stack,
+                is_open=False,
+            )
+            chunk.blocks.append(block)
+            chunk.nbytes += block.nbytes
+        chunk.held, chunk.is_sealed, chunk.is_dropped = len(chunk.blocks), True, True
+        chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
+        manager.index.add(chunk)
+        manager.recorder.overwritten(chunk)
+        return chunk.blocks
+
+    def seal(self, seconds: float) -> None:
+        """All computation that fills the blocks has been issued; it takes so many seconds."""
+        self._let_handles_go()
+        manager, chunk = self._manager, self._record
+        with manager.lock:
+            if manager.forgotten:
+                manager.enter()
+            written = manager.written(chunk, chunk.blocks)
+            chunk.is_sealed = True
+            chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
+            manager.planner.ran(chunk, seconds)
+            if chunk.places and chunk.places[-1]:
+                # Its blocks do not fit all at once, as they would have to for it to be computed again.
+                manager.planner.copy_only(chunk.loop.label)
+            manager.recorder.sealed(chunk)
+            manager.throttle.issued(written)
+            manager.checkpoints.thin(chunk.loop)
+            manager.residency.leave_early(chunk, manager.planner)
+            if not chunk.held:  # nothing was pushed
+                manager.ended(chunk)
+
+    def discard(self) -> None:
+        """The chunk is run again in larger blocks: these go, and its entry state stays. The next `begin` is for the
+        same iterations."""
+        self._let_handles_go()
+        with self._manager.lock:
+            self._manager.free_blocks(self._record)
+            self._manager.leave_out(self._record)
+
+    def _let_handles_go(self) -> None:
+        """The handles are the caller's from now on, and not to be written to."""
+        for handle in self._handles:
+            handle.sealed()
+        self._handles.clear()
+
+
+class ReplayedChunk(Chunk):
+    """A chunk that is run again; gives the blocks of the first run, or bytes for the while where none is wanted."""
+
+    def __init__(self, manager: Manager, record: ChunkRecord, is_kept: bool) -> None:
+        super().__init__(manager, record)
+        self._is_kept = is_kept
+        # The blocks that were not asked for yet.
+        self._left = list(record.blocks)
+        self.filled: list[tuple[BlockRecord, Slot]] = []
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
+        """The next block of the first run, of those of a stack, to be filled again."""
+        block = next((block for block in self._left if block.stack == stack), None)
+        if block is None:
+            raise self._differs("one block more", f"{len(self._record.blocks)} blocks")
+        self._left.remove(block)
+        wanted = (block.shape, block.dtype, block.label)
+        asked = (shape_of(shape), np.dtype(dtype), label)
+        if asked != wanted:
+            raise self._differs(f"a block of shape, dtype and label {asked}", f"{wanted}")
+        manager = self._manager
+        slot = manager.with_room(lambda: self._take_again(block), block.full_nbytes)
+        self.filled.append((block, slot))
+        array = manager.device.array(slot.piece, block.shape, block.dtype)
+        handle = Block(manager, block, array, is_owner=False)
+        self._handles.append(handle)
+        return handle
+
+    def _take_again(self, block: BlockRecord) -> Slot:
+        """Bytes for a block, its own from the chunk's end on if it is kept."""
+        manager = self._manager
+        with manager.lock:
+            if manager.forgotten:
+                manager.enter()
+            kind = BLOCKS if self._is_kept and block.holders and not block.is_anywhere else TEMPORARY
+            what = f"computing {block.label} again"
+            return manager.residency.take(0, block.full_nbytes, kind, what, block.chunk)
+
+    def seal(self, seconds: float) -> None:
+        """Nothing: the manager knows that a chunk that was run again is complete."""
+
+    def discard(self) -> None:
+        raise self._differs("to run with more room", "the room of the first run")
+
+    def check_complete(self) -> None:
+        """All blocks of the first run have been asked for."""
+        if self._left:
+            count = len(self._record.blocks)
+            raise self._differs(f"{count - len(self._left)} blocks", f"{count} blocks")
+        self._let_handles_go()
+
+    def _differs(self, got: str, expected: str) -> ExecutionError:
+        record = self._record
+        return ExecutionError(
+            f"loop {record.loop.label!r}: chunk {record.index} was run again and asked for other blocks",
+            expected=expected,
+            got=got,
+            hint="a chunk must do the same each time it runs from the same state",
+        )
+
+
+class Block:
+    """A handle of a block; the block is freed when all holders have freed it, or at the latest with the handle.
+
+    A storage of a run-time stack (`ctrlgrad.runtime.stack.Storage`): first to be written to, then to be opened.
+    """
+
+    def __init__(self, manager: Manager, record: BlockRecord, array: Any, is_owner: bool = True) -> None:
+        self._manager, self._record, self._array, self._is_owner = manager, record, array, is_owner
+        self.is_writable = array is not None
+
+    def __del__(self) -> None:
+        if self._is_owner and self._record.holders:
+            self._manager.forgotten.append(self._record)
+
+    @property
+    def label(self) -> str:
+        return self._record.label
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are worth keeping."""
+        return self._record.nbytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The block's shape: as it was asked for while it is written, then of the rows that are worth keeping."""
+        return self._record.shape if self.is_writable else self._record.kept_shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._record.dtype
+
+    @property
+    def array(self) -> Any:
+        """The device's array of the rows while the block is being written or is open."""
+        if self._array is None:
+            raise ExecutionError(f"block {self.label!r}: its array is there only between open and close")
+        return self._array
+
+    def shrink(self, rows: int) -> None:
+        """Only the first rows are worth keeping. Before the chunk is sealed."""
+        block = self._record
+        if not block.shape or not 0 <= rows <= block.shape[0]:
+            raise ExecutionError(f"block {self.label!r}: it has no {rows} rows, its shape is {block.shape}")
+        with self._manager.lock:
+            if block.is_open:
+                block.keep(rows)
+            elif rows != block.rows:
+                raise ExecutionError(f"block {block.label!r}: {rows} rows this time, {block.rows} the first time")
+
+    def settle(self) -> None:
+        """All computation that fills the rows has been issued: the block may leave before its chunk is over."""
+        if self.is_writable:
+            self.sealed()
+            with self._manager.lock:
+                if self._manager.forgotten:
+                    self._manager.enter()
+                if self._record.is_open:
+                    self._manager.written(self._record.chunk, [self._record])
+
+    def sealed(self) -> None:
+        """The array is no longer to be written to; the chunk calls it."""
+        self._array, self.is_writable = None, False
+
+    def open(self) -> Any:
+        """The rows, resident and pinned until `close`; the computation issued next may read them.
+
+        Waits for a copy where it must, and starts the copies of the blocks that are read next. A block may be opened
+        several times; each `open` has its `close`. While it is written to, its array, without a `close`.
+
+        Raises `MemoryBudgetError`, `TierRefusedError` or `BlockLostError` where the rows cannot be had.
+        """
+        if self.is_writable:
+            return self._array
+        self._array = self._manager.with_room(self._opened, self._record.nbytes)
+        return self._array
+
+    def _opened(self) -> Any:
+        manager, block = self._manager, self._record
+        while True:
+            with manager.lock:
+                if manager.forgotten:
+                    manager.enter()
+                try:
+                    slot = self._resident()
+                except Exception:
+                    manager.throttle.settle()
+                    raise
+                if slot is not None:
+                    block.pins += 1
+                    manager.recorder.log(Open, block.number, slot.number)
+                    manager.residency.fetch_ahead(block.chunk)
+                    return manager.device.array(slot.piece, block.kept_shape, block.dtype)
+            manager.checkpoints.recover(block)
+
+    def _resident(self) -> Slot | None:
+        """The device's bytes, in the order of computation; None where the chunk must be run again first."""
+        manager, block = self._manager, self._record
+        manager.recorder.phase = "backward"
+        manager.throttle.confirm()
+        if not block.holders:
+            raise ExecutionError(f"block {block.label!r}: opened after it was freed")
+        slot = block.slots[0]
+        if slot is None and not block.is_anywhere:
+            return None
+        try:
+            slot = slot or manager.residency.fetch(block)
+            self._follow(slot)
+        except MemoryBudgetError:
+            raise
+        except Exception as failure:
+            self._forget_failed()
+            if not manager.residency.has_state(block.chunk):
+                raise
+            manager.recorder.fall_back(f"{block.label}: computed again, its copy was lost: {failure}")
+            manager.residency.drop(block.chunk)
+            return None
+        if manager.planner.opened(block.chunk, manager.device):
+            manager.throttle.issued(manager.order.mark(manager.device.compute))
+        return slot
+
+    def _follow(self, slot: Slot) -> None:
+        """Computation goes on after the copy that fills a slot. Raises its error where the host can know it."""
+        manager, written = self._manager, slot.written
+        assert written is not None
+        if written.stream != manager.device.compute.name and not manager.order.is_done(written):
+            with manager.recorder.stalling(f"{self.label} is on its way to the device"):
+                try:
+                    manager.order.follow(manager.device.compute, written)
+                except Exception:
+                    # Where the host computes it has waited, and knows.
+                    manager.order.wait(written)
+                    if written.failure is None:
+                        raise
+            if not manager.order.is_done(written):
+                manager.throttle.rely_on(written)
+        if written.failure is not None:
+            raise raised(written.failure)
+
+    def _forget_failed(self) -> None:
+        """After a failure: which copies are bad."""
+        for level, slot in enumerate(self._record.slots[:2]):
+            if slot is not None and slot.written is not None:
+                self._manager.order.wait(slot.written)
+                self._manager.residency.check(self._record, level)
+
+    def close(self) -> None:
+        """The reader has issued all work that reads the rows."""
+        manager, block = self._manager, self._record
+        if self.is_writable:
+            return
+        with manager.lock:
+            if block.pins:
+                manager.recorder.log(Close, block.number)
+                block.pins -= 1
+                slot = block.slots[0]
+                if slot is not None:
+                    slot.last_use = manager.order.mark(manager.device.compute)
+                manager.planner.closed(block.chunk, manager.device)
+            elif block.holders:
+                raise ExecutionError(f"block {block.label!r}: closed more often than opened")
+            if not block.pins:
+                self._array = None
+
+    def share(self) -> Block:
+        """One holder more; each holder calls `free` once. Gives the same handle."""
+        with self._manager.lock:
+            if not self._record.holders:
+                raise ExecutionError(f"block {self.label!r}: shared after it was freed")
+            self._record.holders += 1
+        return self
+
+    def free(self) -> None:
+        """One holder less. With the last one the bytes go, in every tier."""
+        manager, block = self._manager, self._record
+        with manager.lock:
+            if block.holders > 1:
+                block.holders -= 1
+            elif block.holders:
+                self._array = None
+                manager.release(block)
+                if manager.forgotten:
+                    manager.enter()
+                if manager.recorder.phase == "backward":
+                    manager.residency.fetch_ahead(block.chunk)

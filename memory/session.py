@@ -16,16 +16,15 @@ from typing import Any
 
 from ctrlgrad.blocks import block
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
-from ctrlgrad.memory.arena.pool import POOL
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cpu import CpuDevice
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.devices.spill import check_folder
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.pool import POOL
+from ctrlgrad.memory.profile.pictures import Profile
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.profile.summary import Summary
-from ctrlgrad.memory.sizes import parse_size, show_exactly
+from ctrlgrad.memory.sizes import Budget, parse_size, show_exactly
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -170,7 +169,8 @@ def plan(
     a tenth less. `budget` is a size as for `ctrlgrad.memory.budget`, `disk` the folder for spill files; the other
     arguments are those of `fn`.
 
-    Raises `UserInputError` for what is no size, and whatever `fn` raises in a budget that it works in.
+    Raises `UserInputError` for what is no size, and where `fn` opens a budget of its own that is too small: then no
+    budget around it helps. Raises whatever `fn` raises in a budget that it works in.
 
     >>> import numpy as np
     >>> import ctrlgrad as cg
@@ -190,6 +190,8 @@ def plan(
             with _within(device=limit, disk=disk):
                 fn(*args, **kwargs)
         except MemoryBudgetError as error:
+            if error.limit != limit:
+                raise _own_budget(error) from error
             return max((error.needed or 0) - limit, 1)
         return 0
 
@@ -208,6 +210,17 @@ def plan(
             fn(*args, **kwargs)
         summary = recording.summary()
     return Plan(least, given, summary)
+
+
+def _own_budget(error: MemoryBudgetError) -> UserInputError:
+    limit = "no limit" if error.limit is None else f"a budget of {show_exactly(error.limit)}"
+    return UserInputError(
+        "memory.plan: the function opens a budget of its own, which is too small",
+        source=here(),
+        expected="a function without a budget of its own, or with one that suffices",
+        got=f"{limit}: {error.problem}",
+        hint="leave the budget out of the function; plan then finds the least one",
+    )
 
 
 def _first(missing: Callable[[int], int], low: int, high: int) -> int:

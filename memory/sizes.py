@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them, and in whole pages and the like.
+"""Sizes of memory as people write them, in whole pages and the like, and limits on the bytes in use.
 
 >>> parse_size("64 MiB"), parse_size("2GiB"), parse_size(1000), parse_size(None)
 (67108864, 2147483648, 1000, None)
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 UNITS = {
@@ -106,4 +107,18 @@ def show_exactly(nbytes: int) -> str:
     return show_size(nbytes) + (f" ({nbytes} bytes)" if nbytes >= 1 << 10 else "")
 
 
-__all__ = ["parse_size", "rounded_up", "show_exactly", "show_size"]
+@record
+class Budget:
+    """Limits in bytes; None is no limit. `disk` is the folder of spill files; None leaves it to the device.
+
+    >>> Budget(device=1 << 20).limit("device"), Budget().limit("host")
+    (1048576, None)
+    """
+
+    device: int | None = None
+    host: int | None = None
+    disk: str | None = None
+
+    def limit(self, tier: str) -> int | None:
+        """The limit of a tier by its name. A disk has no limit of ours: it refuses when it is full."""
+        return {"device": self.device, "host": self.host}.get(tier)

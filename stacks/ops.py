@@ -14,7 +14,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import INDEX, StackType, TensorType, Trait, Type, Use, attributes, declare
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.types import Dim, RegionType
-from ctrlgrad.ops.checks import require_kind, scalar_index, stack, template, tensors
+from ctrlgrad.ops.term import require_kind, scalar_index, stack, template, tensors
 
 # One number per slot.
 ROW_COUNTS = TensorType(INDEX.dtype, (None,))
@@ -22,9 +22,7 @@ ROW_COUNTS = TensorType(INDEX.dtype, (None,))
 
 def _element(operation: str, s: StackType, value: Type) -> None:
     if not s.element.accepts(value):
-        raise TypeMismatchError(
-            f"{operation}: the value is not an element", expected=str(s.element), got=str(value), source=None
-        )
+        raise TypeMismatchError(f"{operation}: the value is not an element", expected=str(s.element), got=str(value))
 
 
 def _sizes(operation: str, s: StackType, dims: Sequence[Type]) -> None:
@@ -86,7 +84,7 @@ def _infer_resize(operands: Sequence[Type], attrs: Attributes, regions: Sequence
 
 def _infer_sum(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     if operands[0] != operands[1]:
-        raise TypeMismatchError("stack_sum: types differ", expected=str(operands[0]), got=str(operands[1]), source=None)
+        raise TypeMismatchError("stack_sum: types differ", expected=str(operands[0]), got=str(operands[1]))
     s = stack("stack_sum", operands[0])
     _numbers("stack_sum", s)
     return (s,)
@@ -106,14 +104,14 @@ def _infer_to_tensor(operands: Sequence[Type], attrs: attributes.Rows, regions: 
 def _infer_from_tensor(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("stack_from_tensor", operands)
     if x.rank == 0:
-        raise ShapeError("stack_from_tensor: a scalar has no rows", expected="rank 1 or more", got=str(x), source=None)
+        raise ShapeError("stack_from_tensor: a scalar has no rows", expected="rank 1 or more", got=str(x))
     return (StackType(TensorType(x.dtype, x.shape[1:])),)
 
 
 def _axis(operation: str, element: TensorType, axis: int) -> None:
     if not 0 <= axis < element.rank:
         problem = f"{operation}: the elements have no axis {axis}"
-        raise ShapeError(problem, expected=f"elements of rank {axis + 1} or more", got=str(element), source=None)
+        raise ShapeError(problem, expected=f"elements of rank {axis + 1} or more", got=str(element))
 
 
 def _without(element: TensorType, axis: int, size: Dim) -> TensorType:
@@ -123,7 +121,7 @@ def _without(element: TensorType, axis: int, size: Dim) -> TensorType:
 
 def _row_counts(operation: str, counts: Type) -> None:
     if counts != ROW_COUNTS and not (isinstance(counts, TensorType) and ROW_COUNTS.accepts(counts)):
-        raise TypeMismatchError(f"{operation}: the row counts", expected=str(ROW_COUNTS), got=str(counts), source=None)
+        raise TypeMismatchError(f"{operation}: the row counts", expected=str(ROW_COUNTS), got=str(counts))
 
 
 def _infer_rows(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -148,9 +146,7 @@ def _infer_split(operands: Sequence[Type], attrs: attributes.Split, regions: Seq
     _axis("stack_split", x, axis)
     _row_counts("stack_split", operands[1])
     if not _without(element, axis, None).accepts(_without(x, axis, None)):
-        raise TypeMismatchError(
-            "stack_split: the parts are not elements", expected=str(element), got=str(x), source=None
-        )
+        raise TypeMismatchError("stack_split: the parts are not elements", expected=str(element), got=str(x))
     return (StackType(element),)
 
 

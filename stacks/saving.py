@@ -27,8 +27,7 @@ import numpy as np
 
 from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, Value, attributes
 from ctrlgrad.records import record
-from ctrlgrad.stacks.lengths import constant_of, known_length
-from ctrlgrad.stacks.sizes import Size, origin
+from ctrlgrad.stacks.sizes import Size, constant_of, known_length, origin
 
 
 @record(eq=False, frozen=False)

@@ -1,4 +1,4 @@
-"""Shared by all tests: how JAX compiles, and `--update-golden`."""
+"""Shared by all tests: how JAX compiles, which suite runs (`suites`), and `--update-golden`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import suites
 from quick_jax import set_flags, share_contexts
+
+TESTS = Path(__file__).parent
 
 # Before any test imports JAX; pytest-xdist's workers inherit them.
 set_flags()
@@ -41,13 +46,8 @@ def _earlier_modules_are_not_looked_through() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _plans_are_made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests put other things in place of what plans follow from: one on disk is for those that are about it."""
-    if "kept_plans" not in request.fixturenames:
-        from ctrlgrad.engines.native import kept_plans
-
-        monkeypatch.setattr(kept_plans, "key_of", lambda graph, told: None)
-    # Nor are graphs of earlier tests found again, with what was made of them.
+def _plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of earlier tests, and their plans, are not found again: tests replace the code that makes them."""
     from ctrlgrad.ir import interning
     from ctrlgrad.ir.caching import Recent
 
@@ -60,8 +60,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     from ctrlgrad.engines.native import engine
 
     found: list[Any] = []
-    linked = engine._linked
-    monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
+    compiled = engine.compiled
+    monkeypatch.setattr(engine, "compiled", lambda plan: (found.append(plan), compiled(plan))[1])
     yield found
 
 
@@ -70,6 +70,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from instruments.tables import parametrize_in_turn
 
         parametrize_in_turn(metafunc)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are left out are not even imported."""
+    if suites.suite_of(config) != "short" or not collection_path.is_relative_to(TESTS):
+        return None
+    return suites.is_left_out(collection_path.relative_to(TESTS).as_posix()) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    suite = suites.suite_of(config)
+    if suite != "whole":
+        kept = [short == (suite == "short") for short in suites.are_short(items)]
+        config.hook.pytest_deselected(items=list(compress(items, [not k for k in kept])))
+        items[:] = compress(items, kept)
 
 
 def pytest_collection() -> None:
@@ -86,6 +101,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--suite", choices=suites.SUITES, help="short (without paths), what that leaves out, or both")
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.txt anew")
 
 

@@ -8,9 +8,7 @@ from itertools import product
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
-from ctrlgrad.engines.cuda.expressions import is_fusible
-from ctrlgrad.engines.cuda.functions import C_TYPES
-from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
+from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, kernel_text
 from ctrlgrad.engines.cuda.placement import DEVICE
 from ctrlgrad.engines.cuda.regions import alone
 from ctrlgrad.engines.reference.kernels import PURE

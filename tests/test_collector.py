@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
-from ctrlgrad import execution
+from ctrlgrad import engines
 from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.native import engine
 
@@ -27,7 +27,7 @@ def thresholds() -> Iterator[None]:
 
 def test_tracing_and_compiling_wait_for_no_full_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.set_threshold(500, 5, 5)
-    compiled, seen = engine._program, []
+    compiled, seen = engine.compiled, []
 
     def compiling(*args: Any) -> Any:
         seen.append(("code", gc.get_threshold()))
@@ -41,9 +41,9 @@ def test_tracing_and_compiling_wait_for_no_full_collection(monkeypatch: pytest.M
         seen.append(("trace", gc.get_threshold()))
         return cg.while_loop(lambda x: x < 100.0, lambda x: x * x, x)
 
-    optimise = execution.optimised
-    monkeypatch.setattr(engine, "_program", compiling)
-    monkeypatch.setattr(execution, "optimised", optimising)
+    optimise = engines.optimise
+    monkeypatch.setattr(engine, "compiled", compiling)
+    monkeypatch.setattr(engines, "optimise", optimising)
     cg.function(cg.grad(traced), engine="native")(1.5)
     assert {what for what, _ in seen} == {"trace", "passes", "code"}
     assert all(found[:2] == (500, 5) and found[2] > 1 << 30 for _, found in seen)

@@ -10,8 +10,7 @@ import pytest
 from ctrlgrad.engines.reference.table import PURE
 from ctrlgrad.gradients.table import FORWARD, LINEAR
 from ctrlgrad.ir import OPS, Trait
-from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.ops.special import FORMULAS
+from ctrlgrad.ops.elementwise import FACTS, FORMULAS
 from ctrlgrad.plan.elementary.table import MAX_ULP
 
 # Its dtype says what it is.

@@ -20,7 +20,6 @@ PARTS = ("ctrlgrad", "gradients", "memory", "stacks")
 # What the system or the installation has by that name.
 OWN = {
     "ctrlgrad/cli/doctor.py": 'Path("/proc/cpuinfo").read_text()',
-    "ctrlgrad/engines/native/kept_plans.py": 'open(path, "rb", buffering=0)',
     "ctrlgrad/interop/engine_primitive.py": "header.read_text()",
 }
 

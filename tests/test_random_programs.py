@@ -33,7 +33,7 @@ from ctrlgrad.errors import ExecutionError
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
 from ctrlgrad.ops.term import Term, emit
 from ctrlgrad.plan.checking.machine import RunEndedError
-from ctrlgrad.verify.finite_differences import Slope
+from ctrlgrad.verify.check import Slope
 
 PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "24"))
 JAX_EVERY = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS_JAX", "8"))

@@ -17,9 +17,8 @@ from benchmarks.cuda.results import Check
 from ctrlgrad import memory, tree
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph

@@ -88,6 +88,37 @@ def scan(cell: str, form: str, size: Sequence[int], checkpoint: bool = False) ->
     )
 
 
+def scan_in_pieces(size: Sequence[int], segment: int, policy: str) -> Program:
+    """A training step of an LSTM whose `scan` goes over pieces of `segment` steps with `jax.checkpoint` around each.
+
+    `policy`: a name in `jax.checkpoint_policies`.
+    """
+    params = jax.tree.map(jnp.asarray, pack("lstm", "concat", weights("lstm", size)))
+    xs = jnp.asarray(sequence(size))
+    pieces = xs.reshape(-1, segment, *xs.shape[1:])
+
+    def body(params: Any, carry: Any, piece: Any) -> Any:
+        def step(carry: Any, x: Any) -> Any:
+            state, total = carry
+            state = lstm_concat(params, x, state)
+            return (state, total + jnp.sum(state[0] ** 2)), None
+
+        return lax.scan(step, carry, piece)[0]
+
+    kept = jax.checkpoint(body, policy=getattr(jax.checkpoint_policies, policy))
+
+    def loss(params: Any, pieces: Any) -> Any:
+        start = (_start("lstm", xs.shape[1], size[3]), jnp.zeros(()))
+        (_, total), _ = lax.scan(lambda carry, piece: (kept(params, carry, piece), None), start, pieces)
+        return total / (size[0] * size[1] * size[3])
+
+    step = jax.jit(jax.value_and_grad(loss))
+    return Program(
+        step=lambda: jax.block_until_ready(step(params, pieces)),
+        read=lambda result: read("lstm", "concat", size[2], result),
+    )
+
+
 def _residual_bytes(loss: Callable[..., Any], params: Any, xs: Any) -> int:
     """The bytes of all residuals of the forward pass, each counted once, without what the program was given."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.program import Program
 from benchmarks.recurrent.inputs import lengths, pack, read, sequence, weights
@@ -78,6 +80,38 @@ def eager(cell: str, form: str, size: Sequence[int]) -> Program:
         read=lambda result: read(cell, form, size[2], result),
         kept_bytes=lambda: _saved_bytes(loss, [xs, *params.values()]) / size[0],
     )
+
+
+def within_memory(size: Sequence[int], how: str, segment: int = 0) -> Program:
+    """A training step of an LSTM of `torch.nn` with saved values off the device, or recomputed.
+
+    `how`: `"nothing"`, `"save_on_cpu"` (`torch.autograd.graph.save_on_cpu`, in pieces of `segment` steps) or
+    `"checkpoint"` (`torch.utils.checkpoint`, around pieces of `segment` steps).
+    """
+    _, batch, inputs, hidden = size
+    net = _layer("lstm", inputs, hidden, weights("lstm", size))
+    pieces = torch.from_numpy(sequence(size)).split(segment or size[0])
+
+    def advance(xs: Any, state: Any) -> Any:
+        hs, state = net(xs, state)
+        return hs.pow(2).sum(), state
+
+    def loss() -> Any:
+        state = (torch.zeros(1, batch, hidden),) * 2
+        total = torch.zeros(())
+        for xs in pieces:
+            if how == "checkpoint":
+                part, state = checkpoint(advance, xs, state, use_reentrant=False)
+            else:
+                part, state = advance(xs, state)
+            total = total + part
+        return total / (size[0] * batch * hidden)
+
+    def step() -> Any:
+        with torch.autograd.graph.save_on_cpu() if how == "save_on_cpu" else nullcontext():
+            return _layer_step(net, loss)
+
+    return Program(step=step, read=lambda result: _read_layer("lstm", hidden, result))
 
 
 def layer(cell: str, size: Sequence[int]) -> Program:

@@ -56,6 +56,12 @@ STEADY = (
         {"n": 100, "steps": 10000},
         {"n": 4, "steps": 9},
     ),
+    Small(
+        "swaps",
+        "5,000 exchanges of two of 1,000 numbers",
+        {"n": 1000, "steps": 5000},
+        {"n": 5, "steps": 4},
+    ),
     Small("integrator", "5,000 steps of an explicit integrator of three numbers", {"steps": 5000}, {"steps": 5}),
     Small("stencil", "500 steps of a stencil on 1,000 numbers", {"n": 1000, "steps": 500}, {"n": 6, "steps": 4}),
     Small(

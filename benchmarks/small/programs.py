@@ -127,6 +127,23 @@ def updates(lib: Library, n: int, steps: int) -> Small:
     return Small(loss, (rng.random(n), np.asarray(0.9)), 2)
 
 
+def swaps(lib: Library, n: int, steps: int) -> Small:
+    """Exchanges of two elements of an array, counted: an element is read after another one was replaced."""
+    rng = np.random.default_rng(0)
+
+    def loss(x: Any) -> Any:
+        def step(carry: Any) -> Any:
+            t, x = carry
+            i, j = t % n, (7 * t + 3) % n
+            y = x.at[i].set(0.9 * lib.array.sin(x[j]))
+            return t + 1, y.at[j].set(x[i] + 0.1 * x[j])
+
+        count, x = lib.while_loop(lambda carry: carry[0] < steps, step, (0, x), steps)
+        return lib.array.sum(x * x) / count
+
+    return Small(loss, (rng.random(n),), 1)
+
+
 def integrator(lib: Library, steps: int) -> Small:
     """An explicit integrator of fourth order for three coupled numbers."""
 
@@ -235,6 +252,7 @@ PROGRAMS: dict[str, Callable[..., Small]] = {
         hidden_markov,
         sinkhorn,
         updates,
+        swaps,
         integrator,
         stencil,
         decoder,

@@ -1,14 +1,17 @@
-"""Python's own control flow on traced tensors: `if`, `while`, `for`, `and` become `cond` and `while_loop`.
+"""Python's own control flow on traced tensors: `if`, `while`, `for` and `and` become `cond` and `while_loop`.
 
-`convert(fn)` rewrites a function once, with the library `diastatic-malt`, so that every statement and operator
-that decides something asks at trace time what it decides on. On a Python value it does what Python does; on a
-traced tensor it records a `cond` or a `while` node. The functions that it calls are converted as they are
-called, if they are the user's own.
+`convert(fn)` rewrites a function once, with the library `diastatic-malt`. Every statement and operator that takes a
+decision becomes a call that looks at its operand at trace time. For a Python value the call does what Python does; for
+a traced tensor it records a `cond` or a `while`. Functions of the user's own are converted when they are called.
 
-The files, in the order in which a function passes through them: `parse` finds its syntax tree, `canonical`
-lowers what malt does not know, `rewrite` runs malt, `compile` makes a function of the result whose lines are
-the original ones, `conversion` decides what is converted. At trace time the generated code calls `branches`,
-`loops`, `iteration`, `logic` and `overloads`, which share `values`, `undefined` and `containers`.
+The modules, in reading order:
+
+    canonical     the syntax tree of a function, with the syntax that malt does not support lowered
+    conversion    malt's passes, the converted function with its original line numbers, and which functions to convert
+    branches      `if`, and `and`, `or`, `not`
+    loops         `while` and `for`: the variables of a traced loop
+    iteration     `for` over an iterable, and built-in functions such as `range`, `zip` and `sum`
+    values        truth of traced tensors, variables without a value, and Python containers
 
 Importing this package does not load malt; converting a function does.
 """
@@ -20,7 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.source import here
 
 
 def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +49,6 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
             raise
         raise UserInputError(
             "autograph needs the package diastatic-malt, which is not installed",
-            source=here(),
             hint="pip install -e '.[autograph]'",
         ) from error
     return conversion.convert(fn)  # type: ignore[no-any-return]

@@ -9,7 +9,8 @@ has returned, broken or continued. The return value needs no guard: generated co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType
 from typing import Any
@@ -17,29 +18,173 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.autograph.containers import cells_of, unchanged
-from ctrlgrad.autograph.raising import tracing
-from ctrlgrad.autograph.truth import GetState, SetState, is_traced, plain, represented, state_of, truth
-from ctrlgrad.autograph.undefined import (
+from ctrlgrad.autograph.values import (
+    GetState,
     Guarded,
+    SetState,
     Undefined,
     UndefinedReturnValue,
+    cells_of,
     decided,
+    describe,
+    is_array,
     is_flag,
+    is_traced,
+    joint_type,
+    leaf_paths,
+    plain,
+    raised,
+    represented,
+    same,
     shown,
+    state_of,
+    tracing,
+    truth,
+    unchanged,
     where_decided,
+    zeros_value,
 )
-from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.branches import learned_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced
-from ctrlgrad.ir import Builder, TensorType, Type, Value, close
+from ctrlgrad.ir import BOOL, Builder, TensorType, Type, Value, close
 from ctrlgrad.ir.control import emit_branch
+from ctrlgrad.ops.arrays import is_total
 from ctrlgrad.source import Source, here
+
+# `and`, `or`, `not`, comparison chains, `in`, `is` and `assert`.
+#
+# On Python values they are Python's own, evaluated as lazily. `a and b` on a traced `a` is a `cond`, so that `b`
+# runs only where `a` holds (`i < n and xs[i] > 0`); where `b` can neither fail nor cost much it is a `logical_and`.
+
+
+Thunk = Callable[[], Any]
+
+
+def not_(x: Any) -> Any:
+    """`not x`."""
+    x = plain(x)
+    return FUNCTIONS["logical_not"](truth(x, "`not`", here())) if is_traced(x) else not x
+
+
+def and_(left: Thunk, right: Thunk) -> Any:
+    """`left() and right()`."""
+    given = left()
+    x = plain(given)
+    return _lazy(x, right, "and") if is_traced(x) else given and right()
+
+
+def or_(left: Thunk, right: Thunk) -> Any:
+    """`left() or right()`."""
+    given = left()
+    x = plain(given)
+    return _lazy(x, right, "or") if is_traced(x) else given or right()
+
+
+def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
+    source = here()
+    predicate = truth(x, f"`{word}`", source)
+    region = record("right", lambda: (plain(right()),), f"`{word}`", source)
+    (y,) = region.result
+    if x.type == BOOL and isinstance(y, bool):
+        # `x and True` is x; `x and False` is False whatever x is.
+        return x if y == (word == "and") else y
+    if x.type == BOOL and isinstance(y, Tensor) and y.type == BOOL and all(map(is_total, region.builder.nodes)):
+        return FUNCTIONS["logical_" + word](predicate, _inlined(region, y))
+    other = record("left", lambda: (x,), f"`{word}`", source)
+    true, false = (region, other) if word == "and" else (other, region)
+    (result,) = join_regions(predicate, true, false, (f" the result of `{word}`",), f"`{word}`", source)
+    return represented(result)
+
+
+def _inlined(region: Traced, y: Tensor) -> Tensor:
+    """The value of a region, computed in the current trace."""
+    builder = recorder()
+    closed = close([region.finish([y])])
+    (value,) = builder.inline(closed.regions[0], closed.captures)
+    return Tensor(builder, value)
+
+
+def contains(item: Any, container: Any) -> Any:
+    """`item in container`."""
+    if is_traced(container) or (is_traced(item) and isinstance(container, np.ndarray)):
+        return FUNCTIONS["any"](FUNCTIONS["equal"](container, item))
+    if not isinstance(container, list | tuple | set | frozenset | dict | range):
+        return item in container
+    if not is_traced(item) and not any(map(is_traced, container)):
+        return item in container
+    found: Any = False
+    for x in container:
+        hit: Any = x is item or x == item
+        if is_traced(hit):
+            hit = truth(hit, "`in`", here())
+            found = hit if found is False else FUNCTIONS["logical_or"](found, hit)
+        elif hit:
+            return True
+    return found
+
+
+def not_contains(item: Any, container: Any) -> Any:
+    """`item not in container`."""
+    return not_(contains(item, container))
+
+
+def is_(x: Any, y: Any) -> bool:
+    """Python's `x is y`; an error if a traced tensor is compared with an array or another traced tensor."""
+    for a, b in ((x, y), (y, x)):
+        if is_traced(a) and is_array(b):
+            raise TracingError(
+                "`is` on a traced tensor",
+                expected="`is` on Python objects: a traced tensor is another object wherever it is computed",
+                got=f"{x!r} is {y!r}",
+                hint="compare values with ==, take a condition as it is (`if c`, `if not c`), and ask for NaN with\n"
+                "numpy.isnan; `x is None` says whether there is a value at all",
+            )
+    return x is y
+
+
+def is_not(x: Any, y: Any) -> bool:
+    """`x is not y`."""
+    return not is_(x, y)
+
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Is": is_,
+    "IsNot": is_not,
+    "In": contains,
+    "NotIn": not_contains,
+}
+
+
+def chain(x: Any, comparison: str, right: Thunk, *more: Any) -> Any:
+    """`x < right() < ...`: each operand is evaluated once, and only if the comparisons before it hold."""
+    y = right()
+    result = _COMPARISONS[comparison](x, y)
+    return and_(lambda: result, lambda: chain(y, *more)) if more else result
+
+
+def assert_stmt(test: Any, message: Callable[[], tuple[Any, ...]]) -> None:
+    """`assert test, message`."""
+    if is_traced(test):
+        raise TracingError(
+            "an `assert` on a traced tensor",
+            expected="a Python value, known while tracing",
+            got=repr(test),
+            hint="assert on shapes and dtypes, or return the condition and check it outside of the function",
+        )
+    if not test:
+        raise raised(AssertionError(*message()))
+
 
 _NOT_A_TENSOR = """None is not a tensor: use a number that stands for it (such as numpy.nan or -1), or a bool beside
 a value that says whether it is meant"""
@@ -132,7 +277,7 @@ def _known_flags(predicate: Tensor) -> dict[Value, bool]:
 
 
 def _decided(name: str, x: Any, known: dict[Value, bool], side: bool) -> Any:
-    """A flag as it is in the branch that is taken when the predicate is `side`: decided, where it is the predicate."""
+    """Value of a flag in the branch for `side`; a bool if the flag is the predicate itself."""
     if is_flag(name) and isinstance(x, Tensor) and x.value in known:
         return known[x.value] == side
     return where_decided(x)
@@ -210,7 +355,7 @@ def join_regions(
 def _conditions(
     a: Any, b: Any, known: dict[Value, bool], flags: Sequence[tuple[Tensor, Any, Any]]
 ) -> frozenset[tuple[Value, bool]]:
-    """Each says that a variable has a value, of which one side, or both, may have left it without one."""
+    """Conditions, any of which implies that a variable has a value after a branch with these two sides."""
     found = set()
     if isinstance(a, Undefined) != isinstance(b, Undefined):
         side = isinstance(b, Undefined)

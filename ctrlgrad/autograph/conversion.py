@@ -32,15 +32,14 @@ from malt.pyct import anno, ast_util, cfg, naming, origin_info, qual_names, tran
 from malt.pyct.static_analysis import activity, annos, liveness, reaching_definitions, reaching_fndefs
 
 from ctrlgrad import forks, source
-from ctrlgrad.autograph import branches, iteration, logic, loops, raising, undefined
-from ctrlgrad.autograph.canonical import canonical
-from ctrlgrad.autograph.overloads import OVERLOADS
-from ctrlgrad.autograph.parse import Definition, Unconvertible, parse
-from ctrlgrad.autograph.truth import is_traced, number, plain, represented
+from ctrlgrad.autograph import branches, iteration, loops, values
+from ctrlgrad.autograph.canonical import Definition, Unconvertible, canonical, parse
+from ctrlgrad.autograph.iteration import OVERLOADS
+from ctrlgrad.autograph.values import is_traced, number, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
 
-# Makes a function of a rewritten definition: same name, arguments, defaults, globals and closure as the original.
+# Compilation of a rewritten definition, with the original's name, arguments, defaults, globals and closure.
 #
 # The code is compiled under the original's file name, each instruction at the line that it was made from, so
 # tracebacks, errors and debuggers show the user's own source.
@@ -142,7 +141,7 @@ def _renamed(code: CodeType, name: str, original: CodeType, own: set[str]) -> Co
 # as functions; calls of functions become `ag__.converted_call`; reads of variables `ag__.ld`.
 
 
-# Functions that look at the frame of their caller, so the user's code calls them directly.
+# Functions that inspect the frame of their caller; the user's code must call them directly.
 _FRAME_READERS = frozenset({"globals", "locals", "vars", "dir", "eval", "exec", "super", "breakpoint"})
 
 
@@ -180,7 +179,7 @@ class _ControlFlow(control_flow.ControlFlowTransformer):  # type: ignore[misc]
 
 
 def _assigning(statements: list[Any], node: ast.stmt, *scopes: Any) -> list[Any]:
-    """The statements that stand for a node, the last of which is its call, with one more argument."""
+    """Add to the call that replaces a statement the names of the variables that the statement assigns."""
     bound = {str(name) for scope in scopes for name in anno.getanno(node, scope).bound if not name.is_composite()}
     names: list[ast.expr] = [ast.Constant(name) for name in sorted(bound)]
     statements[-1].value.args.append(ast.Tuple(names, ast.Load()))
@@ -255,9 +254,9 @@ def _erase_defaults(arguments: ast.arguments) -> None:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONVERTED = "__ctrlgrad_converted__"
-# An attribute of a function of another library: the function that stands for it here.
+# Attribute of a function of another library that holds its counterpart here.
 _INSTEAD = "__ctrlgrad_call__"
-# Built-in functions that want the numbers themselves; the rest of those that are replaced go through rows.
+# Built-in functions that need concrete numbers; the other replaced ones iterate over rows.
 _NUMBERS = (int, float, complex)
 _OF_NUMBERS = (bool, range, min, max, all, any)
 
@@ -431,7 +430,7 @@ class FunctionScope:
 
     def ret(self, value: Any, did_return: Any) -> Any:
         """The result of a function with `return` statements inside of control flow."""
-        if isinstance(value, undefined.UndefinedReturnValue):
+        if isinstance(value, values.UndefinedReturnValue):
             return None
         if is_traced(did_return) and value is not None:
             raise TracingError(
@@ -456,23 +455,23 @@ RUNTIME = SimpleNamespace(
     with_function_scope=with_function_scope,
     converted_call=converted_call,
     autograph_artifact=artifact,
-    Undefined=undefined.Undefined,
-    UndefinedReturnValue=undefined.UndefinedReturnValue,
-    ld=undefined.ld,
-    ldu=undefined.ldu,
+    Undefined=values.Undefined,
+    UndefinedReturnValue=values.UndefinedReturnValue,
+    ld=values.ld,
+    ldu=values.ldu,
     if_stmt=branches.if_stmt,
     if_exp=branches.if_exp,
     while_stmt=loops.while_stmt,
     for_stmt=iteration.for_stmt,
-    and_=logic.and_,
-    or_=logic.or_,
-    not_=logic.not_,
-    chain=logic.chain,
-    contains=logic.contains,
-    not_contains=logic.not_contains,
-    assert_stmt=logic.assert_stmt,
-    is_=logic.is_,
-    is_not=logic.is_not,
-    raised=raising.raised,
-    handled=raising.handled,
+    and_=branches.and_,
+    or_=branches.or_,
+    not_=branches.not_,
+    chain=branches.chain,
+    contains=branches.contains,
+    not_contains=branches.not_contains,
+    assert_stmt=branches.assert_stmt,
+    is_=branches.is_,
+    is_not=branches.is_not,
+    raised=values.raised,
+    handled=values.handled,
 )

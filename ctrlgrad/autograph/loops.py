@@ -3,26 +3,379 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import CellType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.autograph.containers import cells_of, unchanged
-from ctrlgrad.autograph.raising import tracing
-from ctrlgrad.autograph.slots import Place, Slots, slot
-from ctrlgrad.autograph.truth import GetState, SetState, is_traced, plain, state_of, truth
-from ctrlgrad.autograph.undefined import is_flag
-from ctrlgrad.frontend.apply import type_of
+from ctrlgrad import tree
+from ctrlgrad.autograph.values import (
+    GetState,
+    SetState,
+    Undefined,
+    UndefinedReturnValue,
+    cells_of,
+    describe,
+    is_array,
+    is_flag,
+    is_return_value,
+    is_traced,
+    joint_type,
+    leaf_paths,
+    plain,
+    same,
+    shown,
+    state_of,
+    tracing,
+    truth,
+    unchanged,
+    weaken,
+    zeros_array,
+)
+from ctrlgrad.dtypes import result_type
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.apply import cast, is_weak, type_of
+from ctrlgrad.frontend.carry import has_open_elements, learn_elements, settle
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.settling import settle
+from ctrlgrad.frontend.loops import LoopOptions, emit_while
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
-from ctrlgrad.ir import INDEX, Graph, Value
-from ctrlgrad.source import here
+from ctrlgrad.ir import BOOL, INDEX, Graph, TensorType, Type, Value
+from ctrlgrad.source import Source, here
+
+# Variables of a traced loop, one kind of slot for each way in which the loop treats them.
+#
+# - `Carried`: arrays, tensors and numbers are carried. A number starts as a Python number, so it does not widen the
+#   values it is combined with; if the body makes it an array, it is an array from the start. Parts of the pytree that
+#   are no arrays must stay the same.
+# - `Flag`: `return` and `break`. Known to be false whenever the body starts, since the loop's condition says so;
+#   carried only if the body sets it.
+# - `ReturnValue`: when the body starts nothing has been returned, so it is carried without being read.
+# - `Local`: a variable without a value before the loop has none when an iteration starts, and none after the loop.
+#
+# A slot is entered (`enter` gives the value that the region sees), settled against the value that the body leaves
+# (`settle` gives another slot to trace the body again with, or None), and then gives the operands, outputs and
+# results of the node.
+
+
+_NOT_A_TENSOR = """None is not a tensor: start with a number that stands for it (such as numpy.nan or -1), or with
+zeros of the final shape, and keep a bool beside it that says whether there is a value"""
+_ONLY_ARRAYS = """only tensors, arrays and numbers can change in such a loop: collect rows with ctrlgrad.TensorArray
+or ctrlgrad.scan, or let the loop's condition be a Python value"""
+_AGREE = (
+    "cast with .astype, or give it before the loop the dtype and shape that the body gives it;\n"
+    "where a size changes from iteration to iteration, start from ctrlgrad.unknown_dims(x, axis)"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Loop that the slots belong to: its name in errors, and its line."""
+
+    construct: str
+    source: Source | None
+
+    def __str__(self) -> str:
+        return f"{self.construct} at {self.source}" if self.source else self.construct
+
+
+class Slot(Protocol):
+    """One variable of a loop."""
+
+    name: str
+    is_read: bool
+    """True if the body may read it at its start; if not, its inputs follow those of all slots that are read."""
+
+    @property
+    def may_learn(self) -> bool: ...
+
+    def entry(self) -> list[Leaf]:
+        """Inputs of a region for this slot."""
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        """Return the variable's value in the body; a slot that is read takes its inputs from the front of the list."""
+
+    def enter_test(self, inputs: list[Tensor]) -> Any: ...
+    def settle(self, value: Any) -> Slot | None: ...
+    def operands(self) -> list[Any]: ...
+    def outputs(self) -> Iterator[Any]: ...
+    def leave(self, results: list[Tensor]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The variables of a loop, in the order of their names."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def in_order(self) -> list[Slot]:
+        """In the order of operands: what the body reads where it starts, then the rest."""
+        return sorted(self.slots, key=lambda s: not s.is_read)
+
+    @property
+    def may_learn(self) -> bool:
+        return any(s.may_learn for s in self.slots)
+
+    def settle(self, values: tuple[Any, ...]) -> Slots | None:
+        """Slots for another trace of the body, from the variables after it; None if all types have settled."""
+        better = [s.settle(x) for s, x in zip(self.slots, values, strict=True)]
+        if all(s is None for s in better):
+            return None
+        return Slots(tuple(s if n is None else n for s, n in zip(self.slots, better, strict=True)))
+
+
+def slot(name: str, initial: Any, place: Place) -> Slot:
+    """Choose the slot of a variable by its value before the loop."""
+    if isinstance(initial, Undefined):
+        return Local(name, initial.reason or f"has no value before the {place}", place)
+    if is_return_value(name):
+        return ReturnValue(name, initial, place)
+    if is_flag(name):
+        return Flag(name, initial)
+    return Carried.of(name, initial, place)
+
+
+@dataclass
+class Local:
+    name: str
+    reason: str
+    place: Place
+    is_read: bool = True
+    may_learn: bool = False
+
+    def entry(self) -> list[Leaf]:
+        return []
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        return Undefined(self.name, self.reason)
+
+    enter_test = leave = enter
+
+    def settle(self, value: Any) -> Slot | None:
+        return None
+
+    def operands(self) -> list[Any]:
+        return []
+
+    def outputs(self) -> Iterator[Any]:
+        return iter(())
+
+
+@dataclass
+class Flag:
+    name: str
+    initial: Any
+    after: Any = False
+    is_read: bool = False
+    may_learn: bool = False
+
+    @property
+    def is_carried(self) -> bool:
+        return isinstance(self.initial, Tensor) or self.after is not False
+
+    def entry(self) -> list[Leaf]:
+        return [Leaf(BOOL)] if self.is_carried else []
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        return False
+
+    def enter_test(self, inputs: list[Tensor]) -> Any:
+        return inputs.pop(0) if self.is_carried else self.initial
+
+    leave = enter_test
+
+    def settle(self, value: Any) -> Slot | None:
+        self.after = value
+        return None
+
+    def operands(self) -> list[Any]:
+        return [self.initial] if self.is_carried else []
+
+    def outputs(self) -> Iterator[Any]:
+        return iter([self.after] if self.is_carried else [])
+
+
+@dataclass
+class Carried:
+    """A carried variable. `types` has None for a static leaf; `weak` marks leaves that count as Python numbers."""
+
+    name: str
+    initial: Any
+    place: Place
+    leaves: list[Any]
+    treedef: tree.TreeDef
+    types: list[Type | None]
+    weak: list[bool]
+    after: list[Any] = field(default_factory=list)
+    entered: list[Any] = field(default_factory=list)
+    is_read: bool = True
+
+    @staticmethod
+    def of(name: str, initial: Any, place: Place) -> Carried:
+        leaves, treedef = tree.flatten(initial)
+        types = [type_of(x) if is_array(x) else None for x in leaves]
+        # A bool never widens anything, so only other numbers are told apart from arrays.
+        weak = [t is not None and t != BOOL and is_weak(x) for x, t in zip(leaves, types, strict=True)]
+        return Carried(name, initial, place, leaves, treedef, types, weak)
+
+    @property
+    def may_learn(self) -> bool:
+        return any(self.weak) or has_open_elements(self.initial)
+
+    def entry(self) -> list[Leaf]:
+        paths = leaf_paths(self.name, self.treedef)
+        return [
+            Leaf(t, weak, (path if path.isidentifier() else None))
+            for t, weak, path in zip(self.types, self.weak, paths, strict=True)
+            if t is not None
+        ]
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        self.entered = self._filled(inputs)
+        return tree.unflatten(self.treedef, self.entered)
+
+    def enter_test(self, inputs: list[Tensor]) -> Any:
+        return tree.unflatten(self.treedef, self._filled(inputs))
+
+    def _filled(self, tensors: list[Tensor]) -> list[Any]:
+        """The leaves, those that are carried taken from the front of `tensors`."""
+        return [x if t is None else tensors.pop(0) for x, t in zip(self.leaves, self.types, strict=True)]
+
+    def settle(self, value: Any) -> Slot | None:
+        if isinstance(value, Undefined):
+            # Some path through the body leaves it without a value: no later iteration can rely on one.
+            return Local(self.name, value.reason or f"is deleted in the {self.place}", self.place)
+        learned = learn_elements(self.initial, value)
+        if learned is not None:
+            return Carried.of(self.name, learned, self.place)
+        self.after, treedef = tree.flatten(value)
+        if treedef != self.treedef:
+            raise changes(self.name, self.initial, value, self.place, hint=_ONLY_ARRAYS)
+        types, weak = list(self.types), list(self.weak)
+        for position, (x, y, t) in enumerate(zip(self.leaves, self.after, self.types, strict=True)):
+            path = leaf_paths(self.name, treedef)[position]
+            if t is None or not is_array(y):
+                if not same(x, y):
+                    raise changes(self.name, self.initial, value, self.place, path, _ONLY_ARRAYS)
+                continue
+            settled = _settle_leaf(t, weak[position], y)
+            if settled is None:
+                raise changes(self.name, self.initial, value, self.place, path)
+            types[position], weak[position] = settled, weak[position] and is_weak(y)
+        if types == self.types and weak == self.weak:
+            return None
+        return replace(self, types=types, weak=weak)
+
+    def operands(self) -> list[Any]:
+        return [_as(x, t) for x, t in zip(self.leaves, self.types, strict=True) if t is not None]
+
+    def outputs(self) -> Iterator[Any]:
+        return (_as(y, t) for y, t in zip(self.after, self.types, strict=True) if t is not None)
+
+    def leave(self, results: list[Tensor]) -> Any:
+        found = [weaken(x, weak) for x, weak in zip(self._filled(results), self.weak, strict=True)]
+        # In a guess the body has not been traced with the element that an array has learned.
+        kept = [a is b or same(a, b) for a, b in zip(self.entered, self.after, strict=True)] or [False] * len(found)
+        leaves = [x if stays else y for x, y, stays in zip(self.leaves, found, kept, strict=True)]
+        unchanged = all(a is b for a, b in zip(leaves, self.leaves, strict=True))
+        return self.initial if unchanged else tree.unflatten(self.treedef, leaves)
+
+
+@dataclass
+class ReturnValue:
+    """Carried where the body returns; before anything is returned, zeros take its place."""
+
+    name: str
+    initial: Any
+    place: Place
+    treedef: tree.TreeDef | None = None
+    after: list[Any] = field(default_factory=list)
+    types: list[Type | None] = field(default_factory=list)
+    weak: list[bool] = field(default_factory=list)
+    is_read: bool = False
+    may_learn: bool = False
+
+    def entry(self) -> list[Leaf]:
+        return [Leaf(t) for t in self.types if t is not None]
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        return UndefinedReturnValue()
+
+    def enter_test(self, inputs: list[Tensor]) -> Any:
+        del inputs[: len(self.entry())]
+        return UndefinedReturnValue()
+
+    def settle(self, value: Any) -> Slot | None:
+        if isinstance(value, UndefinedReturnValue):
+            return None
+        self.after, self.treedef = tree.flatten(value)
+        before, treedef = (self.after, self.treedef) if self._is_new else tree.flatten(self.initial)
+        if treedef != self.treedef:
+            raise changes(self.name, self.initial, value, self.place)
+        self.types, self.weak = [], []
+        paths = leaf_paths("", treedef)
+        for path, x, y in zip(paths, before, self.after, strict=True):
+            t = joint_type([x, y]) if is_array(x) and is_array(y) else None
+            if t is None and not same(x, y):
+                raise changes(self.name, self.initial, value, self.place, path)
+            self.types.append(t)
+            self.weak.append(is_weak(x) and is_weak(y))
+        return None
+
+    @property
+    def _is_new(self) -> bool:
+        return isinstance(self.initial, UndefinedReturnValue)
+
+    def operands(self) -> list[Any]:
+        carried = [t for t in self.types if t is not None]
+        if self._is_new:
+            return [zeros_array(t) for t in carried]
+        leaves = [x for x, t in zip(tree.leaves(self.initial), self.types, strict=False) if t is not None]
+        return [_as(x, t) for x, t in zip(leaves, carried, strict=True)]
+
+    def outputs(self) -> Iterator[Any]:
+        return (_as(y, t) for y, t in zip(self.after, self.types, strict=True) if t is not None)
+
+    def leave(self, results: list[Tensor]) -> Any:
+        if self.treedef is None:
+            return self.initial
+        leaves = [
+            y if t is None else weaken(results.pop(0), weak)
+            for y, t, weak in zip(self.after, self.types, self.weak, strict=True)
+        ]
+        return tree.unflatten(self.treedef, leaves)
+
+
+def _as(x: Any, t: Type | None) -> Any:
+    return cast(x, t.dtype) if isinstance(t, TensorType) else x
+
+
+def _settle_leaf(t: Type, weak: bool, y: Any) -> Type | None:
+    """The type of a carried leaf after one look at what the body gives it; None where the two do not fit."""
+    given = type_of(y)
+    if not isinstance(t, TensorType) or not isinstance(given, TensorType):
+        return t if t.accepts(given) else None
+    kinds = [t.dtype.type(0).item() if weak else t.dtype, given.dtype.type(0).item() if is_weak(y) else given.dtype]
+    joint = result_type(*kinds) if weak or is_weak(y) else given.dtype
+    if joint != t.dtype and not weak:
+        return None
+    settled = TensorType(joint, t.shape)
+    return settled if settled.accepts(TensorType(joint, given.shape)) else None
+
+
+def changes(name: str, initial: Any, value: Any, place: Place, path: str = "", hint: str = _AGREE) -> TypeMismatchError:
+    """The error for a variable that the body leaves as something else."""
+    where = f" (at {path})" if path not in ("", name) else ""
+    return TypeMismatchError(
+        f"autograph: {shown(name)} changes its type in a {place.construct} on a traced tensor{where}",
+        source=place.source,
+        expected=f"before the loop: {describe(initial)}",
+        got=f"after the body: {describe(value)}",
+        hint=_NOT_A_TENSOR if initial is None or value is None else hint,
+    )
 
 
 def while_stmt(
@@ -105,7 +458,7 @@ def stage(
 
 
 def _trace_body(slots: Slots, state: State, body: Callable[[Any], None], counts: bool, place: Place) -> Traced:
-    """The body, whose result is what it leaves in the variables."""
+    """Trace the body; its result is the tuple of the variables after it."""
 
     def run(inputs: list[Tensor]) -> Any:
         count = inputs.pop(0) if counts else None

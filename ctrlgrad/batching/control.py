@@ -22,7 +22,7 @@ from ctrlgrad.batching.lanes import (
     choose_rows_of_one_size,
 )
 from ctrlgrad.batching.ragged import merged
-from ctrlgrad.batching.stacks import as_ragged, as_uniform, choose, new_ragged, plain, unguarded
+from ctrlgrad.batching.stacks import as_ragged, as_uniform, new_ragged, plain, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import (
@@ -46,7 +46,7 @@ from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.control import emit_branch, emit_call, emit_loop
 from ctrlgrad.ir.flow import passed_on, stays, updated_input, updated_operand
 from ctrlgrad.ir.rules import Answer, Positions
-from ctrlgrad.ops.term import Term, constant, emit, reshape, zeros
+from ctrlgrad.ops.term import Term, choose, constant, emit, reshape, zeros
 from ctrlgrad.records import record
 
 # Lanes at the borders of regions: the values that carry them, and how a region that not all rows enter sees them.

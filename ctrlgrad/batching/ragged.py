@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.batching.lanes import Guard, Ragged, Rows, choose_rows, common, greatest, of_one_size, set_apart
-from ctrlgrad.batching.stacks import FIRST_CAPACITY, choose, unguarded
+from ctrlgrad.batching.stacks import FIRST_CAPACITY, unguarded
 from ctrlgrad.ir import INDEX, Builder
 from ctrlgrad.ir.attributes import DYNAMIC, Key
-from ctrlgrad.ops.term import Term, constant, emit, reshape, zeros
+from ctrlgrad.ops.term import Term, choose, constant, emit, reshape, zeros
 from ctrlgrad.records import record
 
 Sizes = Sequence[int | Term]

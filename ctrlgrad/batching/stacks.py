@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Rows, Same, Uniform, greatest
-from ctrlgrad.ir import Builder, StackType, TensorType, Value, close
+from ctrlgrad.ir import Builder, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import DYNAMIC, Key
-from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ops.term import Term, broadcast_to, emit, transpose, zeros
 
 # Slots that a stack without a size starts with.
 FIRST_CAPACITY = 8
-
-
-def choose(builder: Builder, selector: Term, branches: Sequence[Callable[[Builder], Sequence[Term]]]) -> list[Term]:
-    """A `cond` whose branches are written as functions; they may use any value of the graphs around them."""
-    regions = []
-    for number, branch in enumerate(branches):
-        inner = Builder(builder, f"case_{number}")
-        inner.source = builder.source
-        regions.append(inner.finish([x.value for x in branch(inner)]))
-    closed = close(regions)
-    return [Term(builder, v) for v in emit_branch(builder, selector.value, closed)]
 
 
 # Kinds.

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ctrlgrad.demos.catalogue import show, titles
-from ctrlgrad.demos.finding import Panel
+from ctrlgrad.demos.catalogue import Panel, show, titles
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train.checkpoint import write_atomically
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ctrlgrad.cli.waiting import compiling_shown
 from ctrlgrad.errors import CtrlgradError, ExecutionError, GradientMismatch
-from ctrlgrad.mpi.watch import FAILED, STOPPED, Ending
+from ctrlgrad.mpi.launch import FAILED, STOPPED, Ending
 from ctrlgrad.train.trainer import Interrupted
 
 BAD_INPUT = 2

@@ -21,8 +21,7 @@ from ctrlgrad.dataflow.settings import partitioned
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.execution import plan_text
 from ctrlgrad.ir import Graph, format_graph
-from ctrlgrad.ir.dot import format_dot
-from ctrlgrad.ir.page import format_page
+from ctrlgrad.ir.dot import format_dot, format_page
 from ctrlgrad.ir.svg import format_svg
 
 

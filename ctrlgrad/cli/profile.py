@@ -15,7 +15,7 @@ from rich.text import Text
 import ctrlgrad as cg
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.pictures import Profile
 from ctrlgrad.memory.profile.summary import (
     Summary,
     show_peak,

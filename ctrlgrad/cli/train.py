@@ -25,12 +25,11 @@ from ctrlgrad.mpi.launch import join, number_of_ranks
 from ctrlgrad.train import checkpoint, corpus, folder, metrics, text, trainer
 from ctrlgrad.train.checkpoint import Saved
 from ctrlgrad.train.folder import CHECKPOINT, PLOT
-from ctrlgrad.train.memory import enough
 from ctrlgrad.train.metrics import Step, Summary
 from ctrlgrad.train.ranks import Alone, DataParallel, Ranks
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.text import Trained
-from ctrlgrad.train.trainer import Job
+from ctrlgrad.train.trainer import Job, enough
 from ctrlgrad.train.verification import Comparison, compare_with_jax, needed_judge, next_gradient
 
 SAMPLES = 3

@@ -140,14 +140,14 @@ def local_devices() -> list[str]:
 
     GPUs are among them where CuPy and a card are there; asking loads CuPy. `is_here` asks for one device alone.
     """
-    from ctrlgrad.engines.cuda import devices  # what it loads takes a while
+    from ctrlgrad.engines.cuda import devices
 
     return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + devices.found()
 
 
 def _missing_cuda(number: int) -> UserInputError | None:
-    """Why there is no GPU of this number; None where there is."""
-    from ctrlgrad.engines.cuda import devices  # as above
+    """Error that says why a GPU is missing; None if it exists."""
+    from ctrlgrad.engines.cuda import devices
 
     try:
         devices.check(number)
@@ -158,7 +158,7 @@ def _missing_cuda(number: int) -> UserInputError | None:
 
 # Pieces: the code that runs on a device.
 
-# Takes a list of operands over, and what its device's run has as `context`: on the processor a `Run`.
+# Takes ownership of a list of operands, and the `context` of its device's run: a `Run` on the processor.
 Piece = Callable[[list[Any], Any], list[Any]]
 # Makes the piece of a cluster's region.
 PieceOf = Callable[[Graph], Piece]
@@ -220,16 +220,16 @@ class DeviceRun(Protocol):
         """An input of the graph, as pieces take it."""
 
     def on_host(self, value: Any) -> Any:
-        """A value that decides how control goes on; waits for it."""
+        """Wait for a value that control flow depends on, and return it on the host."""
 
     def leave(self, value: Any) -> Leaving | None:
-        """Begin to bring a value to the host; None where it is there already. What computes does not wait."""
+        """Begin to copy a value to the host, without blocking the device; None if the value is on the host."""
 
     def arrive(self, value: Any, its: Type) -> Any:
         """Begin to take in a value that lies on the host; `landed` has it."""
 
     def landed(self, arriving: Any) -> Any:
-        """The value that was taken in, as pieces take it. What computes waits for it, not the caller."""
+        """The value after `arrive`, in the form that pieces take. The device waits for the copy, not the caller."""
 
     def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
         """Outputs of the graph as NumPy arrays and scalars, and lists of them for stacks."""
@@ -331,7 +331,6 @@ def single_threaded_products(*, is_required: bool = True) -> AbstractContextMana
     if is_required and not _is_possible():
         raise UserInputError(
             "matrix products cannot be made single-threaded",
-            source=here(),
             expected="the package threadpoolctl",
             got="an installation without it",
             hint="pip install -e '.[dataflow]'",

@@ -27,7 +27,7 @@ from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import ROOT, Frames, frames_of
 from ctrlgrad.files import read_file
 from ctrlgrad.ir import Node, Op, Value, attributes
-from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
+from ctrlgrad.ir.dot import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
 from ctrlgrad.records import record
 
 # How many ops of a cluster are written out.
@@ -211,7 +211,8 @@ class Recorder:
     >>> from ctrlgrad import dataflow
     >>> recorder = dataflow.Recorder()
     >>> with dataflow.settings(recorder=recorder):
-    ...     _ = cg.function(lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x), engine="dataflow")(2.0)
+    ...     f = lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x)
+    ...     _ = cg.function(f, engine="dataflow")(2.0)
     >>> [firing.op for firing in recorder.firings if firing.is_dead]
     []
 

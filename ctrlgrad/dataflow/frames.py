@@ -39,12 +39,12 @@ from ctrlgrad.source import Source
 
 # The number of the iteration of each frame around, the root's 0 first.
 Tag = tuple[int, ...]
-# The count of a Merge that has fired: what comes later is dead, and brings it no nearer to zero.
+# Count of a Merge that has fired: later operands are dead and never bring it to zero.
 FIRED = -(1 << 30)
 
 
 class Step(ABC):
-    """A node that is ready to run. Its operands stand in `slots[first:last]` of the iteration that it fires in."""
+    """A prepared node. Its operands are `slots[first:last]` of the iteration in which it fires."""
 
     __slots__ = ("first", "index", "last", "name", "node", "results", "source")
 
@@ -103,7 +103,7 @@ class Targets:
 
 
 NOWHERE = Targets()
-# Stands in the slot of a LoopSwitch that has fired.
+# Marker in the slot of a LoopSwitch that has fired.
 PASSED = object()
 
 
@@ -398,7 +398,7 @@ class Execution(Protocol):
         """The frame that an iteration enters; opened by the first Enter."""
 
     def broadcast(self, frame: FrameRun, targets: Targets, value: Any) -> None:
-        """Deliver a constant in all iterations, those that are there and those to come."""
+        """Deliver a constant to all iterations, present and future."""
 
     def following(self, frame: FrameRun) -> Iteration | None:
         """Begin the iteration after the newest; None where the window is full, or values wait for it already."""

@@ -36,9 +36,9 @@ from collections.abc import Mapping, Sequence
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes, printer
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.ir.printer import Printer, format_attrs
 from ctrlgrad.ir.types import RegionType
+from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.records import record
 
 # Default of `tf.while_loop` and `ctrlgrad.while_loop`.
@@ -196,7 +196,7 @@ def carry_switches(
 
 
 def in_order(nodes: Sequence[FlatNode]) -> list[FlatNode]:
-    """The nodes with each after the producers of its inputs, otherwise as they stand."""
+    """The nodes in topological order; ties keep the given order."""
     position = {node: i for i, node in enumerate(nodes)}
     producer_of = {v: node for node in nodes for v in node.results}
     waits: dict[FlatNode, int] = {}

@@ -55,7 +55,7 @@ from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import OPS, Graph, Node, Op, StackType, Value
 
-# Clusters: ordinary ops that run as one piece, so that an executor handles few nodes per iteration.
+# Clusters: ordinary ops that run as one piece, so that the executor handles few nodes in each iteration.
 #
 # In: a flat graph with a device on every node. Out: the same with every ordinary op inside a `Cluster`, all of whose
 # ops sit in one frame on one device, dead or alive together. Nothing leaves a cluster and comes back: a cluster waits
@@ -318,7 +318,7 @@ class SwitchStep(Step):
 
 
 class PassStep(Step):
-    """Hands on the operand that is there: of a branch's Merge, or of a node of a carry that waits for more than it."""
+    """Forwards the live operand of a branch's Merge, or of a node of a carry that has further operands."""
 
     __slots__ = ()
 
@@ -424,7 +424,7 @@ class SendStep(Step):
 
 
 class RecvStep(Step):
-    """A Recv; what it brings is put into its slot when the message comes, and may still be on its way to the device."""
+    """A Recv. Its message fills its slot on arrival; the copy to the device may still be in progress."""
 
     __slots__ = ()
 
@@ -604,7 +604,7 @@ class _Planner:
         return Targets(((step.first + place, step.index, step),))
 
     def handed_on(self, node: FlatNode) -> Targets:
-        """Targets to which a node of a carry hands its operand."""
+        """Targets of the operand that a node of a carry forwards."""
         if node.op is flat.NEXT_ITERATION:
             if node not in self.step_of:
                 self.frame(node).backs.append(node)

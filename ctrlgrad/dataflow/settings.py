@@ -4,7 +4,7 @@
 
 On the processor a cluster runs by the reference engine's kernels, or in machine code where a setting says so; on a GPU
 as a program of the CUDA engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
-stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.engines.row_blocks`.
+stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.runtime.rows`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,20 @@ from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
-from ctrlgrad.dataflow.partition import Part, Partition, partition
-from ctrlgrad.dataflow.placement import as_written, names_ranks, on_ranks, place, whole_loops
+from ctrlgrad.dataflow.partition import (
+    Part,
+    Partition,
+    as_written,
+    names_ranks,
+    on_ranks,
+    partition,
+    place,
+    whole_loops,
+)
 from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
-from ctrlgrad.engines.pushes import RowPush, add_row_pushes
 from ctrlgrad.engines.reference import REFERENCE, Kernels
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.forks import once
@@ -42,6 +49,7 @@ from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.walk import walk
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
+from ctrlgrad.runtime.rows import RowPush, add_row_pushes
 from ctrlgrad.source import here
 
 LOOPS = ("lowered", "whole")
@@ -95,7 +103,7 @@ class Settings:
     recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no run can keep to, before there is one."""
+        """Refuse settings that no run can satisfy."""
         window, order, latency = self.parallel_iterations, self.order, self.latency
         is_window = window is None or (_is_int(window) and window >= 1)
         _check("parallel_iterations", window, is_window, "an int of 1 or more, or None")
@@ -130,9 +138,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
     names = [f.name for f in fields(Settings)]
     for name in changes:
         if name not in names:
-            raise UserInputError(
-                f"the dataflow engine has no setting {name!r}", source=here(), expected=", ".join(names), got=name
-            )
+            raise UserInputError(f"the dataflow engine has no setting {name!r}", expected=", ".join(names), got=name)
     try:
         changed = replace(_SETTINGS.get(), **changes)
     except UserInputError as error:

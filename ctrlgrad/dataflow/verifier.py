@@ -44,7 +44,8 @@ def verify_flat(graph: FlatGraph) -> Frames:
         VerificationError: it breaks one; the error names the node and what it should be.
 
     >>> from ctrlgrad.dataflow import lower, verify_flat
-    >>> loop = cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i * 2, 1)).graph(3)
+    >>> double = lambda n: cg.while_loop(lambda i: i < n, lambda i: i * 2, 1)
+    >>> loop = cg.function(double).graph(3)
     >>> verify_flat(lower(loop)).parent
     {'while_1': ''}
     """

@@ -1,5 +1,4 @@
-"""Small programs that show what loops and their gradients are for: each computes for seconds and draws what it found.
+"""Small programs that show uses of loops and their gradients; each computes for seconds and draws its result.
 
-A module is a demo; its docstring's first line says what of. `docs/recipes` has a page about each, which shows its
-source.
+A module is a demo, and the first line of its docstring is the title. `docs/recipes` has a page for each.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad as cg
-from ctrlgrad.demos.finding import Finding
+from ctrlgrad.demos.catalogue import Finding
 from ctrlgrad.scipy.special import logsumexp
 
 

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
-from ctrlgrad.demos.finding import Finding
 from ctrlgrad.errors import UserInputError
+
+# Result of a demo: some lines of text, and some panels of a picture.
+
+
+# Draws into one pair of axes of matplotlib's.
+Panel = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`lines` are printed, one below the other; `panels` are drawn, side by side."""
+
+    lines: tuple[str, ...]
+    panels: tuple[Panel, ...]
+
 
 # In the order of `docs/recipes`.
 NAMES = (
@@ -25,7 +42,7 @@ def titles() -> dict[str, str]:
 
 
 def show(name: str) -> Finding:
-    """Run a demo. Raises `UserInputError` where there is none of that name."""
+    """Run a demo. Raises `UserInputError` for an unknown name."""
     if name not in NAMES:
         raise UserInputError("there is no such demo", expected=", ".join(NAMES), got=repr(name))
     finding: Finding = import_module(f"ctrlgrad.demos.{name}").show()

@@ -8,7 +8,7 @@ import numpy as np
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.demos.finding import Finding
+from ctrlgrad.demos.catalogue import Finding
 
 
 def contact_impulses(a: Any, b: Any) -> Any:

@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ctrlgrad.collector import only_new_objects
-from ctrlgrad.engines.chunks import chunk_bytes
-from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.control import loop_name
+from ctrlgrad.ir.interning import fingerprint
 from ctrlgrad.passes import OPTIMISATIONS, WEIGH, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
+from ctrlgrad.runtime.chunks import chunk_bytes
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 
-# Of a graph, the passes that are left out, and the bytes of a chunk.
-Optimise = Callable[[Graph, frozenset[str], int], Graph]
 # By the passes that are left out, and the bytes of a chunk.
 _OPTIMISED: Cache[tuple[frozenset[str], int], Graph] = Cache(8)
 # By their fingerprints: mostly chunks of any size make the same graph, and what is compiled of one serves all budgets.
@@ -55,11 +53,11 @@ def refuse_checkpoint(graph: Graph, got: str) -> None:
         )
 
 
-def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Graph:
-    """The graph as compiling engines run it, made once and kept with it. Only loops gain by the passes."""
+def optimised_graph(graph: Graph, is_for_gpu: bool = False) -> Graph:
+    """The graph as compiling engines run it in this session, made once. Only loops gain by the passes."""
     if not any(node.regions for node in graph.nodes):
         return graph
-    without = without.difference(PLAN_PASSES)
+    without = current_without().difference(PLAN_PASSES) | ({WEIGH} if is_for_gpu else set())
     nbytes = chunk_bytes()
 
     def make() -> Graph:
@@ -69,15 +67,6 @@ def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Gra
         return found if digest is None else _DIFFERENT.get(graph, digest, lambda: found)
 
     return _OPTIMISED.get(graph, (without, nbytes), make)
-
-
-def optimised_graph(graph: Graph, optimise: Optimise = optimise, is_for_gpu: bool = False) -> Graph:
-    """The graph as compiling engines run it here: in this session, and with these passes left out.
-
-    `optimise` runs the passes, or knows what they would make.
-    """
-    without = current_without()
-    return _optimised(graph, without | {WEIGH} if is_for_gpu else without, optimise)
 
 
 _WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())

@@ -1,6 +1,6 @@
 """Kernels that know block stacks: what the reference engine has as a list, loops in machine code leave as blocks.
 
-In a session, interpreted code pushes into blocks too, and pops from them, see `ctrlgrad.engines.row_blocks`. Rows that
+In a session, interpreted code pushes into blocks too, and pops from them, see `ctrlgrad.runtime.rows`. Rows that
 differ in shape, and those of a stack whose slots are written in any order, are a list whose bytes are counted.
 """
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import CPU, copied
 from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
-from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
+from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.table import InPlace, Pure
-from ctrlgrad.engines.row_blocks import row_pushes
 from ctrlgrad.ir import OPS, Node, Trait, Use, attributes, walk
+from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.rows import row_pushes
+from ctrlgrad.runtime.stack import CPU, BlockStack, copied
 
 Control = Callable[[Node, Kernels], Callable[[list[Any], Run], Any]]
 

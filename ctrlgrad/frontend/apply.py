@@ -6,8 +6,9 @@ values in a graph, NumPy's promotion, and the shapes of results whose sizes are 
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,211 @@ from ctrlgrad.dtypes import NAMES, converted, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
-from ctrlgrad.frontend.unsized import Unsized
+from ctrlgrad.frontend.tensor import SET_BY, Tensor, instead_of, is_operand, leaked
+from ctrlgrad.frontend.trace import current
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
 from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
-from ctrlgrad.source import here
+from ctrlgrad.source import here, user_frame
+
+# Result of `unknown_dims` outside a trace: a NumPy array some of whose sizes a loop treats as unknown.
+
+
+class Unsized(np.ndarray):
+    """An array as it is, with the axes whose sizes count as unknown. What is computed from it is a plain array."""
+
+    axes: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(x: Any, axes: tuple[int, ...]) -> Unsized:
+        array = np.asarray(x).view(Unsized)
+        array.axes = axes
+        return array
+
+    @property
+    def known(self) -> tuple[int | None, ...]:
+        """The shape, None for a size that counts as unknown."""
+        return tuple(None if axis in self.axes else d for axis, d in enumerate(self.shape))
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+    def __getitem__(self, key: Any) -> Any:
+        return np.asarray(self)[key]
+
+
+# `float0`: the dtype of the derivative with respect to an integer or a boolean, an array without any bytes.
+#
+# It is the structured dtype of NumPy that JAX has for it. A graph cannot hold it: in a trace a `Float0` stands for
+# such an array, and becomes one where the function that was traced hands out its results.
+
+
+float0 = np.dtype([("float0", np.void, 0)])
+
+
+class Float0(Tensor):
+    """An array of `float0` in a trace: booleans of its shape, which nothing should be computed from."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        return float0
+
+
+def float0_like(x: Any) -> Any:
+    """The derivative with respect to something that has none: an array of `float0` of its shape."""
+    builder = current()
+    shape = () if isinstance(type_of(x), StackType) else FUNCTIONS["shape"](x)
+    if builder is None:
+        return np.zeros(shape, float0)
+    return Float0(builder, value_in(builder, FUNCTIONS["zeros"](shape, np.bool_)))
+
+
+def is_float0(x: Any) -> bool:
+    """Return true if x is an array of `float0`."""
+    return isinstance(x, Float0) or (isinstance(x, np.ndarray | np.generic) and x.dtype == float0)
+
+
+def without_numbers(traced: Any, result: Any) -> Any:
+    """Convert a result for the caller: zeros of `float0` for a `Float0`, otherwise the computed result."""
+    return np.zeros(np.shape(result), float0) if isinstance(traced, Float0) else result
+
+
+# The arrays that functions of `ctrlgrad.numpy`, loops and branches return outside of a trace: NumPy arrays, with what
+# JAX users expect.
+#
+# A subclass of NumPy's array, since nothing else can be indexed by a traced tensor: `xs[t]` asks NumPy's array, which
+# knows numbers alone. Everything else is NumPy's: memory, methods, printed text, `isinstance`. Results of compiled
+# functions are NumPy's own arrays, so that a call costs nothing for it; `ctrlgrad.numpy.asarray(x)` makes one of
+# these of any array, without a copy.
+#
+# Their values never change, as in a trace: `acc += x` gives `acc` a new array, on which no other name of the old one
+# depends, and an assignment to a part is refused. NumPy's own arrays (`np.array(x)` makes one) stay as writable as
+# ever.
+
+
+class Array(np.ndarray):
+    """A NumPy array with `x.at[key]`, as a traced tensor has it, that a traced tensor may index.
+
+    >>> xs = cnp.asarray(np.array([1.0, 2.0, 4.0]))
+    >>> xs.at[0].set(7.0)
+    array([7., 2., 4.])
+    >>> float(cg.fori_loop(0, 3, lambda t, total: total + xs[t], 0.0))
+    7.0
+    """
+
+    __slots__ = ()
+
+    @property
+    def at(self) -> Any:
+        """`x.at[key].set(value)` and its kin give the changed array; see `ctrlgrad.numpy.at`."""
+        return FUNCTIONS["at"](self)
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return super().__getitem__(key)
+        except TracingError:
+            if not _is_traced(key):
+                raise
+        return FUNCTIONS["getitem"](np.asarray(self), key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if _is_users():
+            raise _unchanged("item assignment", "x = x.at[index].set(value), or .add(value)")
+        super().__setitem__(key, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if _is_users():
+            hint = SET_BY.get(name, "keep the value in a variable of its own")
+            raise _unchanged(f"x.{name} = ...", hint)
+        super().__setattr__(name, value)
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        if return_scalar or not array.ndim:
+            plain = np.asarray(array)
+            return plain[()] if return_scalar else plain
+        # Not made read-only: NumPy's functions compute in place in what an operator has given them.
+        return array.view(Array)
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+
+def _is_users() -> bool:
+    """Return true if the user's code called the method that asks, and no function of NumPy on an array of its own."""
+    return user_frame() is sys._getframe(2)
+
+
+def _unchanged(shown: str, hint: str) -> TracingError:
+    return TracingError(
+        f"{shown}: an array of ctrlgrad.numpy cannot be changed in place",
+        expected="an expression that gives a new array",
+        got=shown,
+        hint=f"{hint}; numpy.array(x) is an array of NumPy's that can be changed",
+    )
+
+
+def _rebinding(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda self, other: operation(self, other)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def method(self: Array, *args: Any, **kwargs: Any) -> Any:
+        if not _is_users():  # NumPy's sort sorts a copy
+            return getattr(np.ndarray, name)(self, *args, **kwargs)
+        raise _unchanged(f"x.{name}(...)", instead_of(name).replace("a traced tensor", "an array"))
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+):
+    _operation = getattr(operator, f"__{_name}__")
+    setattr(Array, f"__i{_name}__", _rebinding(_operation))
+for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflags"]:
+    setattr(Array, _name, _refused(_name))
+
+
+def _is_traced(key: Any) -> bool:
+    """Return true if an index key contains a traced tensor."""
+    if isinstance(key, tuple | list):
+        return any(map(_is_traced, key))
+    if isinstance(key, slice):
+        return any(isinstance(part, Tensor) for part in (key.start, key.stop, key.step))
+    return isinstance(key, Tensor)
+
+
+def concrete(x: Any) -> Any:
+    """A NumPy array as an `Array` over the same memory; any other value unchanged."""
+    if type(x) is not np.ndarray:
+        return x
+    found = x.view(Array)
+    # NumPy's own method: that of an `Array` refuses.
+    np.ndarray.setflags(found, write=False)
+    return found
+
 
 _SCALARS = (bool, int, float, complex)
 
@@ -53,7 +249,7 @@ class EagerStack:
 
 
 def is_weak(x: Any) -> bool:
-    """Return true if x is a Python number, or a tensor that stands for one."""
+    """Return true if x is a Python number, or a traced tensor that promotes like one."""
     # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
     return x.weak if isinstance(x, Tensor) else isinstance(x, _SCALARS) and not isinstance(x, np.generic)
 
@@ -69,7 +265,7 @@ def type_of(x: Any) -> Type:
 
 
 def tensor_type(x: Any) -> TensorType:
-    """The type of what is known to be no stack."""
+    """Type of a value that is not a stack."""
     t = type_of(x)
     assert isinstance(t, TensorType)
     return t
@@ -231,7 +427,7 @@ FUNCTIONS["__dim__"] = _dim
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """NumPy's promotion (NEP 50): Python numbers, and tensors that stand for them, do not widen arrays."""
+    """NumPy's promotion (NEP 50): Python numbers, and traced tensors that promote like them, do not widen arrays."""
     kinds: list[Any] = []
     for x in operands:
         if isinstance(x, Tensor):

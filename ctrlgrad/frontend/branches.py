@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, tensor_type, type_of, value_in
-from ctrlgrad.frontend.array.dims import ensured
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
-from ctrlgrad.frontend.elements import has_open_elements, learn_elements
+from ctrlgrad.frontend.array.promote import ensured
+from ctrlgrad.frontend.carry import Promotion, advice, has_open_elements, learn_elements, promotion
+from ctrlgrad.frontend.checks import (
+    check_callable,
+    check_predicate,
+    explains_calls,
+    is_array,
+    same_structure,
+    type_name,
+)
 from ctrlgrad.frontend.functions import MISSING
-from ctrlgrad.frontend.promotions import Promotion, advice, promotion
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
@@ -25,11 +30,11 @@ from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Size, origin
 
-# Branches return arrays of the same elements: one that a branch leaves without any has those of another branch.
+# Element types of growing arrays: a branch that writes no element takes the type from another branch.
 
 
 def of_equal_elements(regions: Sequence[Traced]) -> list[Traced]:
-    """The branches, each of whose arrays without an element has the one that another branch gives it."""
+    """The branches, in which a growing array without an element type takes the type from another branch."""
     return [_taught(region, regions) if has_open_elements(region.result) else region for region in regions]
 
 
@@ -49,7 +54,7 @@ def _taught(region: Traced, regions: Sequence[Traced]) -> Traced:
     return Traced(region.builder.name, lambda _: result, builder=region.builder)
 
 
-# Branches return arrays of the same sizes: those that only a run tells are compared in the branch that is taken.
+# Branches return arrays of equal sizes. Sizes that are known only at run time are compared in the branch that runs.
 #
 # Only sizes that follow from the arguments' alone are: the size of what was cut out, joined or collected by data is
 # known in its branch alone, and stays unknown in the result.
@@ -257,3 +262,81 @@ def _same_known_dims(a: Type, b: Type) -> bool:
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
     return True
+
+
+# `switch` and `case`: branches chosen by an index or by the first condition that holds.
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = MISSING) -> Any:
+    """`branches[index](*operands)`, the index clamped to the range; as `jax.lax.switch`. Only that branch runs.
+
+    Args:
+        index: an integer scalar.
+        branches: functions that return the same pytree, dtypes and shapes.
+        operand: one operand, by keyword.
+
+    >>> powers = [lambda x: x, lambda x: x * x, lambda x: x * x * x]
+    >>> f = lambda x, i: cg.switch(i, powers, x)
+    >>> float(cg.grad(f)(3.0, 2)), float(f(2.0, 7))
+    (27.0, 8.0)
+    """
+    source = here()
+    operands = operands if operand is MISSING else (*operands, operand)
+    if not isinstance(branches, Sequence) or not branches:
+        raise UserInputError(
+            "switch: there are no branches" if isinstance(branches, Sequence) else "switch: the branches are no list",
+            source=source,
+            expected="a list of at least one function",
+            got=f"{type(branches).__name__}" + (f" of {len(branches)}" if isinstance(branches, Sized) else ""),
+            hint="pass a list of functions, one per index",
+        )
+    t = type_of(index) if is_array(index) else None
+    if not isinstance(t, TensorType) or t.rank != 0 or dtype_kind(t.dtype) not in "iu":
+        raise TypeMismatchError(
+            "switch: the index is not an integer scalar",
+            source=source,
+            expected="i64[]",
+            got=type_name(index) if is_array(index) else f"{type(index).__name__}: {index!r}",
+            hint="cast it with .astype(int); ctrlgrad.cond takes a boolean",
+        )
+    names = [f"branch {i}" for i in range(len(branches))]
+    return branch("switch", cast(index, np.int64), tuple(branches), names, operands, source)
+
+
+def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None) -> Any:
+    """The result of the first function whose condition is true, else of `default`; as `tf.case`.
+
+    Args:
+        pairs: (bool scalar, function without arguments), tried in order.
+        default: called when no condition holds; without it the last function is.
+
+    >>> def sign(x):
+    ...     pairs = [(x > 0, lambda: 1.0), (x < 0, lambda: -1.0)]
+    ...     return cg.case(pairs, default=lambda: 0.0)
+    >>> [float(sign(x)) for x in (3.0, -2.0, 0.0)]
+    [1.0, -1.0, 0.0]
+    """
+    source = here()
+    if not pairs:
+        raise UserInputError(
+            "case: there are no pairs",
+            source=source,
+            expected="at least one (condition, function)",
+            got=repr(pairs),
+            hint="pass a list of pairs, tried in order",
+        )
+    for position, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeMismatchError(
+                f"case: entry {position} is not a pair",
+                source=source,
+                expected="(condition, function)",
+                got=type(pair).__name__,
+                hint="case([(x > 0, lambda: a), (x < 0, lambda: b)], default=lambda: c)",
+            )
+    for position, (condition, _) in enumerate(pairs):
+        check_predicate(f"case: condition {position}", [condition], source)
+    first, *rest = pairs
+    if not rest:
+        return cond(first[0], first[1], default) if default is not None else first[1]()
+    return cond(first[0], first[1], lambda: case(rest, default))

@@ -3,25 +3,104 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import reprlib
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from ctrlgrad import tree
 from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
-from ctrlgrad.source import Source, here
+from ctrlgrad.source import Source
+
+# Errors for calls with wrong arguments; they show the signature of the function.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
+    """The function; where it is not called as its parameters ask for, the error says so at the user's line."""
+
+    @functools.wraps(fn)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return fn(*args, **kwargs)
+        except TypeError as error:
+            # Raised by the call itself, not inside of the function.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise _misfit(fn, args, kwargs, error) from None
+
+    return called
+
+
+def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
+    parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
+    name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
+    return TypeMismatchError(
+        f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
+        expected=f"{name}({', '.join(parameters)})",
+        got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
+        hint=f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
+        if hasattr(sys.modules["ctrlgrad"], name)
+        else "name the parameters as above",
+    )
+
+
+# Names of the leaves of a function's arguments, made of its parameters, for graphs and errors.
+
+
+def argument_names(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str | None]:
+    """A name per leaf of `(args, kwargs)`: the parameter's, and the keys inside it."""
+    try:
+        parameters = [p.name for p in inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str | None] = []
+    for path in treedef.paths():
+        group, *rest = path
+        if group == 0 and rest:
+            position, *rest = rest
+            rest = [parameters[position] if position < len(parameters) else f"x{position}", *rest]
+        names.append("_".join(map(str, rest)) or None)
+    return names
+
+
+def argument_paths(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str]:
+    """Return each leaf of `(args, kwargs)` as the user would write it, by the parameters' names: `params['w'][0]`."""
+    try:
+        parameters = [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    return [_argument_path(accessor, parameters) for accessor in treedef.accessors()]
+
+
+def _argument_path(accessor: Any, parameters: Sequence[inspect.Parameter]) -> str:
+    group, first = accessor.path[:2]
+    if group == 1:
+        name = str(first)
+    else:
+        variadic = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(parameters))
+        if first < variadic:
+            name = parameters[first].name
+        elif variadic < len(parameters):
+            name = f"{parameters[variadic].name}[{first - variadic}]"
+        else:
+            name = f"argument {first}"
+    return name + str(accessor[2:].codify(""))
 
 
 def check_function(operation: str, fn: Any) -> None:
-    """Refuse what is no function before it is asked for its parameters, or called."""
+    """Raise an error unless the argument is callable."""
     if not callable(fn):
         raise UserInputError(
             f"{operation}: the argument is not callable",
-            source=here(),
             expected="a Python function",
             got=type(fn).__name__,
             hint=f"pass the function itself, ctrlgrad.{operation}(fn), and not what it returns, fn(x)",
@@ -118,7 +197,7 @@ def same_structure(
     a: tuple[list[Any], tree.TreeDef],
     b: tuple[list[Any], tree.TreeDef],
 ) -> None:
-    """Raise an error that names every path that stands in only one of two pytrees."""
+    """Raise an error that names every path that only one of two pytrees has."""
     if a[1] == b[1]:
         return
     left = dict(zip(tree.paths(a[1]), a[0], strict=True))

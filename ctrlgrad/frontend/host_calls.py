@@ -61,7 +61,6 @@ def pure_callback(
     if vmap_method not in _METHODS:
         raise UserInputError(
             f"pure_callback: no vmap_method {vmap_method!r}",
-            source=here(),
             expected=", ".join(map(repr, _METHODS)),
             got=repr(vmap_method),
             hint="leave it out where nothing is mapped",
@@ -89,7 +88,6 @@ def pure_callback(
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise UserInputError(
                 f"{label}: what the function returns is not stated by shapes and dtypes",
-                source=here(),
                 expected="a pytree of ctrlgrad.TensorSpec, of arrays, or of other objects with a shape and a dtype",
                 got=repr(x),
                 hint="ctrlgrad.TensorSpec((3,), 'float64')",

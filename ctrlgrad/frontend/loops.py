@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,16 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype, tensor_type, type_of, value_in
-from ctrlgrad.frontend.array.dims import ensured
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.frontend.checks import check_callable, check_leaves
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_type, type_of, value_in
+from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
+from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced
+from ctrlgrad.frontend.carry import Carry, settle
+from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, explains_calls, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import (
     INDEX,
     Builder,
@@ -35,14 +35,193 @@ from ctrlgrad.ir import (
     Use,
     Value,
     attributes,
+    close,
     definitions,
     is_loop,
 )
+from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Cut, Size, origin, told
 
-# The sizes that a row which a loop collects has at its first iteration, computed before the loop.
+# `while_loop`: two Python functions traced into the regions of the `while` op.
+
+
+@record
+class LoopOptions:
+    """Options of a loop; each becomes an attribute of the node."""
+
+    maximum_iterations: int | None = None
+    parallel_iterations: int = 32
+    swap_memory: bool | None = None
+    checkpoint: bool | int | None = None
+    name: str | None = None
+
+
+@explains_calls
+def while_loop(
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init: Any,
+    *,
+    maximum_iterations: int | None = None,
+    parallel_iterations: int = 32,
+    swap_memory: bool | None = None,
+    checkpoint: bool | int | None = None,
+    name: str | None = None,
+) -> Any:
+    """Repeat `carry = body_fun(carry)` as long as `cond_fun(carry)` is true; as `jax.lax.while_loop`.
+
+    Args:
+        cond_fun: takes the carry, returns a bool scalar.
+        body_fun: takes the carry, returns the next one: the same pytree, dtypes and shapes.
+        init: the first carry, a pytree of arrays, numbers and tensors. A Python number takes the dtype that
+            the body gives it.
+        maximum_iterations: an error if the condition still holds after so many iterations.
+        parallel_iterations: number of iterations that the engine "dataflow" may have in flight; the other engines run
+            one iteration at a time. The result does not depend on it.
+        swap_memory: what is done with saved values that a budget (`ctrlgrad.memory.budget`) has no room for: True to
+            copy them to slower memory, False to keep them, come what may; None leaves it to the memory manager.
+        checkpoint: True to compute the values of a chunk of iterations again from the state at its start, instead of
+            saving them; a number to keep at most so many of these states, and go back to an earlier one where one is
+            missing. None leaves it to the memory manager, False rules it out.
+        name: how errors and profiles call the loop.
+
+    Returns:
+        The last carry: `init` itself if the condition is false at once.
+
+    Raises:
+        TypeMismatchError: the condition is no bool scalar, or the body's result differs from the carry.
+        MaximumIterationsError: at run time.
+
+    >>> halve = lambda c: (c[0] + 1, c[1] / 2)
+    >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, halve, (0, x))
+    >>> steps, rest = halvings(10.0)
+    >>> int(steps), float(rest)
+    (4, 0.625)
+    """
+    options = LoopOptions(maximum_iterations, parallel_iterations, swap_memory, checkpoint, name)
+    _check_options(options)
+    source = here()
+    return in_trace(lambda: _while(cond_fun, body_fun, init, options, source))
+
+
+def _check_options(options: LoopOptions) -> None:
+    limits = {
+        "maximum_iterations": (options.maximum_iterations, 0),
+        "parallel_iterations": (options.parallel_iterations, 1),
+    }
+    for label, (value, least) in limits.items():
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise UserInputError(
+                f"while_loop: {label} is not usable",
+                expected=f"an int of {least} or more",
+                got=repr(value),
+                hint=f"leave {label} out, or pass a number of iterations that is known when the program is written",
+            )
+    _check_memory_options(options)
+
+
+def _check_memory_options(options: LoopOptions) -> None:
+    kinds = (
+        ("swap_memory", options.swap_memory, isinstance(options.swap_memory, bool | None), "True, False or None"),
+        (
+            "checkpoint",
+            options.checkpoint,
+            isinstance(options.checkpoint, bool | None)
+            or (isinstance(options.checkpoint, int) and options.checkpoint > 0),
+            "True, False, None or the number of states to keep",
+        ),
+    )
+    for label, value, is_usable, expected in kinds:
+        if not is_usable:
+            raise UserInputError(
+                f"while_loop: {label} is not usable",
+                expected=expected,
+                got=repr(value),
+                hint=f"leave {label} out to have the memory manager choose",
+            )
+    if options.swap_memory and options.checkpoint:
+        raise UserInputError(
+            "while_loop: swap_memory and checkpoint are two ways to do without the same memory",
+            expected="one of them",
+            got=f"swap_memory=True, checkpoint={options.checkpoint!r}",
+            hint="leave both out to have the memory manager choose for each chunk",
+        )
+
+
+def _while(
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init: Any,
+    options: LoopOptions,
+    source: Source | None,
+) -> Any:
+    check_callable("while_loop", "cond_fun", cond_fun, ("carry",), source)
+    check_callable("while_loop", "body_fun", body_fun, ("carry",), source)
+
+    def region(name: str, fn: Callable[[Any], Any], carry: Carry, what: str) -> Traced:
+        return Traced(name, lambda state: fn(tree.unflatten(carry.treedef, state)), carry.entry(), what=what)
+
+    settled = settle(
+        Carry.of("while_loop", init, source),
+        lambda carry: region("body", body_fun, carry, "while_loop: the body's result"),
+    )
+    carry, body = settled.carry, settled.body
+    if not settled.is_final:
+        return carry.guessed(recorder(), body.leaves)
+    body_graph = body.finish(dtypes=carry.dtypes)
+    tested = "while_loop: the result of cond_fun"
+    cond = region("cond", cond_fun, carry, tested)
+    check_predicate(tested, cond.leaves, source)
+    results = emit_while(cond.finish(), body_graph, carry.values(), options, source)
+    return tree.unflatten(carry.treedef, carry.rest_weak(results, body.leaves))
+
+
+def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions, source: Source | None) -> list[Tensor]:
+    """Record the loop node; what the regions use from outside become its captures."""
+    builder = recorder()
+    closed = close([cond, body])
+    inits = [value_in(builder, x) for x in carry]
+    hints = [v.hint for v in body.inputs]
+    asked = {f.name: getattr(options, f.name) for f in fields(options)}
+    values = emit_loop(builder, closed, inits, attributes.Loop(**asked), source=source, hints=hints)
+    return [Tensor(builder, v) for v in values]
+
+
+def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
+    """The same tensor, the sizes of some axes counted as unknown: for a carry whose shape changes in the loop.
+
+    >>> def doubled(x):
+    ...     grow = lambda c: (c[0] + 1, cnp.concat([c[1], 2 * c[1]]))
+    ...     return cg.while_loop(lambda c: c[0] < 2, grow, (0, cg.unknown_dims(x)))[1]
+    >>> cg.function(doubled)(np.array([1.0, 3.0]))
+    array([ 1.,  3.,  2.,  6.,  2.,  6.,  4., 12.])
+
+    Args:
+        x: a tensor or an array.
+        axes: one axis or several; negative ones count from the end.
+
+    Outside a trace, x itself as loops take it: a NumPy array that remembers these axes.
+    """
+    t = type_of(x)
+    wanted = (axes,) if isinstance(axes, int) else tuple(axes)
+    if not isinstance(t, TensorType) or any(not -t.rank <= axis < t.rank for axis in wanted):
+        raise ShapeError(
+            "unknown_dims: an axis does not exist",
+            expected=f"axes of {t}",
+            got=str(axes),
+            hint="axes count from 0 or, negative, from the end",
+        )
+    places = tuple(sorted({axis % t.rank for axis in wanted}))
+    builder = trace.current()
+    if builder is None:
+        return Unsized.of(x, places)
+    value = builder.emit("forget_sizes", [value_in(builder, x)], {"axes": places}, source=here())
+    return Tensor(builder, value)
+
+
+# Sizes of a collected row in the first iteration, computed before the loop.
 #
 # A loop that never runs collects nothing, and its empty result still has a shape: where a size of a row is unknown
 # until run time, it follows from the sizes of what the loop starts with. Sizes pass through the ops of the body as in
@@ -235,7 +414,6 @@ def _check_unroll(operation: str, unroll: Any) -> None:
     if unroll is not None and (not isinstance(unroll, int | np.integer) or unroll < 0):
         raise UserInputError(
             f"{operation}: unroll is not a number of iterations",
-            source=here(),
             expected="an integer of 0 or more, or a boolean",
             got=repr(unroll),
             hint="leave it out: a compiled loop gains nothing by it",
@@ -454,7 +632,7 @@ def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) 
     if static is not None and not isinstance(count, Tensor):
         if all(tensor_type(x).shape[0] is not None for x in rows):
             return rows, count
-        rows, count = [_forgotten(_counted(operation, x, static)) for x in rows], None
+        rows, count = [apply("forget_sizes", [_counted(operation, x, static)], {"axes": (0,)}) for x in rows], None
     compared = []
     for x in rows:
         compared.append(_counted(operation, x, count))
@@ -463,10 +641,106 @@ def _of_length(operation: str, rows: list[Any], count: Any, static: int | None) 
     return compared, count
 
 
-def _forgotten(x: Any) -> Any:
-    return apply("forget_sizes", [x], {"axes": (0,)})
-
-
 def _counted(operation: str, x: Any, length: Any) -> Any:
     """Rows, which must be as many as this; None for any number."""
     return x if length is None else ensured(x, {0: length}, f"{operation}: {_LENGTHS_DIFFER}", _EQUAL_LENGTHS)
+
+
+# `associative_scan`: prefix results of an associative function in a logarithmic number of steps.
+
+
+def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
+    """`fn(...fn(fn(x[0], x[1]), x[2])..., x[i])` for every i; as `jax.lax.associative_scan`.
+
+    Neighbours are joined first, then the pairs, so that `fn`, which takes whole arrays of elements, is traced for
+    about 2 log2(n) of them. Source: Blelloch, "Prefix sums and their applications" (1990).
+
+    Args:
+        fn: takes two pytrees like `elems`, with the same number of elements along the axis, and returns one. It is
+            associative.
+        elems: a pytree of arrays of one known size along the axis.
+        reverse: from the last element to the first.
+        axis: along which the elements lie.
+
+    Raises:
+        ShapeError: the sizes along the axis differ, or are not known.
+
+    >>> cg.associative_scan(lambda a, b: a * b, np.array([1.0, 2.0, 3.0, 4.0]))
+    array([ 1.,  2.,  6., 24.])
+    """
+    source = here()
+    check_callable("associative_scan", "fn", fn, ("a", "b"), source)
+    leaves, treedef = tree.flatten(elems)
+    check_leaves("associative_scan: elems", leaves)
+    arrays = [operand("associative_scan", x) for x in leaves]
+    axes = [axis_of("associative_scan", axis, x.ndim) for x in arrays]
+    sizes = {dim(x, a) if isinstance(dim(x, a), int) else None for x, a in zip(arrays, axes, strict=True)}
+    if len(sizes) > 1 or None in sizes:
+        raise ShapeError(
+            "associative_scan: the elements have no one known size along the axis",
+            source=source,
+            expected="arrays of one size, known when the function is traced",
+            got=", ".join(str(type_of(x)) for x in arrays),
+            hint="use ctrlgrad.scan where the number of elements is data",
+        )
+
+    def combine(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+        found, found_treedef = tree.flatten(fn(tree.unflatten(treedef, a), tree.unflatten(treedef, b)))
+        labels = ("the elements", "the function's result")
+        same_structure("associative_scan", source, labels, (list(a), treedef), (found, found_treedef))
+        _check_sizes(a, found, axes, source)
+        return found
+
+    def scanned() -> Any:
+        turned = [flip(x, a) for x, a in zip(arrays, axes, strict=True)] if reverse else arrays
+        found = _prefixes(combine, turned, axes) if sizes else []
+        return tree.unflatten(treedef, [flip(x, a) for x, a in zip(found, axes, strict=True)] if reverse else found)
+
+    return in_trace(scanned)
+
+
+Combine = Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+
+
+def _prefixes(combine: Combine, elems: Sequence[Any], axes: Sequence[int]) -> list[Any]:
+    size = dim(elems[0], axes[0])
+    if size < 2:
+        return list(elems)
+    # The results at odd places are those of the pairs; one more element gives those at even places.
+    odd = _prefixes(
+        combine, combine(_every_second(elems, axes, 0, size - 1), _every_second(elems, axes, 1, size)), axes
+    )
+    before = odd if size % 2 else _part(odd, axes, 0, size // 2 - 1)
+    rest = _every_second(elems, axes, 2, size)
+    even = combine(before, rest) if size > 2 else []
+    first = _part(elems, axes, 0, 1)
+    even = [concatenate([a, b], axis) for a, b, axis in zip(first, even, axes, strict=True)] if even else first
+    return [_interleaved(a, b, axis) for a, b, axis in zip(even, odd, axes, strict=True)]
+
+
+def _part(xs: Sequence[Any], axes: Sequence[int], start: int, stop: int) -> list[Any]:
+    return [sliced(x, axis, start, stop) for x, axis in zip(xs, axes, strict=True)]
+
+
+def _every_second(xs: Sequence[Any], axes: Sequence[int], start: int, stop: int) -> list[Any]:
+    return [FUNCTIONS["getitem"](x, (*[slice(None)] * a, slice(start, stop, 2))) for x, a in zip(xs, axes, strict=True)]
+
+
+def _interleaved(even: Any, odd: Any, axis: int) -> Any:
+    """even[0], odd[0], even[1], ...; there may be one more of the even ones."""
+    count = dim(odd, axis)
+    pairs = stack([sliced(even, axis, 0, count), odd], axis + 1)
+    joined = reshape(pairs, (*pairs.shape[:axis], 2 * count, *pairs.shape[axis + 2 :]))
+    return joined if dim(even, axis) == count else concatenate([joined, sliced(even, axis, count, count + 1)], axis)
+
+
+def _check_sizes(given: Sequence[Any], found: Sequence[Any], axes: Sequence[int], source: Source | None) -> None:
+    for x, y, axis in zip(given, found, axes, strict=True):
+        if type_of(x) != type_of(y):
+            raise TypeMismatchError(
+                "associative_scan: the function's result differs from the elements",
+                source=source,
+                expected=f"{type_of(x)}, with the elements along axis {axis}",
+                got=str(type_of(y)),
+                hint="the function takes many elements at once, along the axis: ctrlgrad.vmap makes it of one for two",
+            )

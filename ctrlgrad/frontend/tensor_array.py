@@ -12,15 +12,14 @@ from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, as_dtype, cast, check_dtype, evaluate, require_numbers, type_of
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import is_array
-from ctrlgrad.frontend.elements import Elements
+from ctrlgrad.frontend.carry import Elements
+from ctrlgrad.frontend.checks import explains_calls, is_array
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.source import here
-from ctrlgrad.tree_classes import NAMESPACE
+from ctrlgrad.tree import NAMESPACE
 
 
 class TensorArray(Elements):
@@ -41,7 +40,8 @@ class TensorArray(Elements):
 
     >>> def squares(n):
     ...     array = cg.TensorArray("float64", size=n)
-    ...     return cg.fori_loop(0, n, lambda i, a: a.write(i, (i * i).astype("float64")), array).stack()
+    ...     square = lambda i, a: a.write(i, (i * i).astype("float64"))
+    ...     return cg.fori_loop(0, n, square, array).stack()
     >>> cg.function(squares)(4)
     array([0., 1., 4., 9.])
     """

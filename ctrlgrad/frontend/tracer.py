@@ -20,24 +20,22 @@ from ctrlgrad import tree
 from ctrlgrad.errors import CtrlgradError, TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import cast, concrete, evaluate, is_weak, type_of, value_in, without_numbers
 from ctrlgrad.frontend.checks import check_leaves, is_array
-from ctrlgrad.frontend.concrete import concrete
-from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
 from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
 from ctrlgrad.source import raised_at
-from ctrlgrad.tree_classes import Aside
+from ctrlgrad.tree import Aside
 
-# Recovery of this library's error where another library has replaced it by an error of its own.
+# Recovery of this library's error if another library has replaced it by its own.
 
 
-# NumPy's texts for what is no number to it.
+# NumPy's messages for an operand that is not a number.
 _ELEMENT = "setting an array element with a sequence"
-# The texts of JAX and PyTorch for what is no array to them: what stands before the tensor, and what behind.
+# Messages of JAX and PyTorch for an operand that is not an array: the text before and after the tensor.
 _FOREIGN = (
     (
         "JAX",
@@ -80,7 +78,7 @@ def refused_inside(error: BaseException) -> TracingError | None:
     return None
 
 
-# The numbers behind traced tensors, where a transform is applied to values.
+# Known values of traced tensors, in a transform that is applied to values.
 #
 # `grad(f)(x)`, called outside of any compiled function, traces f while x is at hand. A Python `if` or `while` on what
 # is differentiated then needs no construct: the number that it asks for is computed from the arguments' numbers, and
@@ -92,7 +90,7 @@ def refused_inside(error: BaseException) -> TracingError | None:
 
 
 class Known:
-    """The numbers of one builder's values: those its inputs stand for, and what was computed of them."""
+    """Known arrays for the values of one builder: those of its inputs, and the ones computed from them."""
 
     def __init__(self, builder: Builder, inputs: Sequence[Any]) -> None:
         self.builder = builder
@@ -165,7 +163,7 @@ def _owner(builder: Builder | None, value: Value) -> Known | None:
 
 
 def _found(builder: Builder, value: Value) -> Any:
-    """The number, if it is there already."""
+    """The array of a value, if it has been computed."""
     owner = _owner(builder, value)
     found = None if owner is None else owner._numbers.get(value)
     return None if isinstance(found, Tensor) else found
@@ -173,7 +171,7 @@ def _found(builder: Builder, value: Value) -> Any:
 
 @record
 class Leaf:
-    """An argument or result of a traced function: its type, whether it stands for a Python number, and its name."""
+    """An argument or result of a traced function: its type, its name, and whether it promotes like a Python number."""
 
     type: Type
     weak: bool = False

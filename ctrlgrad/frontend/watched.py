@@ -26,15 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.frontend.closed_over import _inside
+from ctrlgrad.frontend.rules import _inside
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.records import record
 from ctrlgrad.source import is_users
 
-# Containers of more elements are not looked through.
+# Largest container whose elements are checked.
 LONGEST = 64
-# Objects that are looked at for one function.
+# Largest number of objects that are checked for one function.
 MOST = 10_000
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, types.BuiltinFunctionType)
@@ -151,7 +151,7 @@ class _Walk:
 
     def __init__(self, roots: Iterable[Any]) -> None:
         self.found = Watched()
-        self.waiting: list[tuple[str, Any]] = [(_name(x), x) for x in roots]
+        self.waiting: list[tuple[str, Any]] = [(str(getattr(x, "__name__", type(x).__name__)), x) for x in roots]
         self.seen: dict[int, Any] = {}
         # Names that the code of any function reads; of modules, classes and objects those are watched.
         self.names: set[str] = set()
@@ -310,7 +310,3 @@ def _is_users_module(name: str | None) -> bool:
     if name is None or name.partition(".")[0] in sys.stdlib_module_names:
         return False
     return is_users(getattr(sys.modules.get(name), "__file__", None) or "")
-
-
-def _name(x: Any) -> str:
-    return str(getattr(x, "__name__", type(x).__name__))

@@ -1,8 +1,13 @@
-"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for other frameworks.
+"""Programs of JAX, PyTorch and ONNX as functions of this library, and functions of this library in JAX and PyTorch.
+
+`from_jax` reads a jaxpr by the table in `primitives`; its entries are in `array_rules`, `control`, `linalg`, `random`
+and `custom_rules`, and `avals` has JAX's types. `to_jax` makes operations of JAX or one primitive (`engine_primitive`).
+The packages `onnx` and `torch` have the readers of the other frameworks.
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):
-...     return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-6, lambda x: 0.5 * (x + a / x), a)
+...     step = lambda x: 0.5 * (x + a / x)
+...     return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-6, step, a)
 >>> round(float(cg.grad(cg.from_jax(root))(np.float32(4.0))), 5)
 0.25
 >>> round(float(jax.grad(cg.to_jax(cg.from_jax(root)))(4.0)), 5)
@@ -21,7 +26,7 @@ _LAZY = {
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
     "from_torch": ("ctrlgrad.interop.from_torch", None),
     # From the module that brings the library's own entries: what a user says replaces them.
-    "jax_primitive": ("ctrlgrad.interop.reader", "jax"),
+    "jax_primitive": ("ctrlgrad.interop.from_jax", "jax"),
     "onnx_op": ("ctrlgrad.interop.onnx.operators", None),
     "to_jax": ("ctrlgrad.interop.to_jax", "jax"),
     "to_torch": ("ctrlgrad.interop.to_torch", None),

@@ -8,7 +8,7 @@ rules are equations again. It is traced when a derivative is asked for, not befo
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +19,10 @@ from jax.interpreters import ad
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
-from ctrlgrad.interop.avals import is_float
-from ctrlgrad.interop.jax_errors import told
-from ctrlgrad.interop.primitives import Equation, entry, shown, unsupported
+from ctrlgrad.interop.avals import is_float, key_words, told
+from ctrlgrad.interop.primitives import TABLE, Equation, entry, plain, shown, unsupported
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.records import record
@@ -168,7 +168,7 @@ def _closed(equation: Equation, rule: ClosedJaxpr, values: Sequence[Any]) -> Clo
 
 @record
 class _Ahead:
-    """A forward pass: what it saves, by JAX's types and by ours, and how JAX puts that together to a pullback."""
+    """A forward pass: its residuals by JAX's types and by ours, and JAX's structure of the pullback."""
 
     alone: _Alone
     graph: Graph
@@ -232,7 +232,7 @@ class _Vjp(_Call):
 
 
 class _Both(_Jvp, _Vjp):
-    """One with a forward mode beside its reverse mode, unless JAX has none of it."""
+    """A call with a reverse rule, and a forward rule if JAX has one."""
 
     def push(self, results: Results, perturbed: Positions) -> Answer | None:
         try:
@@ -318,3 +318,71 @@ def _placed(found: Sequence[Any], places: Sequence[int], like: Results) -> list[
         given[i] if i in given else cnp.broadcast_to(np.zeros((), leaf.type.dtype), leaf.type.shape)  # type: ignore[union-attr]
         for i, leaf in enumerate(like.leaves)
     ]
+
+
+# Primitives of Equinox, which Diffrax, Optimistix and Lineax are made of.
+
+
+TABLE |= {
+    # A row of a batch that has ended keeps what it has; without a batch the predicate is true.
+    "select_if_vmap": plain(lambda pred, x, y: cnp.where(pred, x, y)),
+    # `vmap` here masks each row of a loop by its own predicate: a row asks about itself.
+    "unvmap_any": plain(cnp.any),
+    "unvmap_all": plain(cnp.all),
+    "unvmap_max": plain(cnp.max),
+    # Equinox has its backward pass fail; here the identity has its derivative.
+    "nondifferentiable_backward": plain(lambda x: x),
+    "nonbatchable": plain(lambda x: x),
+    "nontraceable": plain(lambda x: x),
+    "announce_jaxpr": lambda equation, *operands: list(operands),
+}
+
+
+@entry("maybe_set", "noinline")
+def _by_its_implementation(equation: Equation, *operands: Any) -> Any:
+    """Read the JAX implementation: these primitives' derivatives are those of their implementations.
+
+    Operands that are known stay known to the implementation: `noinline` finds its function by a number.
+    """
+    places = [i for i, x in enumerate(operands) if isinstance(x, Tensor) or key_words(equation.inputs[i])]
+    given = list(operands)
+
+    def implementation(*traced: Any) -> Any:
+        for i, x in zip(places, traced, strict=True):
+            given[i] = x
+        return equation.jax.primitive.impl(*given, **equation.params)
+
+    found = equation.implementation(implementation, *(equation.inputs[i] for i in places))
+    return equation.read(found, *(operands[i] for i in places))
+
+
+@entry("linear_solve")
+def _linear_solve(equation: Equation, *operands: Any) -> Any:
+    return with_rules_of_jax(equation, operands, _of_the_system(equation.params))
+
+
+@entry("vprim")
+def _vprim(equation: Equation, *operands: Any) -> Any:
+    """Read `vmap` of a primitive that has derivatives of its own, to any depth of `vmap`.
+
+    The primitive's rules are mapped with it: the implementation has other derivatives, or none.
+    """
+    primitive, params = equation.params["prim"], dict(equation.params["params"])
+    while primitive.name == "vprim":
+        primitive, params = params["prim"], dict(params["params"])
+    if primitive.name == "maybe_set":
+        return _by_its_implementation(equation, *operands)
+    places = _of_the_system(params) if primitive.name == "linear_solve" else range(len(operands))
+    return with_rules_of_jax(equation, operands, places)
+
+
+def _of_the_system(params: Mapping[str, Any]) -> list[int]:
+    """Places of the operands of Lineax's `linear_solve` that have derivatives: the operator and the right side.
+
+    Its operands are the leaves of an operator, the solver's state, the right side, options, the solver and a flag.
+    """
+    places = iter(range(len(params["static"])))
+    # In the place of an operand stands an `object()`.
+    leaves = [next(places) if type(x) is object else None for x in params["static"]]
+    operator, _, vector, *_ = jax.tree_util.tree_unflatten(params["treedef"], leaves)
+    return jax.tree_util.tree_leaves((operator, vector))

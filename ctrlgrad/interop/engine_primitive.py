@@ -356,5 +356,5 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, program: JaxProgram) -> 
 
 ad.primitive_transposes[program_p] = _transpose
 
-# A function of this library that JAX traced comes back as it was.
+# A function of this library that JAX has traced is read as itself.
 TABLE["ctrlgrad"] = lambda equation, *operands: equation.params["program"](*operands)

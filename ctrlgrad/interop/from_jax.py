@@ -1,4 +1,4 @@
-"""`from_jax`: a function written for JAX as one of this library."""
+"""`from_jax`: a function of JAX as one of this library. Its jaxpr is read equation by equation."""
 
 from __future__ import annotations
 
@@ -10,30 +10,140 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax._src.state.discharge import discharge_state
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError
+from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError, locate
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, value_in
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_function
-from ctrlgrad.frontend.float0 import Float0
+from ctrlgrad.frontend.apply import Float0, cast, type_of, value_in
+from ctrlgrad.frontend.apply import tensor_type as operand_type
+from ctrlgrad.frontend.checks import check_function, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_float0, is_key, static_argument, tensor_type
-from ctrlgrad.interop.flat import Flat
-from ctrlgrad.interop.jax_errors import told
+from ctrlgrad.interop import array_rules, control, linalg, random  # noqa: F401  (they fill the table)
+from ctrlgrad.interop.avals import (
+    Flat,
+    constant,
+    dtype_of,
+    has_weak_type,
+    has_x64,
+    is_array,
+    is_float0,
+    is_key,
+    is_of_jax,
+    key_words,
+    static_argument,
+    tensor_type,
+    told,
+    x64_as,
+)
+from ctrlgrad.interop.custom_rules import by_its_rules
+from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, Parameters, unsupported
+from ctrlgrad.interop.primitives import jax_primitive as jax_primitive
 from ctrlgrad.interop.program import traced
-from ctrlgrad.interop.reader import Reader, without_refs
-from ctrlgrad.interop.settings import has_x64, x64_as
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
-from ctrlgrad.source import here
+from ctrlgrad.source import Source, here, is_own, read_from
 from ctrlgrad.verify.originals import Original, keeps_originals
 
-# Of how many signatures a function's jaxprs are kept.
+# Reading a jaxpr: its equations, one by one, as calls of this library's functions.
+#
+# `read` is called inside of a trace. Values are traced tensors, or arrays where all that they depend on is known;
+# keys of `jax.random` are their words, uint32 with one more axis. Each result is brought to the dtype that the jaxpr
+# states, since NumPy's promotions are not JAX's. What is recorded stands at the line of the user's that made the
+# equation.
+
+
+_REFS = frozenset(["new_ref", "empty_ref"])
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads jaxprs that were traced with 64-bit types or without them.
+
+    An elementwise reader takes arrays for the numbers that a jaxpr is written for.
+    """
+
+    x64: bool
+    is_elementwise: bool = False
+
+    def read(self, jaxpr: Any, *operands: Any) -> list[Any]:
+        """The results of a jaxpr, closed or open, for these operands."""
+        closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+        jaxpr = closed.jaxpr
+        values: dict[Any, Any] = {}
+
+        def value(atom: Any) -> Any:
+            return constant(atom.val, atom.aval) if isinstance(atom, Literal) else values[atom]
+
+        for var, const in zip(jaxpr.constvars, closed.consts, strict=True):
+            values[var] = const if isinstance(const, Tensor) else constant(const, var.aval)
+        values.update(zip(jaxpr.invars, operands, strict=True))
+        for eqn in jaxpr.eqns:
+            results = self.equation(eqn, [value(x) for x in eqn.invars])
+            values.update(zip(eqn.outvars, results, strict=True))
+        return [value(x) for x in jaxpr.outvars]
+
+    def equation(self, eqn: Any, operands: Sequence[Any]) -> list[Any]:
+        """The results of one equation."""
+        source = source_of(eqn) or here()
+        inputs, outputs = (tuple(x.aval for x in atoms) for atoms in (eqn.invars, eqn.outvars))
+        over_arrays = Reader(self.x64, is_elementwise=True).read
+        name = eqn.primitive.name
+        params = Parameters(name, eqn.params, source)
+        equation = Equation(name, params, inputs, outputs, source, self.read, over_arrays, self.trace, eqn)
+        entry = TABLE.get(equation.name) or (by_its_rules if equation.name not in REFUSED else None)
+        if entry is None:
+            raise unsupported(equation)
+        with read_from(source):
+            try:
+                results = entry(equation, *operands)
+            except Exception as error:
+                locate(error, f"JAX's {equation.name}", source)
+                raise
+            if not isinstance(results, tuple | list):
+                results = [results]
+            return [self.fitted(x, aval, equation) for x, aval in zip(results, outputs, strict=True)]
+
+    def fitted(self, x: Any, aval: Any, equation: Equation) -> Any:
+        """A result with the dtype that the jaxpr states; its rank must be the stated one."""
+        if not hasattr(aval, "dtype"):  # a token
+            return x
+        result = cast(x, dtype_of(aval))
+        if operand_type(result).rank != aval.ndim + len(key_words(aval)) and not self.is_elementwise:
+            raise TypeMismatchError(
+                f"from_jax: the translation of {equation.name!r} has another rank than JAX's",
+                source=equation.source,
+                expected=str(aval),
+                got=str(type_of(result)),
+                hint="mend the function that was given to ctrlgrad.interop.jax_primitive",
+            )
+        return result
+
+    def trace(self, fn: Callable[..., Any], *avals: Any) -> Any:
+        """A JAX function as a closed jaxpr."""
+        with x64_as(self.x64):
+            return jax.make_jaxpr(fn)(*avals)
+
+
+def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """A jaxpr whose references to arrays (`jax.new_ref`) are values that are passed on: JAX rewrites it."""
+    return discharge_state(closed) if any(eqn.primitive.name in _REFS for eqn in closed.jaxpr.eqns) else closed
+
+
+def source_of(eqn: Any) -> Source | None:
+    """The line of the user's that made an equation."""
+    traceback = eqn.source_info.traceback
+    for frame in traceback.frames if traceback is not None else ():
+        file = frame.file_name
+        if not is_of_jax(file) and not is_own(file) and not file.startswith("<"):
+            return Source(file, frame.line_num, frame.function_name)
+    return None
+
+
+# Number of signatures of a function whose jaxprs are kept.
 SIGNATURES = 256
 
 
@@ -94,11 +204,11 @@ class _Program:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """Graph for arguments of which nothing is known: read once, for any number of traces."""
+        """Graph for arguments of unknown values: read once, for any number of traces."""
         return traced(self.name, self._read, [tensor_type(aval) for aval in self.closed.in_avals])
 
     def results(self, leaves: Sequence[Any]) -> list[Any]:
-        """The results that are arrays, recorded in the trace that goes on."""
+        """The array results, recorded in the current trace."""
         avals, builder = self.closed.in_avals, recorder()
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
         # If some arguments are known, values that depend on them alone are computed now, and branches fall away.

@@ -38,7 +38,8 @@ def from_onnx(model: Any) -> OnnxFunction:
     ...     doubled_until_large (float x) => (float y) {
     ...         most = Constant <value_int = 100> ()
     ...         start = Constant <value = bool {1}> ()
-    ...         y = Loop (most, start, x) <body = step (int64 i, bool go, float c) => (bool more, float d) {
+    ...         y = Loop (most, start, x) <body = step (int64 i, bool go, float c)
+    ...                                           => (bool more, float d) {
     ...             d = Add (c, c)
     ...             limit = Constant <value_float = 10.0> ()
     ...             more = Less (d, limit)

@@ -29,12 +29,14 @@ def from_torch(fn: Callable[..., Any], *example_args: Any, dynamic_shapes: Any =
     Returns:
         For a module a function of `(params, *args)`: `.params` holds its parameters by name, over the same memory, and
         `.buffers` its buffers, which may be passed among the parameters. Where buffers change (batch normalisation in
-        training) the result is `(result, buffers)`. For a function a function of the same arguments. Results are
+        training) the result is `(result, buffers)`. For a function a function of the same arguments. Either takes
+        `dropout_key=` too, a key of `ctrlgrad.random`: the same key gives the same masks of dropout. Results are
         NumPy's arrays, or traced tensors inside of a trace.
 
     Raises:
         ImportError: PyTorch is not installed.
-        UnsupportedPrimitiveError (when called): an operator has no translation, or draws random numbers.
+        UnsupportedPrimitiveError (when called): an operator has no translation, or draws random numbers
+            for which there is no key.
         TracingError (when called): a tensor from outside is changed in place inside of a traced loop, or Python asks
             for a number that is not known.
 

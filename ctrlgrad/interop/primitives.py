@@ -1,7 +1,8 @@
 """The table of JAX's primitives: what each equation of a jaxpr is in this library.
 
-An entry is a function of the equation and its operands. Families of entries stand in files of their own; users add
-theirs with `jax_primitive`. What has no entry is an error that names the primitive, the line and `jax_primitive`.
+An entry is a function of the equation and its operands. The families of entries are in `array_rules.py`, `control.py`,
+`linalg.py` and `random.py`; users add theirs with `jax_primitive`. A primitive without an entry is an error that names
+the primitive, the line, and `jax_primitive`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 
 from ctrlgrad.errors import UnsupportedPrimitiveError
-from ctrlgrad.interop.jax_errors import told
+from ctrlgrad.interop.avals import told
 from ctrlgrad.source import Source
 
 Entry = Callable[..., Any]
@@ -88,6 +89,11 @@ def plain(fn: Callable[..., Any]) -> Entry:
 def by_keyword(fn: Callable[..., Any], *names: str) -> Entry:
     """An entry of a function that takes operands, and the parameters of these names by keyword."""
     return lambda equation, *operands: fn(*operands, **{name: equation.params[name] for name in names})
+
+
+def by_position(fn: Callable[..., Any], *names: str) -> Entry:
+    """An entry of a function that takes operands, and then the parameters of these names by position."""
+    return lambda equation, *operands: fn(*operands, *map(equation.params.__getitem__, names))
 
 
 def jax_primitive(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -74,7 +74,7 @@ class Program:
         return self._trace()
 
     def __call__(self, *arrays: Any) -> list[Tensor]:
-        """The results, recorded in the trace that goes on."""
+        """The results, recorded in the current trace."""
         builder = recorder()
         values = builder.inline(self.graph, [value_in(builder, x) for x in arrays])
         return [Tensor(builder, value) for value in values]

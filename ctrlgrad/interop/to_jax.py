@@ -16,16 +16,13 @@ from ctrlgrad.dtypes import BFLOAT16, NAMES, dtype_kind
 from ctrlgrad.engines import asks_for_memory
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.checks import check_function, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.gradients import current_manner
-from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
+from ctrlgrad.interop.avals import Flat, has_weak_type, has_x64, is_array, static_argument
 from ctrlgrad.interop.engine_primitive import JaxProgram, bind
-from ctrlgrad.interop.flat import Flat
-from ctrlgrad.interop.settings import has_x64
 from ctrlgrad.ir import (
     Counting,
     Graph,
@@ -46,10 +43,9 @@ from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.op import Use
 from ctrlgrad.options import current_options
 from ctrlgrad.passes import simplify
-from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, jax_dtype
-from ctrlgrad.verify.jax_translation import Arrays, Translator
+from ctrlgrad.verify.jax_translation import TENSOR_OPS, Arrays, Entry, Translator, jax_dtype
 
-# Loops whose number of iterations a graph says: a counter that starts, steps and ends at numbers that stand in it.
+# Loops of constant trip count: start, step and end of the counter are constants of the graph.
 #
 # `CountedLoops` reads a graph from the outside in. Beside the numbers of iterations it finds which integers are known
 # to lie where, as the counter of a counted loop and what is computed with it: those below 2^31 are the same in 32
@@ -188,7 +184,7 @@ def pushed_only(graph: Graph) -> bool:
     producers = _producers(graph)
 
     def begins(value: Value) -> Value:
-        """The version of a stack that those of which this one is made by pushes begin with."""
+        """First version of a stack in the chain of pushes that makes this one."""
         while value in producers and (pushed := producers[value].used_as(Use.PUSH)):
             (value,) = pushed
         return value
@@ -223,7 +219,7 @@ def pushed_only(graph: Graph) -> bool:
 # (`engine_primitive.py`).
 
 
-# In the judge's table they stand for nothing.
+# The judge's table has no entry for them.
 _EFFECTS = frozenset(["callback", "watch"])
 
 # JAX differentiates eigenvalues once, and eigenvectors not at all.
@@ -326,7 +322,7 @@ def run_in_jax(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     return [x.astype(v.tensor.dtype) for x, v in zip(found, graph.outputs, strict=True)]
 
 
-# Of how many signatures a function's programs are kept.
+# Number of signatures of a function whose programs are kept.
 SIGNATURES = 256
 
 
@@ -365,7 +361,8 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     >>> import jax, ctrlgrad as cg
     >>> @cg.to_jax
     ... def root(a):
-    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-5, lambda x: 0.5 * (x + a / x), a)
+    ...     step = lambda x: 0.5 * (x + a / x)
+    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-5, step, a)
     >>> print(f"{jax.jit(jax.grad(root))(4.0):.4f} {jax.hessian(root)(4.0):.4f}")
     0.2500 -0.0312
     >>> root.explain(4.0).form

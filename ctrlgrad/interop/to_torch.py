@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.memory.sizes import parse_size
-from ctrlgrad.source import here
 
 if TYPE_CHECKING:
-    from ctrlgrad.interop.torch.drop_in import DropIn
-    from ctrlgrad.interop.torch.function import TorchFunction
+    from ctrlgrad.interop.torch.function import DropIn, TorchFunction
 
 
 def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) -> TorchFunction | DropIn:
@@ -47,7 +45,8 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
     >>> import torch, ctrlgrad as cg
     >>> @cg.to_torch
     ... def root(a):
-    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+    ...     step = lambda x: 0.5 * (x + a / x)
+    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, step, a)
     >>> a = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
     >>> root(a).backward()
     >>> a.grad
@@ -58,14 +57,12 @@ def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) 
     check_function("to_torch", fn)
     if importlib.util.find_spec("torch") is None:
         raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install -e '.[torch]'")
-    from ctrlgrad.interop.torch.drop_in import DropIn
-    from ctrlgrad.interop.torch.function import TorchFunction
+    from ctrlgrad.interop.torch.function import DropIn, TorchFunction
     from ctrlgrad.interop.torch.module import FromTorch
 
     if hasattr(fn, "named_parameters"):
         raise UserInputError(
             "to_torch: this is a module of PyTorch already",
-            source=here(),
             expected="a function of this library, or a module that from_torch has read",
             got=type(fn).__name__,
             hint="ctrlgrad.to_torch(ctrlgrad.from_torch(module)) runs it by this library, in its place",

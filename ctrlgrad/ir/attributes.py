@@ -74,7 +74,7 @@ class Attributes:
         return {name: v for name, v in given if quiet.get(name) is not ... and not (name in quiet and v == quiet[name])}
 
     def complaint(self) -> tuple[str, str, str] | None:
-        """The first field whose value is of another kind than declared: its name, that kind, and what it holds."""
+        """The first field whose value has another kind than declared: its name, the declared kind, and the value."""
         family: Any = type(self)
         for name, declared, fits in _kinds(family):
             value = getattr(self, name)
@@ -193,7 +193,7 @@ class Reduction(Axes):
 
 @record(kw_only=True)
 class Shape(Attributes):
-    """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.checks.template`."""
+    """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.term.template`."""
 
     shape: Sizes
 

@@ -20,12 +20,12 @@ from ctrlgrad.ir.types import Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
-# Elements up to which equal constants of one graph are one.
+# Largest number of elements of constants that are merged if they are equal.
 SMALL = 64
 
 
 class Numbers(Protocol):
-    """Tells the numbers of a builder's values, where its inputs stand for those of one call (`frontend/tracer.py`)."""
+    """Known arrays for the values of a builder, in a trace for the arguments of one call (`frontend/tracer.py`)."""
 
     def number(self, builder: Builder, value: Value) -> Any: ...
 
@@ -112,12 +112,12 @@ class Builder:
         return self._constants[key]
 
     def constant_again(self, known: Constant) -> Value:
-        """A constant of another graph; a large one is the same array, by which the user's own is found."""
+        """A constant of another graph. A large one stays the same array object, by which it is recognised."""
         small = known.value.size <= SMALL and not known.varies
         return self.constant(known.value) if small else self.emit("constant", (), known)
 
     def keep(self, node: Node) -> tuple[Value, ...]:
-        """Append a node as it is and return its results; those of a small constant that is there already."""
+        """Append a node unchanged and return its results. A small constant that exists already is not repeated."""
         if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL and not node.attrs.varies:
             array = node.attrs.value
             known = self._constants.setdefault((array.dtype, array.shape, array.tobytes()), node.result)

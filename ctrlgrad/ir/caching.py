@@ -13,10 +13,13 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """LRU cache of made values; of several threads that ask for one key, one makes the value and the rest wait."""
+    """LRU cache of made values; of several threads that ask for one key, one makes the value and the rest wait.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    It keeps `most` values, which weigh at most `heaviest` together, each what `weigh` says; the newest one always.
+    """
+
+    def __init__(self, most: int, heaviest: int = 0, weigh: Callable[[V], int] = lambda _: 0) -> None:
+        self.most, self.heaviest, self.weigh = most, heaviest, weigh
         self._lock = forks.lock()
         self._entries: OrderedDict[K, V] = OrderedDict()
         # Keys that are being made: each with a lock that its maker has.
@@ -46,7 +49,7 @@ class Recent(Generic[K, V]):
                     return self._made(key, make)
 
     def forget(self, key: K) -> None:
-        """Have what belongs to a key made anew."""
+        """Drop the entry of a key."""
         with self._lock:
             self._entries.pop(key, None)
 
@@ -60,8 +63,9 @@ class Recent(Generic[K, V]):
             value = make()
             with self._lock:
                 self._entries[key] = value
-                while len(self._entries) > self.most:
-                    self._entries.popitem(last=False)
+                weight = sum(map(self.weigh, self._entries.values())) if self.heaviest else 0
+                while len(self._entries) > self.most or (weight > self.heaviest and len(self._entries) > 1):
+                    weight -= self.weigh(self._entries.popitem(last=False)[1])
             return value
         finally:
             with self._lock:

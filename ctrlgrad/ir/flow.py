@@ -34,7 +34,7 @@ class Event:
     inside: tuple[tuple[Event, ...], ...] = ()
 
     def ops(self, is_repeated: bool = False) -> Iterator[tuple[Event, bool]]:
-        """The uses in it, and whether each stands in a loop inside."""
+        """The uses in a region, and whether each is inside an inner loop."""
         if not self.node.regions:
             yield self, is_repeated
         for events in self.inside:
@@ -193,7 +193,7 @@ def reached(starts: Iterable[Value], following: Mapping[Value, Sequence[Value]])
 
 
 def stays(loop: Loop, carry: Carry) -> bool:
-    """True if the stack that a loop carries stays the one that it starts with, changed or not."""
+    """True if a stack that a loop carries is a version of the initial one at every iteration."""
     return StackFlow(loop.body).origin(carry.next) is carry.in_body
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ctrlgrad.errors import VerificationError
+from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes, Given
 from ctrlgrad.ir.types import RegionType, Type
 from ctrlgrad.records import record
@@ -136,7 +136,18 @@ def declare(
     uses: tuple[Use, ...] = (),
     further: Use = Use.VALUE,
 ) -> Op:
-    """Register an op under a name of its own."""
+    """Register an op under a name of its own.
+
+    An error of its type rule has no place: the caller of the rule knows the node's line.
+    """
     assert name not in OPS, f"op {name!r} is declared twice"
-    OPS[name] = op = Op(name, arity, infer, frozenset(traits), attributes, uses, further)
+
+    def without_place(types: Sequence[Type], attrs: Any, regions: Sequence[RegionType]) -> Sequence[Type]:
+        try:
+            return infer(types, attrs, regions)
+        except CtrlgradError as error:
+            error.source = None
+            raise
+
+    OPS[name] = op = Op(name, arity, without_place, frozenset(traits), attributes, uses, further)
     return op

@@ -198,7 +198,7 @@ def region_name(node: Node, number: int) -> str:
 
 
 def _placeholders(item: Any) -> int:
-    """Number of operands that an item of an index key stands for."""
+    """Number of operands that an item of an index key takes."""
     parts = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
     return sum(isinstance(x, enum.Enum) for x in parts)
 

@@ -64,7 +64,7 @@ class Batching(Protocol):
 
 
 class Gradient(Protocol):
-    """Reverse mode of a function whose gradient is taken where it stands."""
+    """Reverse mode of a function whose gradient is taken at the call."""
 
     @property
     def wrt(self) -> Positions:

@@ -1,18 +1,15 @@
-"""JAX's names of `jax.lax` for what there is here, so that a program is carried over by its imports.
+"""The names of `jax.lax`, so that a JAX program runs after a change of its imports.
 
     >>> from ctrlgrad import lax, numpy as jnp
     >>> lax.fori_loop(0, 3, lambda i, x: lax.mul(x, 2.0), jnp.ones(2))
     array([8., 8.])
 
-Functions take and return what JAX's do; promotion is NumPy's, so that operands of different dtypes are no error.
+Functions have the arguments and results of JAX's. Dtypes promote as in NumPy, so operands may have different dtypes.
 """
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.associative_scan import associative_scan
-from ctrlgrad.frontend.branches import cond
-from ctrlgrad.frontend.loops import fori_loop, map, scan
-from ctrlgrad.frontend.switches import switch
-from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.frontend.branches import cond, switch
+from ctrlgrad.frontend.loops import associative_scan, fori_loop, map, scan, while_loop
 from ctrlgrad.lax import linalg
 from ctrlgrad.lax.elements import (
     ConvDimensionNumbers,
@@ -158,7 +155,7 @@ from ctrlgrad.numpy import (
     unstack,
 )
 from ctrlgrad.scipy import special
-from ctrlgrad.scipy.incomplete import igamma_grad_a, random_gamma_grad
+from ctrlgrad.scipy.gamma_functions import igamma_grad_a, random_gamma_grad
 from ctrlgrad.scipy.special import betainc, digamma, erf, erfc, polygamma, zeta
 from ctrlgrad.scipy.special import gammaln as lgamma
 from ctrlgrad.transforms.grad import stop_gradient

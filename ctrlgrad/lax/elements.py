@@ -11,7 +11,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply
-from ctrlgrad.source import here
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.custom_vjp import custom_vjp
 
@@ -269,7 +268,8 @@ class GatherDimensionNumbers(NamedTuple):
         start_index_map: for each component of a start, the axis of the operand that it counts along.
         operand_batching_dims, start_indices_batching_dims: axes in common.
 
-    >>> GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,)).operand_batching_dims
+    >>> rows = GatherDimensionNumbers((1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    >>> rows.operand_batching_dims
     ()
     """
 
@@ -342,7 +342,6 @@ class GatherScatterMode(enum.Enum):
         if found is None:
             raise UserInputError(
                 "lax: no such mode of a gather or scatter",
-                source=here(),
                 expected="'clip', 'fill', 'drop', 'promise_in_bounds', None or a GatherScatterMode",
                 got=repr(mode),
             )
@@ -359,13 +358,13 @@ class GatherScatterMode(enum.Enum):
 
 @custom_vjp
 def read(values: Any, inside: Any) -> Any:
-    """The values as they are; of their cotangents, those inside."""
+    """The values unchanged; their cotangents are zero outside."""
     return values
 
 
 @custom_vjp
 def written(values: Any, inside: Any) -> Any:
-    """The values inside, and zeros; the cotangents as they are."""
+    """The values inside and zeros outside; their cotangents are unchanged."""
     return cnp.where(inside, values, cnp.zeros_like(values))
 
 

@@ -225,7 +225,7 @@ def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axi
 
 
 def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
-    """The operand with what stands at a place along an axis replaced.
+    """The operand with the slice at an index of an axis replaced.
 
     >>> dynamic_update_index_in_dim(np.arange(3), 9, 1, 0)
     array([0, 9, 2])
@@ -270,7 +270,7 @@ def gather(
         mode: for slices that do not lie inside: a `GatherScatterMode` or its name, "fill" if not given.
         fill_value: what "fill" gives; NaN, the least signed or the largest unsigned integer, or true if not given.
 
-    >>> rows = GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+    >>> rows = GatherDimensionNumbers((1,), collapsed_slice_dims=(0,), start_index_map=(0,))
     >>> gather(np.arange(6).reshape(3, 2), np.array([[2], [0]]), rows, (1, 2))
     array([[4, 5],
            [0, 1]])
@@ -440,16 +440,29 @@ def _scattered(
     return write(_scatter(operation, x, indices, updates, numbers, mode, unique), x)
 
 
-def scatter(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
+def _public(write: Callable[[_Scatter, Any], Any]) -> Callable[..., Any]:
+    """Public function of a scatter, from its action on the windows, whose name and docstring it takes."""
+
+    def function(
+        operand: Any,
+        scatter_indices: Any,
+        updates: Any,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+    ) -> Any:
+        name = write.__name__
+        return _scattered(name, operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
+
+    function.__name__ = function.__qualname__ = write.__name__
+    function.__doc__ = write.__doc__
+    return function
+
+
+@_public
+def scatter(s: _Scatter, x: Any) -> Any:
     """The operand with windows replaced at starts that may be traced; as `jax.lax.scatter`.
 
     Where two windows meet, the later one counts. A window that does not lie inside is dropped, or with the mode "clip"
@@ -459,103 +472,62 @@ def scatter(
     >>> scatter(np.zeros((3, 2)), np.array([[2]]), np.ones((1, 2)), rows)[2]
     array([1., 1.])
     """
-    write = lambda s, x: s.written(x, s.updates)
-    return _scattered("scatter", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
+    return s.written(x, s.updates)
 
 
-def scatter_add(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
+@_public
+def scatter_add(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with updates added; where windows meet, all are.
 
-    >>> scatter_add(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_add(np.zeros(3), np.array([[1], [1]]), np.ones(2), numbers)
     array([0., 2., 0.])
     """
-    write = lambda s, x: cnp.at(x)[s.windows.at(s.starts)].add(s.summands)
-    return _scattered("scatter_add", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
+    return cnp.at(x)[s.windows.at(s.starts)].add(s.summands)
 
 
-def scatter_sub(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
+@_public
+def scatter_sub(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with updates subtracted; where windows meet, all are.
 
-    >>> scatter_sub(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_sub(np.zeros(3), np.array([[1], [1]]), np.ones(2), numbers)
     array([ 0., -2.,  0.])
     """
-    updates = cnp.negative(updates)
-    return scatter_add(operand, scatter_indices, updates, dimension_numbers, unique_indices=unique_indices, mode=mode)
+    return cnp.at(x)[s.windows.at(s.starts)].add(cnp.negative(s.summands))
 
 
-def scatter_mul(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
+@_public
+def scatter_mul(s: _Scatter, x: Any) -> Any:
     """As `scatter`, with updates multiplied in; where windows meet, all are.
 
-    >>> scatter_mul(np.ones(3), np.array([[1], [1]]), np.full(2, 3.0), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_mul(np.ones(3), np.array([[1], [1]]), np.full(2, 3.0), numbers)
     array([1., 9., 1.])
     """
-    write = lambda s, x: s.combined(x, cnp.multiply)
-    return _scattered("scatter_mul", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
+    return s.combined(x, cnp.multiply)
 
 
-def scatter_min(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
-    """As `scatter`, with the smaller one of what is there and the update.
+@_public
+def scatter_min(s: _Scatter, x: Any) -> Any:
+    """As `scatter`, with the minimum of the element and the update.
 
-    >>> scatter_min(np.ones(2), np.array([[1]]), np.zeros(1), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_min(np.ones(2), np.array([[1]]), np.zeros(1), numbers)
     array([1., 0.])
     """
-    write = lambda s, x: s.combined(x, cnp.minimum)
-    return _scattered("scatter_min", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
+    return s.combined(x, cnp.minimum)
 
 
-def scatter_max(
-    operand: Any,
-    scatter_indices: Any,
-    updates: Any,
-    dimension_numbers: ScatterDimensionNumbers,
-    *,
-    indices_are_sorted: bool = False,
-    unique_indices: bool = False,
-    mode: Any = None,
-) -> Any:
-    """As `scatter`, with the larger one of what is there and the update.
+@_public
+def scatter_max(s: _Scatter, x: Any) -> Any:
+    """As `scatter`, with the maximum of the element and the update.
 
-    >>> scatter_max(np.ones(2), np.array([[1]]), np.full(1, 3.0), ScatterDimensionNumbers((), (0,), (0,)))
+    >>> numbers = ScatterDimensionNumbers((), (0,), (0,))
+    >>> scatter_max(np.ones(2), np.array([[1]]), np.full(1, 3.0), numbers)
     array([1., 3.])
     """
-    write = lambda s, x: s.combined(x, cnp.maximum)
-    return _scattered("scatter_max", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
+    return s.combined(x, cnp.maximum)
 
 
 def scatter_apply(

@@ -9,9 +9,7 @@ from typing import Any
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.scipy.factorisations import factors, of_triangle, order_of
-from ctrlgrad.scipy.linalg import solve_triangular
-from ctrlgrad.source import here
+from ctrlgrad.scipy.linalg import factors, of_triangle, order_of, solve_triangular
 
 # Fourier transforms by the names of `jax.lax`.
 
@@ -42,9 +40,7 @@ def fft(x: Any, fft_type: Any, fft_lengths: Sequence[int]) -> Any:
     name = str(getattr(fft_type, "name", fft_type)).upper()
     functions = {"FFT": cnp.fft.fftn, "IFFT": cnp.fft.ifftn, "RFFT": cnp.fft.rfftn, "IRFFT": cnp.fft.irfftn}
     if name not in functions:
-        raise UserInputError(
-            "lax.fft: no such transform", source=here(), expected="FFT, IFFT, RFFT or IRFFT", got=repr(fft_type)
-        )
+        raise UserInputError("lax.fft: no such transform", expected="FFT, IFFT, RFFT or IRFFT", got=repr(fft_type))
     lengths = tuple(fft_lengths)
     return functions[name](cnp.asarray(x), lengths, tuple(range(-len(lengths), 0)))
 
@@ -94,7 +90,8 @@ def triangular_solve(
 ) -> Any:
     """The solution of x a = b, or with `left_side` of a x = b, of which one triangle of `a` is read.
 
-    >>> triangular_solve(np.array([[2.0, 7.0], [1.0, 4.0]]), np.array([[4.0], [8.0]]), left_side=True, lower=True)
+    >>> a, b = np.array([[2.0, 7.0], [1.0, 4.0]]), np.array([[4.0], [8.0]])
+    >>> triangular_solve(a, b, left_side=True, lower=True)
     array([[2. ],
            [1.5]])
     """

@@ -1,7 +1,8 @@
-"""Collectives over a mapped axis that has a name, by the names of `jax.lax`: what rows of a `vmap` tell each other.
+"""Collectives over a named mapped axis, by the names of `jax.lax`: communication between the rows of a `vmap`.
 
     >>> from ctrlgrad import lax
-    >>> cg.vmap(lambda x: x - lax.pmean(x, "rows"), axis_name="rows")(np.array([1.0, 2.0, 6.0]))
+    >>> centred = lambda x: x - lax.pmean(x, "rows")
+    >>> cg.vmap(centred, axis_name="rows")(np.array([1.0, 2.0, 6.0]))
     array([-2., -1.,  3.])
 
 All of them can be differentiated, inside of the mapped function and around it, in both modes. In a loop or a branch
@@ -21,7 +22,7 @@ from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, require_numbers, value_in
-from ctrlgrad.frontend.named_axes import Bound, axis_called
+from ctrlgrad.frontend.rules import Bound, axis_called
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.source import here
@@ -38,7 +39,6 @@ def _one(operation: str, axis_name: Hashable) -> Bound:
     if len(found) != 1:
         raise UserInputError(
             f"{operation}: it goes over one axis at a time",
-            source=here(),
             expected="one axis name",
             got=repr(axis_name),
             hint="apply it once for each of the axes",
@@ -78,7 +78,6 @@ def _ungrouped(operation: str, groups: Any) -> None:
     if groups is not None:
         raise UserInputError(
             f"{operation}: axis_index_groups is not supported",
-            source=here(),
             expected="axis_index_groups=None",
             got=repr(groups),
             hint="map over two axes, groups and their rows: vmap(vmap(f, axis_name='rows'), axis_name='groups')",
@@ -116,7 +115,8 @@ def psum(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
         x: a pytree of arrays; a Python number gives its product with the number of rows, at once.
         axis_name: what `vmap(axis_name=)` called the axis, or a tuple of such names.
 
-    >>> cg.vmap(lambda x: x / cg.lax.psum(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
+    >>> share = lambda x: x / cg.lax.psum(x, "rows")
+    >>> cg.vmap(share, axis_name="rows")(np.array([1.0, 3.0]))
     array([0.25, 0.75])
     """
     _ungrouped("psum", axis_index_groups)
@@ -136,7 +136,8 @@ def psum(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
 def pmean(x: Any, axis_name: Hashable, *, axis_index_groups: None = None) -> Any:
     """The mean over all rows, the same in each; as `jax.lax.pmean`.
 
-    >>> cg.vmap(lambda x: cg.lax.pmean(x, "rows"), axis_name="rows", out_axes=None)(np.array([1.0, 2.0, 6.0]))
+    >>> mean = cg.vmap(lambda x: cg.lax.pmean(x, "rows"), axis_name="rows", out_axes=None)
+    >>> mean(np.array([1.0, 2.0, 6.0]))
     array(3.)
     """
     size = axis_size(axis_name)
@@ -185,7 +186,8 @@ def all_gather(
         axis_name: the name of the axis in `vmap(axis_name=)`, or a tuple of such names.
         axis: the position of the rows in the result.
 
-    >>> cg.vmap(lambda x: cg.lax.all_gather(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
+    >>> gather = cg.vmap(lambda x: cg.lax.all_gather(x, "rows"), axis_name="rows")
+    >>> gather(np.array([1.0, 3.0]))
     array([[1., 3.],
            [1., 3.]])
     """
@@ -207,7 +209,7 @@ def all_gather(
 
 
 def _parted(operation: str, x: Any, axis: int, bound: Bound) -> Any:
-    """x with an axis split into one for the rows and what is left."""
+    """x with an axis split into an axis of the rows and the remaining axis."""
     size = x.shape[axis]
     if isinstance(size, int) and isinstance(bound.size, int) and size % bound.size:
         raise ShapeError(
@@ -229,7 +231,8 @@ def psum_scatter(
 ) -> Any:
     """The sum over all rows, of which row i keeps element i of an axis, or `tiled`, part i; as `jax.lax.psum_scatter`.
 
-    >>> cg.vmap(lambda x: cg.lax.psum_scatter(x, "rows"), axis_name="rows")(np.array([[1.0, 2.0], [10.0, 20.0]]))
+    >>> scatter = cg.vmap(lambda x: cg.lax.psum_scatter(x, "rows"), axis_name="rows")
+    >>> scatter(np.array([[1.0, 2.0], [10.0, 20.0]]))
     array([11., 22.])
     """
     _ungrouped("psum_scatter", axis_index_groups)
@@ -252,14 +255,15 @@ def all_to_all(
     axis_index_groups: None = None,
     tiled: bool = False,
 ) -> Any:
-    """Row i sends element j of an axis to row j, which puts what it gets along another one; as `jax.lax.all_to_all`.
+    """Row i sends element j of an axis to row j, which stacks them along another axis; as `jax.lax.all_to_all`.
 
     Args:
         x: a pytree of arrays whose axis `split_axis` has an element for each row; `tiled`: a multiple of it.
         concat_axis: where in the result, counted without the split axis, what was sent by each row stands; `tiled`: the
             axis that it is joined along.
 
-    >>> cg.vmap(lambda x: cg.lax.all_to_all(x, "rows", 0, 0), axis_name="rows")(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> exchange = cg.vmap(lambda x: cg.lax.all_to_all(x, "rows", 0, 0), axis_name="rows")
+    >>> exchange(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 3.],
            [2., 4.]])
     """
@@ -297,7 +301,6 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
     if not isinstance(size, int):
         raise UserInputError(
             "ppermute: the number of rows is not known",
-            source=here(),
             expected="a mapped axis of known size",
             got=repr(size),
             hint="declare its size in the signature",
@@ -307,7 +310,6 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
         if len(set(side)) != len(side) or not all(0 <= row < size for row in side):
             raise UserInputError(
                 "ppermute: perm is no permutation of rows",
-                source=here(),
                 expected=f"pairs (source, target) of rows 0 to {size - 1}, each at most once on a side",
                 got=repr(list(perm)),
                 hint="a row that gets from two others: ctrlgrad.lax.psum, or two calls and their sum",
@@ -325,13 +327,13 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
 def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
     """Row i gets what row `perm[i]` has; as `jax.lax.pshuffle`.
 
-    >>> cg.vmap(lambda x: cg.lax.pshuffle(x, "rows", [2, 0, 1]), axis_name="rows")(np.array([1.0, 2.0, 3.0]))
+    >>> rotate = lambda x: cg.lax.pshuffle(x, "rows", [2, 0, 1])
+    >>> cg.vmap(rotate, axis_name="rows")(np.array([1.0, 2.0, 3.0]))
     array([3., 1., 2.])
     """
     if set(perm) != set(range(len(perm))):
         raise UserInputError(
             "pshuffle: perm is no permutation",
-            source=here(),
             expected="the number of every row, each once",
             got=repr(list(perm)),
             hint="ctrlgrad.lax.ppermute sends from some rows to some others",
@@ -342,7 +344,8 @@ def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
 def pswapaxes(x: Any, axis_name: Hashable, axis: int, *, axis_index_groups: None = None) -> Any:
     """The mapped axis and another one, of as many elements, change places; as `jax.lax.pswapaxes`.
 
-    >>> cg.vmap(lambda x: cg.lax.pswapaxes(x, "rows", 0), axis_name="rows")(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> swap = cg.vmap(lambda x: cg.lax.pswapaxes(x, "rows", 0), axis_name="rows")
+    >>> swap(np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([[1., 3.],
            [2., 4.]])
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.array.sorting import places_of_largest
-from ctrlgrad.frontend.associative_scan import associative_scan
+from ctrlgrad.frontend.loops import associative_scan
 from ctrlgrad.lax.indexing import slice_in_dim
 
 

@@ -16,7 +16,6 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
 from ctrlgrad.lax.reductions import pad
-from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp
 from ctrlgrad.transforms.jvp import jvp
 
@@ -194,9 +193,7 @@ def _chosen(select: Any, dtype: Any) -> tuple[Any, Any]:
         return cnp.maximum, least
     if name in ("le", "less_equal"):
         return cnp.minimum, largest
-    raise UserInputError(
-        "lax: windows choose by `ge` or `le`", source=here(), expected="lax.ge or lax.le", got=repr(select)
-    )
+    raise UserInputError("lax: windows choose by `ge` or `le`", expected="lax.ge or lax.le", got=repr(select))
 
 
 def select_and_scatter_add(
@@ -265,7 +262,6 @@ def padtype_to_pads(
     if name not in ("SAME", "SAME_LOWER"):
         raise UserInputError(
             "lax: no such padding",
-            source=here(),
             expected="'SAME', 'SAME_LOWER', 'VALID' or a pair of numbers per axis",
             got=repr(padding),
         )
@@ -428,7 +424,8 @@ def conv_with_general_padding(
 ) -> Any:
     """As `conv`, with dilation.
 
-    >>> conv_with_general_padding(np.ones((1, 1, 4)), np.ones((1, 1, 2)), (1,), [(0, 0)], None, (2,))
+    >>> x, kernel = np.ones((1, 1, 4)), np.ones((1, 1, 2))
+    >>> conv_with_general_padding(x, kernel, (1,), [(0, 0)], None, (2,))
     array([[[2., 2.]]])
     """
     return conv_general_dilated(lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, **settings)
@@ -462,7 +459,6 @@ def conv_transpose(
         if padding.upper() not in ("SAME", "VALID"):
             raise UserInputError(
                 "lax.conv_transpose: no such padding",
-                source=here(),
                 expected="'SAME', 'VALID' or a pair of numbers per axis",
                 got=repr(padding),
             )

@@ -1,11 +1,9 @@
-"""Several processes that MPI has started together: how many there are, what they tell each other, and how they end.
+"""Processes that MPI has started together: their number, their messages, and their common end.
 
-    watch        notices a rank that dies, and ends all ranks together
-    launch       how many ranks were started, read from the environment; joining them
-    world        what they exchange; the one module that imports mpi4py
-    wire         messages as bytes
-    sums         sums over ranks, beside the computation
-    termination  finding out that all ranks wait for each other
+    launch    number of ranks, from the environment of the launcher; how a rank that dies ends all ranks
+    world     messages and sums; the only module that imports mpi4py
+    wire      messages as bytes
+    sums      sums over ranks in the background of a computation
 
-Nothing is imported until it is used: a process that no `mpirun` started never loads mpi4py.
+Nothing is imported before it is used: a process that no `mpirun` started never loads mpi4py.
 """

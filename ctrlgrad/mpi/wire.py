@@ -58,7 +58,7 @@ class Header:
 
 
 def frame_number(frame: Sequence[str]) -> int:
-    """A number that stands for the path of a frame in a header."""
+    """A number for the path of a frame, for a header."""
     return zlib.crc32("/".join(frame).encode())
 
 

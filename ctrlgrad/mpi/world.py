@@ -16,12 +16,12 @@ import numpy as np
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.records import record
 
-# Read when MPI is imported: so a program that only imports this module does not start MPI.
+# Options for the import of MPI: a program that only imports this module does not start MPI.
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = True
 from mpi4py import MPI  # noqa: E402
 
-# From how many bytes on the parts of a message are sent from where they lie, instead of being joined first.
+# Smallest message, in bytes, whose parts are sent from their own memory instead of being joined first.
 JOINED = 1 << 16
 
 
@@ -93,7 +93,7 @@ class World:
         MPI.Request.Waitall(list(requests))
 
     def have_ended(self, requests: Sequence[MPI.Request]) -> bool:
-        """Return true if all requests have ended, without waiting; unfinished ones go on meanwhile."""
+        """Return true if all requests have ended, without waiting; the call also lets unfinished ones progress."""
         ended: bool = MPI.Request.Testall(list(requests))
         return ended
 
@@ -137,7 +137,7 @@ class World:
                 self._sending.append((request, parts))
 
     def poll(self) -> Arrived | None:
-        """The next message, if there is one. One thread at a time, so that their order is kept."""
+        """The next message, if one has arrived. Only one thread at a time may call it, so that the order is kept."""
         status = MPI.Status()
         message = self._messages.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)
         if message is None:

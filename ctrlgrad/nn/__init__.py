@@ -8,31 +8,14 @@
 
 from typing import Any
 
-from ctrlgrad.frontend.advice import no_such_name
-from ctrlgrad.nn import activations, attention, initializers, layers, modules
-from ctrlgrad.nn.activations import *
-from ctrlgrad.nn.attention import *
-from ctrlgrad.nn.cells import CELLS, Cell, gru_cell, gru_init, lstm_cell, lstm_init, rnn_cell, rnn_init
+from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.nn import functions, initializers, layers, modules
+from ctrlgrad.nn.functions import *
 from ctrlgrad.nn.layers import *
-from ctrlgrad.nn.losses import cross_entropy, ctc_loss, softmax_cross_entropy
 from ctrlgrad.nn.modules import *
 
-__all__ = [
-    "CELLS",
-    "Cell",
-    "cross_entropy",
-    "ctc_loss",
-    "gru_cell",
-    "gru_init",
-    "initializers",
-    "lstm_cell",
-    "lstm_init",
-    "rnn_cell",
-    "rnn_init",
-    "softmax_cross_entropy",
-]
-__all__ += activations.__all__
-__all__ += attention.__all__
+__all__ = ["initializers"]
+__all__ += functions.__all__
 __all__ += layers.__all__
 __all__ += modules.__all__
 

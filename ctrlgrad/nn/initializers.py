@@ -20,7 +20,6 @@ from ctrlgrad import numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 Initializer = Callable[..., Any]
 Axes = int | Sequence[int]
@@ -212,7 +211,6 @@ def _check_choice(what: str, given: Any, choices: Any) -> None:
     if given not in choices:
         raise UserInputError(
             f"variance_scaling: there is no such {what}",
-            source=here(),
             expected=" or ".join(map(repr, choices)),
             got=repr(given),
             hint="see help(ctrlgrad.nn.initializers.variance_scaling)",

@@ -1,4 +1,4 @@
-"""Layers by PyTorch's names: what they are made of is in the object, their parameters are pytrees beside it.
+"""Layers by PyTorch's names: an object holds the sizes and options, and its parameters are a separate pytree.
 
 `layer.init(key)` makes the parameters, and `layer(params, x)` applies them. Nothing is stored in the object, so that
 gradients, optimisers and checkpoints take the parameters as any other pytree:
@@ -17,13 +17,10 @@ from typing import Any
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor_array import TensorArray
-from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.nn.attention import dot_product_attention
-from ctrlgrad.nn.cells import CELLS, Params, State, check_key, fan_in
-from ctrlgrad.nn.layers import embedding, layer_norm
+from ctrlgrad.nn.layers import CELLS, Params, State, check_key, dot_product_attention, embedding, fan_in, layer_norm
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
@@ -126,7 +123,6 @@ class MultiHeadAttention:
         if self.heads < 1 or self.features % self.heads:
             raise UserInputError(
                 "nn.MultiHeadAttention: the heads do not divide the features",
-                source=here(),
                 expected=f"a number of heads that divides {self.features}",
                 got=str(self.heads),
                 hint="each head has features / heads of them",
@@ -240,7 +236,8 @@ class GRU(_Recurrent):
     """Layers of `gru_cell` over sequences `[time, batch, inputs]`.
 
     >>> layer = GRU(3, 4, layers=2)
-    >>> outputs, states = layer(layer.init(random.key(0)), cnp.ones((7, 2, 3)), lengths=cnp.array([7, 5]))
+    >>> params, x = layer.init(random.key(0)), cnp.ones((7, 2, 3))
+    >>> outputs, states = layer(params, x, lengths=cnp.array([7, 5]))
     >>> outputs.shape, len(states), outputs[6, 1]
     ((7, 2, 4), 2, array([0., 0., 0., 0.]))
     """

@@ -11,10 +11,11 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Attributes, Item, Key
+from ctrlgrad.ir.graph import Node
 from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
 from ctrlgrad.ir.types import INDEX, Dim, RegionType, Shape, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.checks import axes, default_int, product, require_kind, scalar_index, template, tensors
 from ctrlgrad.ops.elementwise import add, broadcast
+from ctrlgrad.ops.term import axes, declared, default_int, product, require_kind, scalar_index, template, tensors
 
 # Ops between complex numbers and their parts, elementwise.
 
@@ -31,9 +32,7 @@ def _on_complex(name: str, *, real: bool) -> TypeRule:
     def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         if x.dtype not in REAL_OF:
-            raise TypeMismatchError(
-                f"{name}: the operand is not complex", expected="c64 or c128", got=str(x), source=None
-            )
+            raise TypeMismatchError(f"{name}: the operand is not complex", expected="c64 or c128", got=str(x))
         return (TensorType(REAL_OF[x.dtype] if real else x.dtype, x.shape),)
 
     return infer
@@ -46,7 +45,6 @@ def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
             "complex: the parts are not floats of one dtype",
             expected="f32 or f64, twice",
             got=f"{re} and {im}",
-            source=None,
         )
     return (broadcast("complex", types, COMPLEX_OF[re.dtype]),)
 
@@ -85,7 +83,6 @@ def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_e
                 expected="at least one element",
                 got=str(x),
                 hint="concatenate a first element to it, or leave empty arrays out",
-                source=None,
             )
         return (TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs.keepdims)),)
 
@@ -123,7 +120,7 @@ declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, Trait.SHAPE_OF_
 # Ops that move elements without computing on them, and `dim`, which reads a size.
 #
 # A shape that is not known when the graph is built is given as a template with operands for its unknown
-# dimensions; see `ctrlgrad.ops.checks.template`.
+# dimensions; see `ctrlgrad.ops.term.template`.
 
 
 def _infer_constant(
@@ -132,10 +129,10 @@ def _infer_constant(
     return (TensorType(attrs.value.dtype, attrs.value.shape),)
 
 
-def _infer_dim(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("dim", operands)
+@declared("dim", 1, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis, uses=(Use.MEASURE,))
+def _infer_dim(attrs: attributes.Axis, x: TensorType) -> TensorType:
     axes("dim", (attrs.axis,), x.rank)
-    return (INDEX,)
+    return INDEX
 
 
 def _infer_iota(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -153,7 +150,6 @@ def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: S
             expected=f"{before} elements, as in {x}",
             got=f"{after} elements, {attrs.shape}",
             hint="one size may be -1 and takes what is left over",
-            source=None,
         )
     return (TensorType(x.dtype, attrs.shape),)
 
@@ -175,48 +171,43 @@ def _infer_broadcast_to(
             expected=f"a shape that {x} broadcasts to",
             got=str(shape),
             hint="add dimensions of size 1 where they are missing: x[:, None]",
-            source=None,
         )
     return (TensorType(x.dtype, shape),)
 
 
-def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
-    x, *dims = tensors("sum_to", operands)
+# Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
+@declared("sum_to", None, Trait.TOTAL_IF_STATIC, attributes=attributes.Shape, uses=(Use.VALUE,), further=Use.SIZE)
+def _infer_sum_to(attrs: attributes.Shape, x: TensorType, *dims: TensorType) -> TensorType:
     shape = attrs.shape
     template("sum_to", shape, dims)
     require_kind("sum_to", "iufc", (x,))
     if len(shape) > x.rank or broadcast_shapes((x.shape, shape)) is None:
-        raise ShapeError(
-            "sum_to: the shape does not fit", expected=f"a shape that broadcasts to {x}", got=str(shape), source=None
-        )
-    return (TensorType(x.dtype, shape),)
+        raise ShapeError("sum_to: the shape does not fit", expected=f"a shape that broadcasts to {x}", got=str(shape))
+    return TensorType(x.dtype, shape)
 
 
-def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("transpose", operands)
+@declared("transpose", 1, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+def _infer_transpose(attrs: attributes.Axes, x: TensorType) -> TensorType:
     if sorted(attrs.axes) != list(range(x.rank)):
         raise ShapeError(
             "transpose: not a permutation of the axes",
             expected=f"each of {x.rank} axes once",
             got=str(attrs.axes),
             hint="numpy.moveaxis or .swapaxes moves some and keeps the rest",
-            source=None,
         )
-    return (TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs.axes)),)
+    return TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs.axes))
 
 
-def _infer_expand_dims(
-    operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("expand_dims", operands)
+@declared("expand_dims", 1, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+def _infer_expand_dims(attrs: attributes.Axes, x: TensorType) -> TensorType:
     rank = x.rank + len(attrs.axes)
     new = axes("expand_dims", attrs.axes, rank)
     old = iter(x.shape)
-    return (TensorType(x.dtype, tuple(1 if axis in new else next(old) for axis in range(rank))),)
+    return TensorType(x.dtype, tuple(1 if axis in new else next(old) for axis in range(rank)))
 
 
-def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("squeeze", operands)
+@declared("squeeze", 1, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Axes)
+def _infer_squeeze(attrs: attributes.Axes, x: TensorType) -> TensorType:
     over = axes("squeeze", attrs.axes, x.rank)
     for axis in over:
         if x.shape[axis] not in (1, None):
@@ -225,15 +216,14 @@ def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Se
                 expected="an axis of size 1",
                 got=str(x),
                 hint="take one element along it: x[0]",
-                source=None,
             )
-    return (TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in over)),)
+    return TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in over))
 
 
-def _infer_flip(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("flip", operands)
+@declared("flip", 1, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Axes)
+def _infer_flip(attrs: attributes.Axes, x: TensorType) -> TensorType:
     axes("flip", attrs.axes, x.rank)
-    return (x,)
+    return x
 
 
 def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -252,7 +242,6 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
                 expected=f"arrays like {first}, but for axis {axis}",
                 got=", ".join(str(t) for t in types),
                 hint="arrays may differ in the axis along which they are joined, and in no other",
-                source=None,
             )
         else:
             shape.append(known.pop() if known else None)
@@ -262,43 +251,39 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
             expected="one dtype",
             got=", ".join(str(t) for t in types),
             hint="cast with .astype",
-            source=None,
         )
     return (TensorType(first.dtype, tuple(shape)),)
 
 
-def _infer_common_size(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("common_size", operands)
+# The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
+# what they are the sizes of.
+@declared("common_size", 1, attributes=attributes.Described)
+def _infer_common_size(attrs: Attributes, x: TensorType) -> TensorType:
     if x.dtype != INDEX.dtype or x.rank != 1:
-        raise TypeMismatchError(
-            "common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x), source=None
-        )
-    return (INDEX,)
+        raise TypeMismatchError("common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x))
+    return INDEX
 
 
-def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("forget_sizes", operands)
+# The identity, after which the sizes of some axes count as unknown.
+@declared(
+    "forget_sizes",
+    1,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.TOTAL,
+    Trait.SHAPE_OF_FIRST,
+    attributes=attributes.Axes,
+    uses=(Use.PASS,),
+)
+def _infer_forget(attrs: attributes.Axes, x: TensorType) -> TensorType:
     over = axes("forget_sizes", attrs.axes, x.rank)
-    return (TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape))),)
-
-
-def _infer_ensure(
-    operands: Sequence[Type], attrs: attributes.Required, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    x, *dims = tensors("ensure_sizes", operands)
-    template("ensure_sizes", attrs.shape, dims)
-    wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))
-    given = TensorType(x.dtype, tuple(x.shape[a] if wanted.get(a) is None else wanted[a] for a in range(x.rank)))
-    if any(None not in (d, n) and d != n for d, n in zip(given.shape, x.shape, strict=True)):
-        raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint, source=None)
-    return (given,)
+    return TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape)))
 
 
 # The identity on arrays of these sizes along some axes, which are in order; an error for any other sizes.
-declare(
+@declared(
     "ensure_sizes",
     None,
-    _infer_ensure,
     Trait.VIEW,
     Trait.CHEAP,
     Trait.TOTAL_IF_STATIC,
@@ -307,23 +292,16 @@ declare(
     uses=(Use.PASS,),
     further=Use.SIZE,
 )
-# The identity, after which the sizes of some axes count as unknown.
-declare(
-    "forget_sizes",
-    1,
-    _infer_forget,
-    Trait.VIEW,
-    Trait.CHEAP,
-    Trait.TOTAL,
-    Trait.SHAPE_OF_FIRST,
-    attributes=attributes.Axes,
-    uses=(Use.PASS,),
-)
+def _infer_ensure(attrs: attributes.Required, x: TensorType, *dims: TensorType) -> TensorType:
+    template("ensure_sizes", attrs.shape, dims)
+    wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))
+    given = TensorType(x.dtype, tuple(x.shape[a] if wanted.get(a) is None else wanted[a] for a in range(x.rank)))
+    if any(None not in (d, n) and d != n for d, n in zip(given.shape, x.shape, strict=True)):
+        raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint)
+    return given
+
+
 declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
-declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis, uses=(Use.MEASURE,))
-# The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
-# what they are the sizes of.
-declare("common_size", 1, _infer_common_size, attributes=attributes.Described)
 # 0, 1, ..., n - 1 of a shape (n,).
 declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape, further=Use.SIZE)
 for _name, _infer in (("reshape", _infer_reshape), ("broadcast_to", _infer_broadcast_to)):
@@ -338,20 +316,6 @@ for _name, _infer in (("reshape", _infer_reshape), ("broadcast_to", _infer_broad
         uses=(Use.VALUE,),
         further=Use.SIZE,
     )
-# Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
-declare(
-    "sum_to",
-    None,
-    _infer_sum_to,
-    Trait.TOTAL_IF_STATIC,
-    attributes=attributes.Shape,
-    uses=(Use.VALUE,),
-    further=Use.SIZE,
-)
-declare("transpose", 1, _infer_transpose, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
-declare("expand_dims", 1, _infer_expand_dims, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
-declare("squeeze", 1, _infer_squeeze, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Axes)
-declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Axes)
 declare("concat", None, _infer_concat, Trait.MOVES, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)
 
 
@@ -361,20 +325,20 @@ declare("concat", None, _infer_concat, Trait.MOVES, Trait.TOTAL_IF_STATIC, attri
 _ORDERED = "biuf"
 
 
-def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("argsort", operands)
+# The stable order along an axis.
+@declared("argsort", 1, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Order)
+def _infer_argsort(attrs: attributes.Axis, x: TensorType) -> TensorType:
     if dtype_kind(x.dtype) not in _ORDERED:
-        raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x), source=None)
+        raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x))
     axes("argsort", (attrs.axis,), x.rank)
-    return (TensorType(INDEX.dtype, x.shape),)
+    return TensorType(INDEX.dtype, x.shape)
 
 
-def _infer_top_k(
-    operands: Sequence[Type], attrs: attributes.Selection, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("top_k", operands)
+# The first of the stable order from the largest down; a NaN counts as the largest.
+@declared("top_k", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.Selection)
+def _infer_top_k(attrs: attributes.Selection, x: TensorType) -> TensorType:
     if dtype_kind(x.dtype) not in _ORDERED:
-        raise TypeMismatchError("top_k: the dtype has no order", expected="a real dtype", got=str(x), source=None)
+        raise TypeMismatchError("top_k: the dtype has no order", expected="a real dtype", got=str(x))
     axes("top_k", (attrs.axis,), x.rank)
     size = x.shape[attrs.axis]
     if attrs.count < 0 or (size is not None and size < attrs.count):
@@ -382,39 +346,28 @@ def _infer_top_k(
             "top_k: the axis does not have as many elements",
             expected=f"0 <= k, and {attrs.count} elements or more along axis {attrs.axis}",
             got=str(x),
-            source=None,
         )
     shape = (*x.shape[: attrs.axis], attrs.count, *x.shape[attrs.axis + 1 :])
-    return (TensorType(INDEX.dtype, shape),)
+    return TensorType(INDEX.dtype, shape)
 
 
-def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    row, values = tensors("searchsorted", operands)
-    if row.rank != 1:
-        raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row), source=None)
-    if row.dtype != values.dtype or dtype_kind(row.dtype) not in _ORDERED:
-        raise TypeMismatchError(
-            "searchsorted: not two operands of one real dtype", got=f"{row} and {values}", source=None
-        )
-    return (TensorType(INDEX.dtype, values.shape),)
-
-
-def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("nonzero", operands)
-    if x.rank == 0:
-        raise ShapeError("nonzero: a scalar has no positions", got=str(x), source=None)
-    return (TensorType(INDEX.dtype, (x.rank, None)),)
-
-
-# The stable order along an axis.
-declare("argsort", 1, _infer_argsort, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Order)
-# The first of the stable order from the largest down; a NaN counts as the largest.
-declare("top_k", 1, _infer_top_k, Trait.TOTAL_IF_STATIC, attributes=attributes.Selection)
 # For each of the second operand, how many of the first come before it: those below it, or with the side
 # "right" those not above it.
-declare("searchsorted", 2, _infer_searchsorted, Trait.TOTAL, attributes=attributes.Search)
+@declared("searchsorted", 2, Trait.TOTAL, attributes=attributes.Search)
+def _infer_searchsorted(attrs: Attributes, row: TensorType, values: TensorType) -> TensorType:
+    if row.rank != 1:
+        raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row))
+    if row.dtype != values.dtype or dtype_kind(row.dtype) not in _ORDERED:
+        raise TypeMismatchError("searchsorted: not two operands of one real dtype", got=f"{row} and {values}")
+    return TensorType(INDEX.dtype, values.shape)
+
+
 # The positions of the elements other than zero, in C order: a row per axis, a column per element.
-declare("nonzero", 1, _infer_nonzero, Trait.TOTAL)
+@declared("nonzero", 1, Trait.TOTAL)
+def _infer_nonzero(attrs: Attributes, x: TensorType) -> TensorType:
+    if x.rank == 0:
+        raise ShapeError("nonzero: a scalar has no positions", got=str(x))
+    return TensorType(INDEX.dtype, (x.rank, None))
 
 
 # The discrete Fourier transform along one axis: the one op that `ctrlgrad.numpy.fft` is made of.
@@ -422,17 +375,14 @@ declare("nonzero", 1, _infer_nonzero, Trait.TOTAL)
 # y[k] = sum over n of x[n] exp(-2 pi i k n / N), or with `inverse` exp(+2 pi i k n / N): no factor.
 
 
-def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("fft", operands)
+@declared("fft", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.Transform)
+def _infer_fft(attrs: attributes.Axis, x: TensorType) -> TensorType:
     (axis,) = axes("fft", (attrs.axis,), x.rank)
     if dtype_kind(x.dtype) != "c":
-        raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+        raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x))
     if x.shape[axis] == 0:
-        raise ShapeError("fft: no elements along the axis", got=str(x), source=None)
-    return (x,)
-
-
-declare("fft", 1, _infer_fft, Trait.TOTAL_IF_STATIC, attributes=attributes.Transform)
+        raise ShapeError("fft: no elements along the axis", got=str(x))
+    return x
 
 
 # The transform of N real numbers, of which only the first N // 2 + 1 elements are kept: the rest are their conjugates.
@@ -442,30 +392,26 @@ declare("fft", 1, _infer_fft, Trait.TOTAL_IF_STATIC, attributes=attributes.Trans
 # go through `fft`.
 
 
-def _infer_rfft(operands: Sequence[Type], attrs: attributes.RealTransform, regions: object) -> Sequence[Type]:
-    (x,) = tensors("rfft", operands)
+@declared("rfft", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+def _infer_rfft(attrs: attributes.RealTransform, x: TensorType) -> TensorType:
     (axis,) = axes("rfft", (attrs.axis,), x.rank)
     if x.dtype.name not in ("float32", "float64"):
-        raise TypeMismatchError("rfft: the operand is not real", expected="f32 or f64", got=str(x), source=None)
+        raise TypeMismatchError("rfft: the operand is not real", expected="f32 or f64", got=str(x))
     if x.shape[axis] != attrs.size or not attrs.size:
-        raise ShapeError("rfft: another size", expected=f"{attrs.size} elements", got=str(x), source=None)
+        raise ShapeError("rfft: another size", expected=f"{attrs.size} elements", got=str(x))
     dtype = np.dtype(np.complex64 if x.dtype == np.float32 else np.complex128)
-    return (TensorType(dtype, (*x.shape[:axis], attrs.size // 2 + 1, *x.shape[axis + 1 :])),)
+    return TensorType(dtype, (*x.shape[:axis], attrs.size // 2 + 1, *x.shape[axis + 1 :]))
 
 
-def _infer_irfft(operands: Sequence[Type], attrs: attributes.RealTransform, regions: object) -> Sequence[Type]:
-    (x,) = tensors("irfft", operands)
+@declared("irfft", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+def _infer_irfft(attrs: attributes.RealTransform, x: TensorType) -> TensorType:
     (axis,) = axes("irfft", (attrs.axis,), x.rank)
     if dtype_kind(x.dtype) != "c":
-        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x), source=None)
+        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x))
     if x.shape[axis] != attrs.size // 2 + 1 or not attrs.size:
-        raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x), source=None)
+        raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x))
     dtype = np.dtype(np.float32 if x.dtype == np.complex64 else np.float64)
-    return (TensorType(dtype, (*x.shape[:axis], attrs.size, *x.shape[axis + 1 :])),)
-
-
-declare("rfft", 1, _infer_rfft, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
-declare("irfft", 1, _infer_irfft, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
+    return TensorType(dtype, (*x.shape[:axis], attrs.size, *x.shape[axis + 1 :]))
 
 
 # Indexing with NumPy's meaning: `getitem` reads, `setitem` replaces, `additem` adds (repeated indices add up).
@@ -507,7 +453,6 @@ def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
             expected=f"{len(shape)} items",
             got=str(key),
             hint="x.ndim is the rank",
-            source=None,
         )
     advanced = any(isinstance(item, TensorType) and item.rank > 0 for item in filled)
     result: list[Dim] = []
@@ -536,7 +481,6 @@ def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
             expected="index arrays of one shape, or shapes that broadcast",
             got=", ".join(str(a) for a in arrays),
             hint="x[i[:, None], j] takes every pair of i and j",
-            source=None,
         )
     adjacent = not places or places[-1] - places[0] + 1 == len(places)
     at = first if adjacent else 0
@@ -572,7 +516,6 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
             f"{operation}: one operand per placeholder",
             expected=str(len(inside_slice)),
             got=str(len(operands)),
-            source=None,
         )
     for t, in_slice in zip(tensors(operation, operands), inside_slice, strict=True):
         if dtype_kind(t.dtype) not in "iu":
@@ -581,16 +524,15 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
                 expected="an integer dtype",
                 got=str(t),
                 hint="cast it with .astype(int)",
-                source=None,
             )
         if in_slice:
             scalar_index(operation, "a slice's bound", t)
 
 
-def _infer_getitem(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
-    x, *indices = tensors("getitem", operands)
+@declared("getitem", None, Trait.MOVES, attributes=attributes.Index, uses=(Use.READ,), further=Use.INDEX)
+def _infer_getitem(attrs: attributes.Index, x: TensorType, *indices: TensorType) -> TensorType:
     _check_operands("getitem", attrs.key, indices)
-    return (TensorType(x.dtype, indexed_shape(x.shape, attrs.key, indices)),)
+    return TensorType(x.dtype, indexed_shape(x.shape, attrs.key, indices))
 
 
 def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -604,7 +546,6 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
             expected=str(x.dtype),
             got=str(value.dtype),
             hint="cast the value with .astype(x.dtype)",
-            source=None,
         )
     if (
         joined is None
@@ -616,20 +557,8 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
             expected=f"a shape that broadcasts to {region}",
             got=str(value),
             hint="reshape the value, or choose the index so that x[index] has the value's shape",
-            source=None,
         )
     return (x,)
-
-
-declare(
-    "getitem",
-    None,
-    _infer_getitem,
-    Trait.MOVES,
-    attributes=attributes.Index,
-    uses=(Use.READ,),
-    further=Use.INDEX,
-)
 
 
 def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -656,3 +585,21 @@ def is_static(key: Key) -> bool:
     return not any(
         item is DYNAMIC or (isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step)) for item in key
     )
+
+
+# Questions that passes ask of a node, answered from its op's traits and its types.
+
+
+def is_total(node: Node) -> bool:
+    """True if a node can never fail at run time, so that it may run even if the program would not have reached it."""
+    traits = node.op.traits
+    if Trait.TOTAL in traits:
+        return True
+    index = attributes.Index.find(node)
+    if index is not None:
+        return _is_static(node) and is_static(index.key)
+    return Trait.TOTAL_IF_STATIC in traits and _is_static(node)
+
+
+def _is_static(node: Node) -> bool:
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in (*node.operands, *node.results))

@@ -9,19 +9,15 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import BOOL, INDEX, RegionType, TensorType, Type, join
-from ctrlgrad.ops.checks import axes, scalar_index, tensors
+from ctrlgrad.ops.term import axes, declared, scalar_index, tensors
 
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
     if len(declared) != len(given):
-        raise TypeMismatchError(
-            f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)), source=None
-        )
+        raise TypeMismatchError(f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)))
     for position, (d, g) in enumerate(zip(declared, given, strict=True)):
         if not d.accepts(g):
-            raise TypeMismatchError(
-                f"{what}: value {position} has another type", expected=str(d), got=str(g), source=None
-            )
+            raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
 
 
 def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -39,12 +35,12 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
     if selector != BOOL:
         scalar_index("cond", "the selector", selector)
     elif len(regions) != 2:
-        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches", source=None)
+        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches")
     results = list(regions[0].outputs)
     for number, region in enumerate(regions):
         _accept(f"cond: inputs of branch {number}", region.inputs, rest)
         if len(region.outputs) != len(results):
-            raise TypeMismatchError("cond: the branches yield different numbers of values", source=None)
+            raise TypeMismatchError("cond: the branches yield different numbers of values")
         for position, output in enumerate(region.outputs):
             joined = join(results[position], output)
             if joined is None:
@@ -52,7 +48,6 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
                     f"cond: the branches differ in result {position}",
                     expected=str(results[position]),
                     got=str(output),
-                    source=None,
                 )
             results[position] = joined
     return results
@@ -62,24 +57,23 @@ declare("while", None, _infer_while, attributes=attributes.Loop)
 declare("cond", None, _infer_cond, attributes=attributes.Branch)
 
 
-# `call`: a function kept whole because its derivative is not that of its nodes.
+# `call`: a function that stays whole, because its derivative or its batching is not that of its nodes.
 #
-# Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
-# Its attribute `kind` says what its derivative is:
+# The operands are the captured outer values and then the inputs of the function. Region 0 computes the results.
+# The attribute `kind` names the rule:
 #
-# - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved, apart from the
-#   values that its attribute `policy` names;
-# - "custom_jvp", "custom_vjp": what its attribute `rule` says, an `ir.rules.Forward` or `Reverse`, whose graphs are
-#   made when a derivative is asked for;
-# - "custom_vmap": that of region 0; what its attribute `rule` says, an `ir.rules.Batching`, is how it is batched, and
-#   its
-#   derivative by the derivative of that;
-# - "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all
-#   results, a row along axis 0. So a batched function that is batched once more can be batched over both at once;
-# - "gradient": that of region 0, which yields what region 1 does, then its cotangents, as its attribute `rule` makes
-#   them, an `ir.rules.Gradient`. Batched, region 1 is batched, and its gradient taken after that.
+# - "checkpoint": the derivative of region 0. The backward pass recomputes the inside instead of saving it, except for
+#   the values that the attribute `policy` names.
+# - "custom_jvp", "custom_vjp": the derivative is the attribute `rule`, an `ir.rules.Forward` or `Reverse`. Its graphs
+#   are traced at differentiation.
+# - "custom_vmap": the derivative of region 0. The attribute `rule`, an `ir.rules.Batching`, says how the call is
+#   batched; the derivative of that is how the derivative is batched.
+# - "rows": the derivative of region 1, which computes one row of region 0: a row along axis 0 of the operands at
+#   `mapped` and of all results. So a batched function can be batched again over both axes at once.
+# - "gradient": region 0 yields the results of region 1 and then their cotangents, by the attribute `rule`, an
+#   `ir.rules.Gradient`. To batch the call, region 1 is batched first, and its gradient is taken after that.
 #
-# Before a graph runs, `ctrlgrad.passes.dead_code` puts region 0 in the place of the node.
+# Before a graph runs, `ctrlgrad.passes.dead_code` replaces the node by region 0.
 
 
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "gradient")
@@ -92,7 +86,6 @@ def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
             "call: the operands do not fit",
             expected=", ".join(map(str, declared)),
             got=", ".join(map(str, operands)),
-            source=None,
         )
     return regions[0].outputs
 
@@ -113,12 +106,10 @@ declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attribut
 
 # Ops that call the user's Python while a graph runs.
 #
-# `callback` hands its operands to its attribute `fn(values, iterations)`: arrays, and the number of the current
-# iteration
-# of each loop around the node, the outermost first. `watch` is the identity; in reverse its cotangent goes to
-# such a callback. `pure_callback` computes its results by a function of the user, which has no effects: it may be
-# called
-# more often than its place is reached, or not at all where nothing uses them.
+# `callback` passes its operands to its attribute `fn(values, iterations)`: arrays, and the number of the current
+# iteration of each loop around the node, the outermost first. `watch` is the identity; in reverse mode its cotangent
+# goes to such a callback. `pure_callback` computes its results with a user's function without effects: the function may
+# be called more often than the program reaches the op, or not at all if nothing uses the results.
 
 
 def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -162,12 +153,10 @@ def _infer_index(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     return (INDEX,)
 
 
-def _infer_gather(
-    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("all_gather", operands)
+@declared("all_gather", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
+def _infer_gather(attrs: attributes.CollectiveAlong, x: TensorType) -> TensorType:
     (axis,) = axes("all_gather", (attrs.axis,), x.rank + 1)
-    return (TensorType(x.dtype, (*x.shape[:axis], attrs.size, *x.shape[axis:])),)
+    return TensorType(x.dtype, (*x.shape[:axis], attrs.size, *x.shape[axis:]))
 
 
 def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlong) -> tuple[TensorType, int]:
@@ -180,7 +169,6 @@ def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlon
             expected=f"{attrs.size} elements on axis {axis}",
             got=str(x),
             hint="reshape it so that one axis has an element for each row",
-            source=None,
         )
     return x, axis
 
@@ -202,6 +190,5 @@ _SAME = (Trait.MAPPED, Trait.TOTAL)
 declare("psum", 1, _infer_same, *_SAME, attributes=attributes.Collective)
 declare("ppermute", 1, _infer_same, *_SAME, attributes=attributes.Permutation)
 declare("all_to_all", 1, _infer_exchange, *_SAME, attributes=attributes.CollectiveAlong)
-declare("all_gather", 1, _infer_gather, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
 declare("psum_scatter", 1, _infer_scatter, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
 declare("axis_index", 0, _infer_index, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Collective)

@@ -11,22 +11,21 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Answer, Attributes, Triangle
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.checks import tensors
+from ctrlgrad.ops.term import declared, tensors
 
 # Parts of the error for factors that do not fit, shared by the op and by its derivative rules.
 DIFFER = "matmul: the sizes to sum over differ"
 TURN = "transpose one operand with .mT, or sum over other axes with numpy.tensordot or numpy.einsum"
 
 
-def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    a, b = tensors("matmul", operands)
+@declared("matmul", 2, Trait.TOTAL_IF_STATIC, Trait.PRODUCT)
+def _infer_matmul(attrs: Attributes, a: TensorType, b: TensorType) -> TensorType:
     if a.dtype != b.dtype or dtype_kind(a.dtype) not in "iufc":
         raise TypeMismatchError(
             "matmul: dtypes differ or are not numbers",
             expected="two operands of one integer, float or complex dtype",
             got=f"{a} and {b}",
             hint="cast with .astype",
-            source=None,
         )
     if a.rank < 2 or b.rank < 2:
         raise ShapeError(
@@ -34,11 +33,10 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="[..., m, k] and [..., k, n]",
             got=f"{a} and {b}",
             hint="give a vector a dimension of size 1: x[None, :] or x[:, None]",
-            source=None,
         )
     one, other = a.shape[-1], b.shape[-2]
     if None not in (one, other) and one != other:
-        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN, source=None)
+        raise ShapeError(DIFFER, expected=f"{one} on both sides", got=f"{a} and {b}", hint=TURN)
     batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
     if batch is None:
         raise ShapeError(
@@ -46,12 +44,8 @@ def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence
             expected="sizes that are equal or 1, aligned before the matrices",
             got=f"{a} and {b}",
             hint="add dimensions of size 1 where they are missing: x[:, None]",
-            source=None,
         )
-    return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
-
-
-declare("matmul", 2, _infer_matmul, Trait.TOTAL_IF_STATIC, Trait.PRODUCT)
+    return TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1]))
 
 
 # Linear systems, determinants and factorisations of matrices, with leading batch dimensions.
@@ -67,13 +61,11 @@ _DTYPES = tuple(np.dtype(d) for d in (np.float32, np.float64, np.complex64, np.c
 
 def _matrix(name: str, x: TensorType, *, square: bool) -> None:
     if x.dtype not in _DTYPES:
-        raise TypeMismatchError(
-            f"{name}: dtype {x.dtype.name} is not supported", expected="f32, f64, c64 or c128", source=None
-        )
+        raise TypeMismatchError(f"{name}: dtype {x.dtype.name} is not supported", expected="f32, f64, c64 or c128")
     if x.rank < 2:
-        raise ShapeError(f"{name}: needs rank 2 or more", got=str(x), source=None)
+        raise ShapeError(f"{name}: needs rank 2 or more", got=str(x))
     if square and None not in x.shape[-2:] and x.shape[-1] != x.shape[-2]:
-        raise ShapeError(f"{name}: the matrices are not square", expected="[..., n, n]", got=str(x), source=None)
+        raise ShapeError(f"{name}: the matrices are not square", expected="[..., n, n]", got=str(x))
 
 
 def _side(x: TensorType) -> Dim:
@@ -118,39 +110,40 @@ def _system(name: str) -> TypeRule:
         batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
         sizes = {d for d in (*a.shape[-2:], b.shape[-2]) if d is not None}
         if a.dtype != b.dtype:
-            raise TypeMismatchError(f"{name}: dtypes differ", got=f"{a} and {b}", source=None)
+            raise TypeMismatchError(f"{name}: dtypes differ", got=f"{a} and {b}")
         if batch is None or len(sizes) > 1:
             fitting = "[..., n, n] and [..., n, k]"
-            raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}", source=None)
+            raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}")
         return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
 
     return infer
 
 
-def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    a, e = tensors("adjugate_along", operands)
+# Its derivative along a direction e of the same shape: adjugate(a + t e) differentiated by t at 0.
+@declared("adjugate_along", 2, Trait.SINGULAR)
+def _infer_along(attrs: Attributes, a: TensorType, e: TensorType) -> TensorType:
     _matrix("adjugate_along", a, square=True)
     joined = broadcast_shapes((a.shape, e.shape))
     if a.dtype != e.dtype or a.rank != e.rank or joined is None:
-        raise ShapeError("adjugate_along: not a matrix and a direction of its type", got=f"{a} and {e}", source=None)
-    return (TensorType(a.dtype, joined),)
+        raise ShapeError("adjugate_along: not a matrix and a direction of its type", got=f"{a} and {e}")
+    return TensorType(a.dtype, joined)
 
 
-def _infer_qr(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("orthonormal", operands)
+# q of the reduced decomposition a = q @ r, for matrices with no more columns than rows.
+@declared("orthonormal", 1, Trait.SINGULAR)
+def _infer_qr(attrs: Attributes, x: TensorType) -> TensorType:
     _matrix("orthonormal", x, square=False)
     rows, columns = x.shape[-2:]
     if rows is not None and columns is not None and rows < columns:
-        raise ShapeError(
-            "orthonormal: more columns than rows", expected="[..., m, n] with m >= n", got=str(x), source=None
-        )
-    return (x,)
+        raise ShapeError("orthonormal: more columns than rows", expected="[..., m, n] with m >= n", got=str(x))
+    return x
 
 
-def _infer_eigenvalues(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("eigenvalues", operands)
+# Of hermitian matrices, ascending; the vectors are the columns.
+@declared("eigenvalues", 1)
+def _infer_eigenvalues(attrs: Attributes, x: TensorType) -> TensorType:
     _matrix("eigenvalues", x, square=True)
-    return (TensorType(_real(x.dtype), (*x.shape[:-2], _side(x))),)
+    return TensorType(_real(x.dtype), (*x.shape[:-2], _side(x)))
 
 
 def _infer_general(values: bool) -> TypeRule:
@@ -171,26 +164,25 @@ def _smaller(rows: Dim, columns: Dim) -> Dim:
     return None if rows is None or columns is None else min(rows, columns)
 
 
-def _infer_singular_values(
-    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("singular_values", operands)
+# Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H.
+@declared("singular_values", 1)
+def _infer_singular_values(attrs: Attributes, x: TensorType) -> TensorType:
     _matrix("singular_values", x, square=False)
-    return (TensorType(_real(x.dtype), (*x.shape[:-2], _smaller(*x.shape[-2:]))),)
+    return TensorType(_real(x.dtype), (*x.shape[:-2], _smaller(*x.shape[-2:])))
 
 
-def _infer_singular_vectors(
-    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("singular_vectors", operands)
+@declared("singular_vectors", 1, Trait.SINGULAR)
+def _infer_singular_vectors(attrs: Attributes, x: TensorType) -> TensorType:
     _matrix("singular_vectors", x, square=False)
     rows, columns = x.shape[-2:]
     both = None if rows is None or columns is None else rows + columns
-    return (TensorType(x.dtype, (*x.shape[:-2], both, _smaller(rows, columns))),)
+    return TensorType(x.dtype, (*x.shape[:-2], both, _smaller(rows, columns)))
 
 
-def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    x, rtol = tensors("pinv", operands)
+# The pseudo-inverse; singular values up to the second operand times the largest count as zero. That operand has a
+# number for each matrix, or broadcasts to them.
+@declared("pinv", 2, Trait.SINGULAR)
+def _infer_pinv(attrs: Attributes, x: TensorType, rtol: TensorType) -> TensorType:
     _matrix("pinv", x, square=False)
     *batch, rows, columns = x.shape
     # The bound broadcasts to the matrices, not the other way round.
@@ -201,8 +193,8 @@ def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
         and all(b in (None, j) for b, j in zip(batch, joined, strict=True))
     )
     if rtol.dtype != _real(x.dtype) or not fits:
-        raise ShapeError("pinv: not matrices and one bound for each, or for all", got=f"{x} and {rtol}", source=None)
-    return (TensorType(x.dtype, (*batch, columns, rows)),)
+        raise ShapeError("pinv: not matrices and one bound for each, or for all", got=f"{x} and {rtol}")
+    return TensorType(x.dtype, (*batch, columns, rows))
 
 
 # Sign of a pair of real singular vectors: the first component of the left one that is at least so many times the
@@ -229,24 +221,11 @@ declare("cholesky", 1, _square("cholesky"), Trait.SINGULAR, attributes=Answer)
 declare("det", 1, _scalar("det", real=False))
 # The transposed cofactors: a @ adjugate(a) = det(a) * identity, at singular matrices too.
 declare("adjugate", 1, _square("adjugate"))
-# Its derivative along a direction e of the same shape: adjugate(a + t e) differentiated by t at 0.
-declare("adjugate_along", 2, _infer_along, Trait.SINGULAR)
 # log(abs(det(a))), and det(a) / abs(det(a)).
 declare("logabsdet", 1, _scalar("logabsdet", real=True), Trait.SINGULAR)
 declare("det_sign", 1, _scalar("det_sign", real=False))
-# q of the reduced decomposition a = q @ r, for matrices with no more columns than rows.
-declare("orthonormal", 1, _infer_qr, Trait.SINGULAR)
-# Of hermitian matrices, ascending; the vectors are the columns.
-declare("eigenvalues", 1, _infer_eigenvalues)
 declare("eigenvectors", 1, _square("eigenvectors"), Trait.SINGULAR)
 # Of any square matrices, as complex numbers, in LAPACK's order. The columns have norm 1, and the largest component of
 # each is real.
 declare("general_eigenvalues", 1, _infer_general(values=True), Trait.SINGULAR)
 declare("general_eigenvectors", 1, _infer_general(values=False), Trait.SINGULAR)
-# Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H. Real
-# ones have the signs of `signed`.
-declare("singular_values", 1, _infer_singular_values)
-declare("singular_vectors", 1, _infer_singular_vectors, Trait.SINGULAR)
-# The pseudo-inverse; singular values up to the second operand times the largest count as zero. That operand has a
-# number for each matrix, or broadcasts to them.
-declare("pinv", 2, _infer_pinv, Trait.SINGULAR)

@@ -8,7 +8,8 @@ in a loop, and be differentiated.
 
     >>> optimiser = chain(clip_by_global_norm(1.0), adam(0.1))
     >>> params = {"w": np.array([1.0, -1.0])}
-    >>> updates, state = optimiser.update({"w": np.array([2.0, -3.0])}, optimiser.init(params), params)
+    >>> gradient, state = {"w": np.array([2.0, -3.0])}, optimiser.init(params)
+    >>> updates, state = optimiser.update(gradient, state, params)
     >>> apply_updates(params, updates)["w"].round(6)
     array([ 0.9, -0.9])
 
@@ -19,15 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.frontend.advice import no_such_name
-from ctrlgrad.optim.aliases import (
-    adagrad,
-    adam,
-    adamw,
-    lion,
-    rmsprop,
-    sgd,
-)
+from ctrlgrad.frontend.tensor import no_such_name
 from ctrlgrad.optim.scaling import (
     ScaleByAdamState,
     ScaleByLionState,
@@ -38,10 +31,15 @@ from ctrlgrad.optim.scaling import (
     ScaleByRStdDevWithCountState,
     ScaleByScheduleState,
     TraceState,
+    adagrad,
+    adam,
+    adamw,
     add_decayed_weights,
     clip,
     clip_by_global_norm,
+    lion,
     momentum,
+    rmsprop,
     scale,
     scale_by_adam,
     scale_by_learning_rate,
@@ -50,14 +48,21 @@ from ctrlgrad.optim.scaling import (
     scale_by_rss,
     scale_by_schedule,
     scale_by_stddev,
+    sgd,
     trace,
 )
-from ctrlgrad.optim.schedules import (
+from ctrlgrad.optim.stages import (
+    EmptyState,
+    GradientTransformation,
     ScalarOrSchedule,
     Schedule,
+    apply_updates,
+    chain,
     constant_schedule,
     cosine_decay_schedule,
     exponential_decay,
+    global_norm,
+    identity,
     join_schedules,
     linear_schedule,
     piecewise_constant_schedule,
@@ -65,14 +70,6 @@ from ctrlgrad.optim.schedules import (
     warmup_constant_schedule,
     warmup_cosine_decay_schedule,
     warmup_exponential_decay_schedule,
-)
-from ctrlgrad.optim.stages import (
-    EmptyState,
-    GradientTransformation,
-    apply_updates,
-    chain,
-    global_norm,
-    identity,
 )
 
 __all__ = [

@@ -18,6 +18,18 @@ from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
 
 Pass = Callable[[Graph], Graph]
 
+# Passes for every graph, before it is differentiated and before it runs, in this order.
+SIMPLIFICATIONS: tuple[tuple[str, Pass], ...] = (
+    ("count_outside", count_outside),
+    ("remove_dead_code", remove_dead_code),
+    ("forward_results", forward_results),
+    ("know_counts", know_counts),
+    ("read_first", read_first),
+    ("hoist_invariants", hoist_invariants),
+    ("merge_common", merge_common),
+    ("remove_dead_code", remove_dead_code),
+)
+
 # Passes that a graph goes through before a compiling engine runs it, in this order; a repeated name is run again.
 OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
     ("fold", fold),
@@ -39,9 +51,10 @@ WEIGH = "weigh_products"
 
 
 def simplify(graph: Graph) -> Graph:
-    """Passes for every graph, before it is differentiated and before it runs."""
-    graph = know_counts(forward_results(remove_dead_code(count_outside(graph))))
-    return remove_dead_code(merge_common(hoist_invariants(read_first(graph))))
+    """The graph after the passes for every graph. Values stay the same to the bit."""
+    for _, run in SIMPLIFICATIONS:
+        graph = run(graph)
+    return graph
 
 
 def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHUNK_BYTES) -> Graph:
@@ -62,6 +75,7 @@ def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHU
 __all__ = [
     "CHUNK_BYTES",
     "OPTIMISATIONS",
+    "SIMPLIFICATIONS",
     "WEIGH",
     "count_outside",
     "distribute",

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.ir import Graph, Node, Rewriter, StackType, Trait, Value, attributes, is_branch, is_loop
-from ctrlgrad.ir.effects import has_effect
-from ctrlgrad.ir.fingerprint import fingerprint
+from ctrlgrad.ir.interning import fingerprint
+from ctrlgrad.ir.walk import has_effect
 
 # Larger constants are not compared. The zeros that loops begin with are mostly below it.
 LARGEST = 4096

@@ -39,7 +39,7 @@ from ctrlgrad.ir import (
 )
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import Carry
-from ctrlgrad.ir.effects import must_run
+from ctrlgrad.ir.walk import must_run
 from ctrlgrad.ops.control import KINDS
 from ctrlgrad.records import record
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from ctrlgrad.dtypes import converted
 from ctrlgrad.ir import Graph, Node, Rewriter, Trait, Value, attributes
+from ctrlgrad.ops.arrays import is_total
 from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.ops.traits import is_total
 
 # Constants with more elements are left to run time.
 SMALL = 64

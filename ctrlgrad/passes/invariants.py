@@ -12,7 +12,7 @@ from dataclasses import field
 
 from ctrlgrad.ir import Builder, Graph, Loop, Node, Value, copy_node, is_loop, rewrite
 from ctrlgrad.ir.control import Capture
-from ctrlgrad.ops.traits import is_total
+from ctrlgrad.ops.arrays import is_total
 from ctrlgrad.records import record
 
 

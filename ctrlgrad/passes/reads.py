@@ -22,7 +22,7 @@ from ctrlgrad.ir import (
     uses,
     view,
 )
-from ctrlgrad.ops.traits import is_total
+from ctrlgrad.ops.arrays import is_total
 from ctrlgrad.records import record
 
 # Reads come before updates: what looks at an array or stack does so before another op replaces it, where it can.

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import field
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Trait, Value, definitions, uses
-from ctrlgrad.ir.effects import has_effect
+from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.passes.heavy import is_heavy, pays_as_tail
 from ctrlgrad.passes.recurrence import downstream, inductions, readers, rows, upstream
 from ctrlgrad.records import record

@@ -1,6 +1,6 @@
 """Plans: what compiling engines decide about a whole graph, as data, before any code is printed."""
 
 # Passes from plan to plan, in their order. None changes what a plan computes but for rounding: each can be left out.
-PASSES = ("forward_stores", "accumulate", "fuse", "contract", "lay_out_columns", "cascade", "pack_constants")
+PASSES = ("accumulate", "fuse", "contract", "lay_out_columns", "pack_constants")
 
 __all__ = ["PASSES"]

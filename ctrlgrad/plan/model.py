@@ -211,17 +211,6 @@ class Kernel(Step):
 
 
 @step
-class Cascade(Step):
-    """Two kernels, of which the second reduces the rows that the first has reduced: where the columns that this reads
-    are laid out, the second takes each number as it is there, and it lies nowhere. Afterwards what the first makes
-    means nothing.
-    """
-
-    first: Parts[Kernel]
-    second: Parts[Kernel]
-
-
-@step
 class Product(Step):
     """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
 
@@ -450,6 +439,16 @@ class Branch(Step):
     node: Attribute[Node]
 
 
+@record
+class Ahead:
+    """Prefetch distance in rows (positive above a row, negative below it), and the least and most bytes of a row for
+    which prefetching pays."""
+
+    rows: int
+    least: int
+    most: int
+
+
 @record(eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
@@ -470,3 +469,8 @@ class Plan:
     handles: dict[Stack, int] = field(default_factory=dict)
     # Memory that each step is the last to use.
     releases: dict[Step, Release] = field(default_factory=dict)
+    # Innermost loops that inline elementary functions of scalars, and the prefetch of steps on rows.
+    inlined: frozenset[Loop] = frozenset()
+    # Kernels that are called as functions, one for all that differ only in arrays and numbers.
+    functions: frozenset[Kernel] = frozenset()
+    ahead: dict[Step, Ahead] = field(default_factory=dict)

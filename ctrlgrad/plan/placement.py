@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Container, Hashable, Iterable,
 from dataclasses import field, replace
 from typing import Literal
 
+from ctrlgrad.plan.decisions import decide
 from ctrlgrad.plan.effects import blocks_of, defines, names_of, updates, walk, yields
 from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
@@ -235,9 +236,9 @@ class Slots:
 
 
 def place(plan: Plan) -> Plan:
-    """The plan with a place for each array and a handle for each stack, and what is free after which step."""
+    """The plan with a place for each array, a handle for each stack, releases, and decisions about execution."""
     placed = _Placement(assign_handles(plan)).run()
-    return replace(placed, releases=releases(placed))
+    return decide(replace(placed, releases=releases(placed)))
 
 
 @record(frozen=False)

@@ -14,14 +14,13 @@ from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.columns import lay_out_columns
-from ctrlgrad.plan.effects import walk, with_blocks
+from ctrlgrad.plan.effects import with_blocks
 from ctrlgrad.plan.expression import Expression, Instruction
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.lowering.lower import lower
-from ctrlgrad.plan.model import Assumption, Block, Columns, Kernel, Plan, Step
+from ctrlgrad.plan.model import Assumption, Block, Kernel, Plan, Step
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
-from ctrlgrad.plan.store_forwarding import forward_stores
 
 # Sums of products, each rounded once: what a kernel multiplies only to add it up is added with its multiplication.
 #
@@ -103,12 +102,10 @@ def unplaced(
 ) -> Plan:
     """The plan of a graph over values, which lie nowhere yet."""
     passes: dict[str, Callable[[Plan], Plan]] = {
-        "forward_stores": forward_stores,
         "accumulate": accumulate,
         "fuse": fuse,
         "contract": contract,
         "lay_out_columns": lay_out_columns,
-        "cascade": _cascade,
         "pack_constants": partial(pack_constants, panels=panels),
     }
     plan = lower(graph, shapes, dropped)
@@ -116,12 +113,3 @@ def unplaced(
         if name not in without:
             plan = passes[name](plan)
     return plan
-
-
-def _cascade(plan: Plan) -> Plan:
-    """The plan with cascades; what a plan without columns does without is no part of its first call."""
-    if not any(isinstance(step, Columns) for step in walk(plan.body)):
-        return plan
-    from ctrlgrad.plan.cascades import cascade
-
-    return cascade(plan)

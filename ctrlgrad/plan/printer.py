@@ -6,7 +6,6 @@ a4[8*r3; 2,1]                a view: the elements from 8*r3 on, so many apart al
 (a2 or c1[0; 1,n0])          what lies there, or among the columns of it that were laid out
 kernel [2,3] { ... }         formulas at each point; #1 is the position along axis 1, %0 what is used again
 a9 at [0; 0,1] = sum of ...  where a point writes: along axis 0 to one place
-cascade { ... }              the second kernel takes what the first one makes as it is there, if there are columns
 # ...                        where the driver may be asked for something
 """
 
@@ -213,6 +212,10 @@ class _Printer:
     def block(self, block: Block, indent: str) -> Iterator[str]:
         for step in block.steps:
             yield from (indent + line for line in self.step(step))
+            if step in self.plan.ahead:
+                ahead = self.plan.ahead[step]
+                where = f"{ahead.rows} rows above" if ahead.rows > 0 else "the row below"
+                yield f"{indent}prefetch {where}, if a row has {ahead.least} to {ahead.most} bytes"
             if step in self.plan.releases:
                 released = self.plan.releases[step]
                 items = [f"b{n}" for n in released.buffers] + [f"stack {n}" for n in released.stacks]
@@ -242,12 +245,6 @@ class _Printer:
         shared, found = formulas(step.expression, leaf, range(len(step.results)))
         yield from shared
         yield from (f"{self.declared(r)} = {f}" for r, f in zip(step.results, found, strict=True))
-
-    def cascade(self, step: model.Cascade) -> Iterator[str]:
-        yield "cascade {"
-        for kernel in (step.first, step.second):
-            yield from (f"  {line}" for line in self.kernel(kernel))
-        yield "}"
 
     def guard(self, step: model.Guard) -> Iterator[str]:
         numbers = "" if step.found is None else f", found {step.found}, bound {step.bound}"
@@ -309,7 +306,8 @@ class _Printer:
         used = [o for write in step.writes for o in (*write.outputs, *write.indices)]
         used += [check.output for check in step.checks]
         shared, found = formulas(step.expression, leaf, used)
-        yield f"kernel [{','.join(map(str, step.space))}] {{"
+        function = " as a function" if step in self.plan.functions else ""
+        yield f"kernel [{','.join(map(str, step.space))}]{function} {{"
         yield from (f"  {line}" for line in shared)
         yield from (f"  {self.write(write, found)}" for write in step.writes)
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)
@@ -340,7 +338,8 @@ class _Printer:
         after = "" if chunks is None else "  # a chunk may end before an iteration"
         after += "" if chunks is None or not chunks.can_repeat else ", and be run again"
         at_most = "" if step.maximum is None else f", {step.maximum} at most"
-        yield f"loop {step.number}, iteration {step.counter}{at_most} {{{after}"
+        inline = ", elementary functions inline" if step in self.plan.inlined else ""
+        yield f"loop {step.number}, iteration {step.counter}{at_most}{inline} {{{after}"
         for c in step.carries:
             yield f"  carry {self.defined(c.inside)} = {c.init}, then {c.next}; at last {c.result}"
         if step.entry.moves:

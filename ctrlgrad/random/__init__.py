@@ -21,34 +21,44 @@ In a loop the key is carried:
     True
 """
 
-from ctrlgrad.random.basic import bernoulli, bits, rademacher, randint, uniform
-from ctrlgrad.random.continuous import (
+from ctrlgrad.random.distributions import (
+    ball,
+    bernoulli,
+    beta,
+    bits,
+    categorical,
     cauchy,
+    chisquare,
+    choice,
+    dirichlet,
     double_sided_maxwell,
     exponential,
+    f,
+    gamma,
+    generalized_normal,
+    geometric,
     gumbel,
     laplace,
+    loggamma,
     logistic,
     lognormal,
     maxwell,
+    multivariate_normal,
     normal,
+    orthogonal,
     pareto,
+    permutation,
+    poisson,
+    rademacher,
+    randint,
     rayleigh,
+    t,
     triangular,
     truncated_normal,
+    uniform,
     wald,
     weibull_min,
 )
-from ctrlgrad.random.discrete import (
-    categorical,
-    choice,
-    geometric,
-    multivariate_normal,
-    orthogonal,
-    permutation,
-    poisson,
-)
-from ctrlgrad.random.gammas import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
 from ctrlgrad.random.keys import PRNGKey, clone, fold_in, key, key_data, key_impl, split, threefry2x32, wrap_key_data
 
 __all__ = [

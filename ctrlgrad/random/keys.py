@@ -12,7 +12,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.options import default_float
-from ctrlgrad.source import called_function, here
+from ctrlgrad.source import called_function
 
 # Paper, table 4 and equation 3.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -30,7 +30,6 @@ def key(seed: Any) -> Any:
         if not -(2**63) <= seed < 2**64:
             raise UserInputError(
                 "random.key: the seed has more than 64 bits",
-                source=here(),
                 expected="an integer from -2**63 to 2**64 - 1",
                 got=str(seed),
                 hint="seed % 2**64 is one of 64 bits",
@@ -63,7 +62,8 @@ def split(key: Any, num: int | tuple[int, ...] = 2) -> Any:
 def fold_in(key: Any, data: Any) -> Any:
     """A new key from a key and an integer, such as the number of an iteration.
 
-    >>> bool((cg.random.fold_in(cg.random.key(0), 1) != cg.random.fold_in(cg.random.key(0), 2)).any())
+    >>> first, second = (cg.random.fold_in(cg.random.key(0), k) for k in (1, 2))
+    >>> bool((first != second).any())
     True
     """
     key = checked("fold_in", key)
@@ -72,7 +72,7 @@ def fold_in(key: Any, data: Any) -> Any:
 
 
 def key_data(keys: Any) -> Any:
-    """The numbers of a key: here a key is two uint32, so the same; one of `jax.random.key` becomes such a key.
+    """The data of a key. A key here is two uint32, so it is returned; a key of `jax.random.key` is converted.
 
     >>> cg.random.key_data(cg.random.key(7))
     array([0, 7], dtype=uint32)

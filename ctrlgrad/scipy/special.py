@@ -18,9 +18,27 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.array.windows import FAR, NEAR, by_chebyshev
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.numpy import log_softmax, logsumexp, softmax
-from ctrlgrad.scipy.error_functions import erf, erfc, erfcx, floats, in_single, promoted
-from ctrlgrad.scipy.gamma_functions import betaln, digamma, gamma, gammaln, gammasgn, loggamma, polygamma, zeta
-from ctrlgrad.scipy.incomplete import betainc, fraction, gammainc, gammaincc, summed
+from ctrlgrad.scipy.gamma_functions import (
+    betainc,
+    betaln,
+    digamma,
+    erf,
+    erfc,
+    erfcx,
+    floats,
+    fraction,
+    gamma,
+    gammainc,
+    gammaincc,
+    gammaln,
+    gammasgn,
+    in_single,
+    loggamma,
+    polygamma,
+    promoted,
+    summed,
+    zeta,
+)
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 # Probabilities of the normal distribution, their logarithms and inverse.

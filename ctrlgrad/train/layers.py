@@ -6,8 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ctrlgrad.nn import CELLS, Cell
-from ctrlgrad.train.decoder import MULTIPLE, decoder_init, decoder_start, decoder_step
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import random
+from ctrlgrad.nn import CELLS, Cell, gelu, softmax
+from ctrlgrad.nn.layers import fan_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,78 @@ class Layer:
 
 def _recurrent(cell: Cell) -> Layer:
     return Layer(cell.init, lambda lines, hidden, steps, dtype: cell.start(lines, hidden, dtype), cell.step, 1e-2)
+
+
+# Layer of a decoder that reads one symbol at a time: attention to the keys and values so far, kept in a cache.
+
+HEADS = 4
+# Of this the hidden size is a multiple: the rotation by position takes the features of each head in pairs.
+MULTIPLE = 2 * HEADS
+_WAVELENGTH = 10000.0
+
+
+def decoder_init(key: Any, inputs: int, hidden: int, dtype: Any) -> Any:
+    """Parameters of `decoder_step`; `in` is there where the inputs are of another width than the layer."""
+    keys = random.split(key, 5)
+    params = {
+        "qkv": fan_in(keys[0], (hidden, 3 * hidden), dtype),
+        "out": fan_in(keys[1], (hidden, hidden), dtype),
+        "wide": fan_in(keys[2], (hidden, 2 * hidden), dtype),
+        "b": np.zeros(2 * hidden, dtype),
+        "narrow": fan_in(keys[3], (2 * hidden, hidden), dtype),
+        "norms": np.ones((2, hidden), dtype),
+    }
+    return params if inputs == hidden else {"in": fan_in(keys[4], (inputs, hidden), dtype), **params}
+
+
+def decoder_start(batch: int, hidden: int, steps: Any, dtype: Any = np.float32) -> Any:
+    """The state before the first step: the output, how many steps there were, and an empty cache for so many."""
+    empty = cnp.zeros((steps, batch, HEADS, hidden // HEADS), dtype)
+    return np.zeros((batch, hidden), dtype), 0, empty, empty
+
+
+def decoder_step(params: Any, state: Any, x: Any) -> Any:
+    """One step: `x` `[batch, inputs]` attends to itself and to all steps before; the new state's first entry is the
+    layer's output.
+
+        x' = x + out(attention(norm(x)))    output = x' + narrow(gelu(wide(norm(x')) + b))
+
+    Sources: Vaswani et al. 2017, "Attention is all you need"; the norms, before each part, are those of Zhang and
+    Sennrich 2019, "Root mean square layer normalization"; the rotation by position of Su et al. 2021, "RoFormer".
+    """
+    _, t, keys, values = state
+    if "in" in params:
+        x = x @ params["in"]
+    query, key, value = _heads(_norm(params["norms"][0], x) @ params["qkv"])
+    keys, values = keys.at[t].set(_rotated(key, t)), values.at[t].set(value)
+    query = _rotated(query, t) * (query.shape[-1] ** -0.5)
+    scores = (keys * query).sum(axis=-1)
+    is_past = cnp.arange(keys.shape[0]) <= t
+    weights = softmax(cnp.where(is_past[:, None, None], scores, np.asarray(-1e30, scores.dtype)), axis=0)
+    found = (weights[..., None] * values).sum(axis=0)
+    x = x + found.reshape(x.shape) @ params["out"]
+    output = x + gelu(_norm(params["norms"][1], x) @ params["wide"] + params["b"]) @ params["narrow"]
+    return output, t + 1, keys, values
+
+
+def _norm(scale: Any, x: Any) -> Any:
+    return scale * x / cnp.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-6)
+
+
+def _heads(x: Any) -> list[Any]:
+    """The three parts of `[batch, 3 * hidden]`, each `[batch, HEADS, features]`."""
+    batch, width = x.shape
+    return [part.reshape(batch, HEADS, width // 3 // HEADS) for part in cnp.split(x, 3, axis=1)]
+
+
+def _rotated(x: Any, t: Any) -> Any:
+    """Pairs of features, turned by angles in proportion to the position: products tell how far apart two are."""
+    half = x.shape[-1] // 2
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    angle = cnp.asarray(t).astype(wide) * (_WAVELENGTH ** (-np.arange(half) / half)).astype(wide)
+    cos, sin = cnp.cos(angle).astype(x.dtype), cnp.sin(angle).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return cnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
 
 
 LAYERS = {name: _recurrent(cell) for name, cell in CELLS.items()}

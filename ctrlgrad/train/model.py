@@ -24,7 +24,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.nn import dropout, softmax_cross_entropy
-from ctrlgrad.nn.cells import fan_in
+from ctrlgrad.nn.layers import fan_in
 from ctrlgrad.train.corpus import END
 from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.settings import Settings

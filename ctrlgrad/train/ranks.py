@@ -3,10 +3,10 @@
 Every step's batch is dealt out to the ranks. The loss is a mean over the characters of the whole batch; a rank's loss
 is the part that its lines make of it, and the ranks' gradients add up to the one of one process, within rounding.
 
-What runs beside what: the model's loops go layer by layer, so its backward pass completes the read-out's gradient
-first, then the highest layer's, and so down. The sum of a gradient over the ranks begins in that moment, and goes on
-beside the backward loops of the layers below; the lowest layer's goes on beside the making of the next batch. Within a
-memory budget the model is one loop, which the budget can hold, and all sums begin after it.
+What runs beside what: the loops of several layers go layer by layer, so the backward pass completes the read-out's
+gradient first, then the highest layer's, and so down. The sum of a gradient over the ranks begins in that moment, and
+goes on beside the backward loops of the layers below. Of one layer, and within a memory budget, the model is one loop,
+and all sums begin after it.
 
 A pipelined run is split otherwise: every rank computes some layers, for all lines, and all get the whole gradient.
 
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.mpi.launch import Ending, Watch
 from ctrlgrad.mpi.sums import Sums
-from ctrlgrad.mpi.watch import Ending, Watch
 from ctrlgrad.train.checkpoint import State
 from ctrlgrad.train.model import OnGradient
 
@@ -206,9 +206,9 @@ class DataParallel:
         leaves, treedef = tree.flatten(grads)
         for number, leaf in enumerate(leaves):
             if not self._sums.has_begun(number):
-                self._sums.begin(number, np.array(leaf, order="C"))
+                self._sums.begin(number, np.array(leaf, order="C"), is_beside=False)
         loss = len(leaves)
-        self._sums.begin(loss, np.array(bits, np.float64))
+        self._sums.begin(loss, np.array(bits, np.float64), is_beside=False)
 
         def finish() -> tuple[float, Any]:
             sums = self._sums.finish()

@@ -160,10 +160,11 @@ class Settings:
         return Reading(self.tokens, self.line_limit, self.vocabulary)
 
     def continued(self, given: Mapping[str, Any]) -> Settings:
-        """The settings of a run that goes on with these, where some options are given once more.
+        """Return the settings for resuming a run that has these: with the `given` options in place of its own.
 
-        `steps` may be larger than before. The schedule of the learning rate stays as long as it was, unless
-        `schedule_steps` is given. Raises `UserInputError`, which names the options, where further options differ.
+        Only `steps` and `schedule_steps` may differ. With more steps alone, the schedule of the learning rate keeps its
+        length, and the steps after it have its last rate. Raises `UserInputError` that names the other options that
+        differ.
         """
         different = {name: value for name, value in given.items() if value != getattr(self, name)}
         more = different.pop("steps", self.steps)

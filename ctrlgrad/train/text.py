@@ -33,8 +33,10 @@ class TextTask:
         self.corpus = corpus
         self.ranks = ranks or Alone()
         places = places_of(settings.layers, self.ranks) if settings.pipeline else ()
-        # Within a budget the model is one loop: what lies between loops is not swapped.
-        on_gradient = self.ranks.on_gradient if settings.memory_budget is None else None
+        # One layer computes faster as one loop, and no loop goes on below it while its gradient is summed. Within a
+        # budget the model is one loop too: what lies between loops is not swapped.
+        by_layers = settings.layers > 1 and settings.memory_budget is None
+        on_gradient = self.ranks.on_gradient if by_layers else None
         self.model = Model(settings, corpus.symbols, columns(self.ranks, settings.batch), places, on_gradient)
         self.order = TrainingOrder(corpus, settings.batch, settings.seed, settings.buckets)
 

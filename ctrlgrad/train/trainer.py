@@ -13,22 +13,22 @@ import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad import optim, tree
-from ctrlgrad.errors import ExecutionError
-from ctrlgrad.mpi.watch import STOPPED, Ending
-from ctrlgrad.train import memory, metrics
+from ctrlgrad import memory, optim, tree
+from ctrlgrad.errors import ExecutionError, MemoryBudgetError
+from ctrlgrad.memory.profile.pictures import Profile
+from ctrlgrad.mpi.launch import STOPPED, Ending
+from ctrlgrad.train import metrics
 from ctrlgrad.train.checkpoint import Identity, State
-from ctrlgrad.train.folder import CHECKPOINT
+from ctrlgrad.train.folder import CHECKPOINT, RunFiles
 from ctrlgrad.train.metrics import Metrics, Step, Summary
 from ctrlgrad.train.ranks import Alone, Pressed, Ranks
-from ctrlgrad.train.run_files import RunFiles
 from ctrlgrad.train.settings import LOG_INTERVAL, VALIDATIONS
 
 
@@ -42,7 +42,7 @@ class Interrupted(Exception):
 
     @property
     def ending(self) -> Ending:
-        """Reports to the user."""
+        """Last message and exit code of the command: the last step, and how to resume from the checkpoint, if any."""
         if not self.job.checkpoint.exists():
             return Ending("Stopped", "before the end of the first step; nothing was written", STOPPED)
         told = f"after step {self.step}; the checkpoint is {self.job.checkpoint}\n  try: {self.job.advice}"
@@ -94,7 +94,7 @@ class Job:
     # Validations without a better one that end the run; 0 for all steps.
     patience: int = 0
     memory_budget: int | None = None
-    # True if a few steps are recorded (`ctrlgrad.train.memory`).
+    # True if a few steps are recorded (`StepProfile`).
     is_profiled: bool = False
     ranks: Ranks = field(default_factory=Alone)
 
@@ -135,12 +135,12 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
     state = job.state
     with (
         job.ranks.stopping(None if files is None else lambda: _stopped(job, files)) as pressed,
-        memory.within(job.memory_budget),
+        within(job.memory_budget),
         ExitStack() as recording,
     ):
         recorded = None
         if job.is_profiled and files is not None:
-            recorded = recording.enter_context(memory.StepProfile(job.out, files.writing))
+            recorded = recording.enter_context(StepProfile(job.out, files.writing))
         rate, validation = 0.0, None
         for state, line in steps(job, on_step, recorded.before_step if recorded is not None else _nothing, pressed):
             if state is None:  # its validation was stopped: the run that goes on makes this step again
@@ -314,3 +314,76 @@ class _Clock:
     @property
     def rate(self) -> float:
         return self.characters / max(self.seconds, 1e-9)
+
+
+# Training within a memory budget, and a record of where the bytes of some steps were.
+
+# The steps of a run that are recorded: after the first one, which compiles.
+FIRST_RECORDED, RECORDED = 2, 3
+# Into memory.txt, memory.json, memory.html and memory.png.
+RECORD = "memory"
+
+
+@contextmanager
+def within(limit: int | None) -> Iterator[None]:
+    """A block of code within a budget of so many bytes; None: without one."""
+    if limit is None:
+        yield
+        return
+    with memory.budget(device=limit):
+        yield
+
+
+def enough(limit: int, run: Callable[[], object]) -> int:
+    """A budget within which a function runs, above a limit that was too small: tried, to a sixteenth of it."""
+
+    def works(budget: int) -> bool:
+        try:
+            with within(budget):
+                run()
+        except MemoryBudgetError:
+            return False
+        return True
+
+    high = 2 * max(limit, 512)
+    while not works(high):
+        limit, high = high, 2 * high
+    while high - limit > high // 16:
+        middle = (limit + high) // 2
+        limit, high = (limit, middle) if works(middle) else (middle, high)
+    return high
+
+
+class StepProfile:
+    """Records a few steps of a run, and writes what it found into a folder as soon as they are over."""
+
+    def __init__(self, folder: Path, writing: Callable[[], AbstractContextManager[None]]) -> None:
+        """`writing` is entered around what is written into the folder."""
+        self.folder = folder
+        self._writing = writing
+        self._steps = 0
+        self._recording: Profile | None = None
+        self._context = ExitStack()
+
+    def __enter__(self) -> StepProfile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.close()
+        if error[0] is None:
+            self._write()
+
+    def before_step(self) -> None:
+        """To be called before each step, and after the last."""
+        self._steps += 1
+        if self._steps == FIRST_RECORDED:
+            self._recording = self._context.enter_context(memory.profile())
+        elif self._steps == FIRST_RECORDED + RECORDED:
+            self._context.close()
+            self._write()
+
+    def _write(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            with self._writing():
+                recording.write_all(self.folder / RECORD)

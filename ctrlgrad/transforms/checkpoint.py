@@ -8,9 +8,7 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.checks import argument_names, check_leaves, explains_calls
 from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import close

@@ -11,8 +11,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
-from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.checks import check_callable, check_leaves, same_structure
+from ctrlgrad.frontend.checks import argument_names, check_callable, check_leaves, same_structure
 from ctrlgrad.frontend.rules import Results
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import TensorType, Type

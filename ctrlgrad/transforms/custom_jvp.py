@@ -12,9 +12,8 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import type_of
+from ctrlgrad.frontend.apply import float0, is_float0, type_of
 from ctrlgrad.frontend.checks import check_function
-from ctrlgrad.frontend.float0 import float0, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterPush, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor

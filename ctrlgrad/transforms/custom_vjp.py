@@ -13,11 +13,9 @@ import optree
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, is_weak, type_of
-from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_callable, check_function, check_leaves, same_structure
-from ctrlgrad.frontend.float0 import is_float0
+from ctrlgrad.frontend.apply import cast, is_float0, is_weak, type_of
+from ctrlgrad.frontend.array.promote import ensured, unknown_axes
+from ctrlgrad.frontend.checks import check_callable, check_function, check_leaves, explains_calls, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
@@ -40,7 +38,7 @@ from ctrlgrad.transforms.custom_calls import (
     without_rule,
 )
 from ctrlgrad.transforms.custom_jvp import ForwardRule
-from ctrlgrad.tree_classes import NAMESPACE
+from ctrlgrad.tree import NAMESPACE
 
 _LIKE_THE_ARGUMENT = (
     "a cotangent has the dtype and the shape of its argument: sum it over what was broadcast, and cast it by\n"

@@ -8,8 +8,7 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak, type_of
-from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.checks import argument_names, check_function
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, TensorSpec, static

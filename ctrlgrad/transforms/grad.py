@@ -16,19 +16,17 @@ from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_weak, type_of, value_in
-from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
+from ctrlgrad.frontend.array.promote import ensured, unknown_axes
+from ctrlgrad.frontend.checks import check_function, check_leaves, explains_calls, same_structure, structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import is_mapped, recorder
-from ctrlgrad.function import Function
+from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.manner import Manner, current_manner
 from ctrlgrad.gradients.reverse import GradientLater, reverse
 from ctrlgrad.ir import Closed, Graph, TensorType, attributes, is_loop, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import emit_call
-from ctrlgrad.results import hand_out
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (

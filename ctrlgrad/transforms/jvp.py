@@ -8,11 +8,9 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
-from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
-from ctrlgrad.frontend.array.dims import ensured, unknown_axes
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure
-from ctrlgrad.frontend.float0 import float0_like, is_float0
+from ctrlgrad.frontend.apply import cast, float0_like, is_float0, is_weak, type_of, value_in
+from ctrlgrad.frontend.array.promote import ensured, unknown_axes
+from ctrlgrad.frontend.checks import check_function, check_leaves, explains_calls, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder

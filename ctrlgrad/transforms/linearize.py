@@ -10,9 +10,8 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import cast, is_weak, type_of
+from ctrlgrad.frontend.apply import cast, float0_like, is_float0, is_weak, type_of
 from ctrlgrad.frontend.checks import same_structure
-from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here

@@ -10,9 +10,8 @@ from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import type_of
-from ctrlgrad.frontend.arguments import argument_names, argument_paths
-from ctrlgrad.frontend.float0 import float0_like
+from ctrlgrad.frontend.apply import float0_like, type_of
+from ctrlgrad.frontend.checks import argument_names, argument_paths
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Traced, leaves_of, set_aside
 from ctrlgrad.ir import Graph, TensorType, close, is_call, walk

@@ -24,15 +24,13 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TracingError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import evaluate
-from ctrlgrad.frontend.float0 import without_numbers
+from ctrlgrad.frontend.apply import evaluate, without_numbers
 from ctrlgrad.frontend.tracer import Traced, set_aside
 from ctrlgrad.frontend.watched import Watched
-from ctrlgrad.function import Function
+from ctrlgrad.function import Function, hand_out
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes.dead_code import without_calls
-from ctrlgrad.results import hand_out
 from ctrlgrad.signature import Concrete, Signature, StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed
 

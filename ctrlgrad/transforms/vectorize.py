@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ctrlgrad.errors import ShapeError, UserInputError
-from ctrlgrad.frontend.array.dims import axis_of, dims, rank_of, reshaped, shape_of, times
 from ctrlgrad.frontend.array.manipulation import broadcast_to, joined_sizes, moveaxis
-from ctrlgrad.frontend.array.promote import operand
-from ctrlgrad.frontend.ufuncs import ufunc
+from ctrlgrad.frontend.array.promote import axis_of, dims, operand, rank_of, reshaped, shape_of, times
+from ctrlgrad.frontend.functions import ufunc
 from ctrlgrad.source import here
 from ctrlgrad.transforms.vmap import vmap
 

@@ -12,10 +12,8 @@ from ctrlgrad import tree
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
-from ctrlgrad.frontend.arguments import argument_paths
-from ctrlgrad.frontend.calling import explains_calls
-from ctrlgrad.frontend.checks import check_leaves, is_array
-from ctrlgrad.frontend.named_axes import around, bound_to, within
+from ctrlgrad.frontend.checks import argument_paths, check_leaves, explains_calls, is_array
+from ctrlgrad.frontend.rules import around, bound_to, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
@@ -28,7 +26,7 @@ from ctrlgrad.records import record
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.transformed import Transformed
-from ctrlgrad.tree_classes import NAMESPACE
+from ctrlgrad.tree import NAMESPACE
 
 Axis = int | None
 _SIZES_DIFFER = "vmap: the mapped axes have different sizes"

@@ -31,9 +31,9 @@ Leaves = tuple[np.ndarray, ...]
 # Note on an answer that JAX gives only without jit.
 JIT_DIFFERS = "jitted JAX differs from JAX without jit"
 
-# JAX's words, and those of packages, for a derivative that is refused.
+# Messages of JAX and of packages for a derivative that does not exist.
 _REFUSAL = re.compile(r"differentia|\bJVP\b|transpose rule", re.IGNORECASE)
-# A rule of the user's that breaks JAX's demands is a mistake.
+# Messages for a user's rule that violates JAX's requirements.
 _BROKEN_RULE = re.compile(r"Custom (JVP|VJP)")
 
 

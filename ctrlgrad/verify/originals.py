@@ -59,7 +59,7 @@ class Original:
         return "original"
 
     def call(self, operands: Sequence[Any]) -> list[Tensor]:
-        """The results, recorded in the trace that goes on."""
+        """The results, recorded in the current trace."""
         return emit_call("custom_vmap", Closed((), (self.graph,)), operands, here(), self)
 
     def rows(self, size: int | None, mapped: Positions) -> Answer:

@@ -140,7 +140,7 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
     if index is None:
         dims = _used_as(Use.SIZE, node, operands)
         return tuple(map(int, dims)) if dims else None
-    if not has_dynamic_slice(index.key):
+    if not any(is_dynamic(item) for item in index.key):
         return None
     return _slice_lengths(index.key, operands[0].shape, _used_as(Use.INDEX, node, operands))
 
@@ -148,10 +148,6 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
 def is_dynamic(item: Any) -> bool:
     """True if an item of an index key is a slice with a bound among the operands."""
     return isinstance(item, slice) and any(part is DYNAMIC for part in (item.start, item.stop, item.step))
-
-
-def has_dynamic_slice(key: Key) -> bool:
-    return any(is_dynamic(item) for item in key)
 
 
 def _slice_lengths(key: Key, shape: Sequence[int], indices: Sequence[Any]) -> Sizes:
@@ -166,7 +162,7 @@ def _slice_lengths(key: Key, shape: Sequence[int], indices: Sequence[Any]) -> Si
 
 
 def _join_stacks(graph: Graph, observer: _Observer, recording: Recording) -> None:
-    """Give all values that one stack goes through, in and out of regions, one capacity and one element shape."""
+    """Give all versions of a stack, inside and outside of regions, the same capacity and element shape."""
     near: defaultdict[Value, list[Value]] = defaultdict(list)
 
     def join(first: Value, *others: Value) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError, TierRefusedError
-from ctrlgrad.memory.devices.buffer_cache import BufferCache
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
 from ctrlgrad.memory.devices.streams import HostStream, WorkerStream
+from ctrlgrad.memory.pool import Pool
 from ctrlgrad.memory.sizes import rounded_up
 
 PAGE = 4096
@@ -34,7 +34,7 @@ class RamTier:
     granule = 1
 
     def __init__(self) -> None:
-        self.cache = BufferCache(_page_aligned)
+        self.cache = Pool(_page_aligned)
 
     def allocate(self, nbytes: int) -> Piece:
         size = rounded_up(nbytes, PAGE)

@@ -22,21 +22,201 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError, TierRefusedError, UserInputError
-from ctrlgrad.memory.devices.buffer_cache import BufferCache
-from ctrlgrad.memory.devices.cuda_events import wait_for
 from ctrlgrad.memory.devices.device import Event, Piece, Stream, Tier
-from ctrlgrad.memory.devices.event_clock import EventClock
-from ctrlgrad.memory.devices.pinned import PinnedTier
 from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
 from ctrlgrad.memory.devices.streams import WorkerEvent, WorkerStream
+from ctrlgrad.memory.pool import FreeList, Pool, Range
 from ctrlgrad.memory.sizes import rounded_up
+
+# CUDA's answer as long as an event is not done.
+NOT_READY = 600
+# For so many seconds the host looks again and again; then it sleeps between two looks, at most so long.
+SPINNING, LONGEST_PAUSE = 2e-4, 1e-3
+
+
+def wait_for(cupy: Any, event: Any) -> None:
+    """As `event.synchronize()`, which gives signals no turn until the card is done. Raises CuPy's errors."""
+    end, pause = time.perf_counter() + SPINNING, LONGEST_PAUSE / 64
+    # CuPy's `event.done` takes an error for work that is not done.
+    while cupy.cuda.runtime.eventQuery(event.ptr) == NOT_READY:
+        if time.perf_counter() > end:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+    event.synchronize()
+
+
+# Up to here neighbouring float32 milliseconds are at most a microsecond apart.
+MOST_SECONDS = 8.0
+# Origins that are remembered, for events that are done long after they were recorded.
+_REMEMBERED = 64
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An event that is done, and when it was."""
+
+    raw: Any
+    time: float
+
+
+class EventClock:
+    """`record` puts an event on the clock's stream; `elapsed` gives the milliseconds from one event to another."""
+
+    def __init__(
+        self, record: Callable[[], Any], elapsed: Callable[[Any, Any], float], now: Callable[[], float]
+    ) -> None:
+        self._record, self._elapsed, self._now = record, elapsed, now
+        self._lock = threading.Lock()
+        self._origins: deque[Origin] = deque(maxlen=_REMEMBERED)
+        self.origin()
+
+    def origin(self) -> Origin:
+        """Origin from which an event that is recorded now is measured."""
+        with self._lock:
+            before = self._now()
+            if not self._origins or before - self._origins[-1].time > MOST_SECONDS:
+                raw = self._record()
+                raw.synchronize()
+                # It was done somewhere in between, microseconds apart.
+                self._origins.append(Origin(raw, (before + self._now()) / 2))
+            return self._origins[-1]
+
+    def time_of(self, raw: Any, origin: Origin) -> float:
+        """Time at which an event was done, on the host's clock; `origin` is the one from when it was recorded."""
+        time = origin.time + self._elapsed(origin.raw, raw) / 1e3
+        with self._lock:
+            nearer = [o for o in self._origins if origin.time < o.time <= time]
+        if nearer:
+            return nearer[-1].time + self._elapsed(nearer[-1].raw, raw) / 1e3
+        return time
+
+
+@dataclass(eq=False)
+class _Slab:
+    """Pinned memory, and what of it is free."""
+
+    pointer: Any
+    array: np.ndarray
+    free: FreeList
+
+
+@dataclass(eq=False)
+class PinnedBytes:
+    """A part of a slab, with an address as CuPy's pointers have."""
+
+    slab: _Slab
+    place: Range
+
+    @property
+    def ptr(self) -> int:
+        return int(self.slab.pointer.ptr) + self.place.offset
+
+    def bytes(self, nbytes: int) -> memoryview:
+        """The first bytes, for the disk."""
+        return self.slab.array.data[self.place.offset : self.place.offset + nbytes]
+
+
+class PinnedTier:
+    """Slabs of `slab_bytes`, or more where a piece is larger; a piece's handle is a part of one.
+
+    `limit` is what all slabs may have in all, None for no limit. `cuda` is the module `cupy.cuda`; inside `current()`
+    the device is the thread's current one; `let_go()` ends the hold that finished copies have on parts of slabs.
+    """
+
+    name = "host"
+    granule = 1
+
+    def __init__(
+        self,
+        cuda: Any,
+        current: Callable[[], AbstractContextManager[None]],
+        let_go: Callable[[], None],
+        slab_bytes: int,
+        limit: int | None,
+    ) -> None:
+        self._cuda = cuda
+        self._current = current
+        self._let_go = let_go
+        self._slab_bytes = slab_bytes
+        self.limit = limit
+        self._lock = threading.Lock()
+        self.slabs: list[_Slab] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are pinned, in use or not."""
+        return sum(slab.array.nbytes for slab in self.slabs)
+
+    def allocate(self, nbytes: int) -> Piece:
+        with self._lock:
+            for slab in self.slabs:
+                place = slab.free.take(nbytes)
+                if place is not None:
+                    return Piece(self.name, nbytes, PinnedBytes(slab, place))
+            slab = self._grown(nbytes)
+            place = slab.free.take(nbytes)
+            assert place is not None
+            return Piece(self.name, nbytes, PinnedBytes(slab, place))
+
+    def free(self, piece: Piece) -> None:
+        pinned, piece.handle = piece.handle, None
+        if pinned is not None:
+            with self._lock:
+                pinned.slab.free.add(pinned.place)
+
+    def clear(self) -> None:
+        """Give the slabs back."""
+        with self._lock:
+            self.slabs.clear()
+
+    def _grown(self, nbytes: int) -> _Slab:
+        """A slab more, or where that is refused or passes the limit, what the request needs."""
+        cuda = self._cuda
+        free = FreeList()
+        wanted = free.rounded(nbytes)
+        for size in sorted({max(wanted, min(self._slab_bytes, self._room(wanted))), wanted}, reverse=True):
+            try:
+                with self._current():
+                    memory = cuda.PinnedMemory(size, cuda.runtime.hostAllocPortable)
+            except cuda.runtime.CUDARuntimeError as cause:
+                refused = cause
+                continue
+            pointer = cuda.PinnedMemoryPointer(memory, 0)
+            free.add(Range(0, size))
+            slab = _Slab(pointer, np.frombuffer(pointer, np.uint8, size), free)
+            self.slabs.append(slab)
+            return slab
+        raise TierRefusedError(
+            "the system refused pinned host memory",
+            expected=f"{wanted} bytes",
+            got=f"{refused}; {self.nbytes} bytes are pinned",
+            hint="lower the host budget, or raise the limit for locked memory (ulimit -l)",
+        ) from refused
+
+    def _room(self, wanted: int) -> int:
+        """Bytes that a slab may have; slabs that are free as a whole go where they are too small."""
+        if self.limit is None:
+            return self._slab_bytes
+        if self.nbytes + wanted > self.limit:
+            self.slabs = [slab for slab in self.slabs if slab.free.nbytes < slab.array.nbytes]
+            self._let_go()
+        if self.nbytes + wanted > self.limit:
+            free = sum(slab.free.nbytes for slab in self.slabs)
+            raise TierRefusedError(
+                "the host budget is pinned and has no free part that is large enough",
+                expected=f"{wanted} bytes in one part",
+                got=f"{self.nbytes} of {self.limit} bytes pinned, of which {free} are free in smaller parts",
+                hint="a larger host budget: blocks lie in whole pages there, and not across two slabs",
+            )
+        return self.limit - self.nbytes
+
 
 # CuPy's pool gives device memory in multiples of this.
 GRANULE = 512
@@ -141,7 +321,7 @@ class CudaMemory:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         # A copy into a buffer waits until the computation has passed its release: long ago, where it is the oldest.
-        self.cache = BufferCache(self._make, oldest_first=True)
+        self.cache = Pool(self._make, oldest_first=True)
 
     def allocate(self, nbytes: int) -> Piece:
         size = rounded_up(nbytes, GRANULE)
@@ -365,6 +545,3 @@ def _cupy(number: int) -> Any:
     if not 0 <= number < count:
         raise UserInputError("there is no such CUDA device", expected=f"a number below {count}", got=str(number))
     return cupy
-
-
-__all__ = ["CudaDevice", "CudaEvent", "CudaMemory", "CudaStream"]

@@ -9,6 +9,7 @@ The protocol says nothing of budgets: those are the manager's. A tier refuses by
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -119,4 +120,13 @@ class Device(Protocol):
         """End the streams' threads and remove files. Calling it again does nothing."""
 
 
-__all__ = ["Device", "Event", "Piece", "Stream", "Tier"]
+def raised(failure: BaseException) -> BaseException:
+    """A copy of a failure, to be raised.
+
+    The failure itself is kept by events and marks; a traceback on it would keep the caller's arrays alive with them.
+    """
+    try:
+        return copy.copy(failure).with_traceback(None)
+    except Exception:
+        # Not every class of exceptions can be copied.
+        return failure

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.devices.device import Piece
-from ctrlgrad.memory.devices.free_list import FreeList, Range
+from ctrlgrad.memory.pool import FreeList, Range
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 

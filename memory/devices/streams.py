@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import field
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError
-from ctrlgrad.memory.devices.device import Event
-from ctrlgrad.memory.devices.failures import raised
+from ctrlgrad.memory.devices.device import Event, raised
 from ctrlgrad.records import record
 
 Work = Callable[[], None]

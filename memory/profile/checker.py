@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory.profile import actions
-from ctrlgrad.memory.profile.actions import Action
+from ctrlgrad.memory.profile import records as actions
+from ctrlgrad.memory.profile.records import Action
 
 Clock = dict[str, int]
 HOST, COMPUTE = "host", "compute"

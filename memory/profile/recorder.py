@@ -1,28 +1,67 @@
-"""Writes what a manager does to the recording, where there is one."""
+"""Writes what a manager does to the recording, where there is one, and counts it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import field
 from typing import Any
 
-from ctrlgrad.memory.arena.ledger import Account
-from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
+from ctrlgrad.memory.arena import Account
+from ctrlgrad.memory.chunk import UNDECIDED, BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import Device, Event
-from ctrlgrad.memory.profile.actions import Action, Log, Overwrite
 from ctrlgrad.memory.profile.records import (
+    Action,
     BlockEntry,
     BytesInUse,
     Computed,
     Copied,
     FellBack,
+    Log,
+    Overwrite,
     Phase,
     Recording,
     Stalled,
     TimedAction,
 )
-from ctrlgrad.memory.profile.statistics import Statistics
-from ctrlgrad.memory.residency.policy import UNDECIDED
+from ctrlgrad.records import record
+
+
+@record(frozen=False)
+class Statistics:
+    """Counts since the manager began; bytes, except where the name says otherwise."""
+
+    accounts: Sequence[Account] = ()
+    copies_out: int = 0
+    copies_in: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    failed_copies: int = 0
+    evictions: int = 0
+    drops: int = 0
+    # Runs of a chunk again, those between a kept state and the chunk that is needed included.
+    recomputed_chunks: int = 0
+    most_states: int = 0
+    # Waits of the host or the computation for something that was not done yet.
+    stalls: int = 0
+    # Deviations from the plan, in words; `Recorder.fall_back` adds to it.
+    fallbacks: list[str] = field(default_factory=list)
+
+    @property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """The most bytes in use at once, by tier."""
+        return {account.tier: account.peak for account in self.accounts}
+
+    @property
+    def used_bytes(self) -> Mapping[str, int]:
+        """Bytes in use now, by tier."""
+        return {account.tier: account.used for account in self.accounts}
+
+    @property
+    def peak_bytes_by_kind(self) -> Mapping[str, Mapping[str, int]]:
+        """By tier and kind; kinds have their peaks at different times."""
+        return {account.tier: dict(account.peaks) for account in self.accounts}
+
 
 # Takes any arguments, and is no Python function: it is called dozens of times for a block.
 IGNORED: Log = "".format
@@ -32,16 +71,9 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Recorder:
     """The recording's entries of one manager."""
 
-    def __init__(
-        self,
-        manager: int,
-        device: Device,
-        accounts: Sequence[Account],
-        recording: Recording | None,
-        statistics: Statistics,
-    ) -> None:
+    def __init__(self, manager: int, device: Device, accounts: Sequence[Account], recording: Recording | None) -> None:
         self._manager, self._device, self._accounts = manager, device, accounts
-        self._statistics = statistics
+        self.statistics = Statistics(accounts)
         self.phase: Phase = "forward"
         self.record(recording)
 
@@ -69,7 +101,7 @@ class Recorder:
 
     def fall_back(self, text: str) -> None:
         """Something had to be done otherwise than planned; the text says what, to which value, and why."""
-        self._statistics.fallbacks.append(text)
+        self.statistics.fallbacks.append(text)
         if self._recording is not None:
             self._recording.fell_back.append(FellBack(self._device.now(), self._manager, text))
 
@@ -100,7 +132,10 @@ class Recorder:
             self.sealed(chunk)
 
     def ended(self, chunk: ChunkRecord) -> None:
-        """Record the end of a chunk's blocks, which are not read again."""
+        """Record the final policy of a chunk whose last block was freed, and the reason, for the profile's values.
+
+        An undecided chunk was copied before any time was measured, or nothing had to leave.
+        """
         if self._recording is None:
             return
         reason = chunk.reason
@@ -110,7 +145,7 @@ class Recorder:
 
     def stalling(self, cause: str) -> AbstractContextManager[None]:
         """The computation may have nothing to do meanwhile."""
-        self._statistics.stalls += 1
+        self.statistics.stalls += 1
         return _NOTHING if self._recording is None else self._stalling(self._recording, cause)
 
     @contextmanager
@@ -139,6 +174,3 @@ class Recorder:
         finally:
             ended = self._device.compute.record()
             recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
-
-
-__all__ = ["Recorder"]

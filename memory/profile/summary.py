@@ -6,15 +6,167 @@ known, and the text says so.
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ctrlgrad.memory.profile.actions import Drop, Overwrite, Recompute
-from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
-from ctrlgrad.memory.profile.records import BlockEntry, Copied, Phase, Recording, Slice, Stalled
-from ctrlgrad.memory.profile.usage import usages
+from ctrlgrad.memory.profile.records import (
+    BlockEntry,
+    Copied,
+    Drop,
+    Overwrite,
+    Phase,
+    Recompute,
+    Recording,
+    Slice,
+    Stalled,
+)
 from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.records import record
+
+
+@record(order=True)
+class Interval:
+    """From `start` to `end`, in seconds; `key` says whose it is."""
+
+    start: float
+    end: float
+    key: int = 0
+
+    @property
+    def length(self) -> float:
+        return self.end - self.start
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same times as few intervals that neither overlap nor touch, sorted.
+
+    >>> union([Interval(3, 4), Interval(0, 2), Interval(1, 3), Interval(6, 7)])
+    [Interval(start=0, end=4, key=0), Interval(start=6, end=7, key=0)]
+    """
+    joined: list[Interval] = []
+    for interval in sorted(intervals):
+        if joined and interval.start <= joined[-1].end:
+            joined[-1] = Interval(joined[-1].start, max(joined[-1].end, interval.end))
+        else:
+            joined.append(Interval(interval.start, interval.end))
+    return joined
+
+
+def covered(interval: Interval, by: Sequence[Interval]) -> float:
+    """Length of an interval's part that lies in a `union` of intervals.
+
+    >>> covered(Interval(1, 5), [Interval(0, 2), Interval(4, 9)])
+    2.0
+    """
+    total = 0.0
+    for other in by[max(bisect_left(by, interval.start, key=lambda i: i.start) - 1, 0) :]:
+        if other.start >= interval.end:
+            break
+        total += max(min(interval.end, other.end) - max(interval.start, other.start), 0)
+    return total
+
+
+def on_top(intervals: Sequence[Interval]) -> list[Interval]:
+    """Intervals that do not overlap: at each time, the one that began last, of those the last in the sequence.
+
+    An interval comes out in several parts, all with its key, where other intervals lie on it.
+
+    >>> on_top([Interval(0, 10, key=1), Interval(2, 3, key=2)])
+    [Interval(start=0, end=2, key=1), Interval(start=2, end=3, key=2), Interval(start=3, end=10, key=1)]
+    """
+    order = sorted(range(len(intervals)), key=lambda position: (intervals[position].start, position))
+    bounds = sorted({t for i in intervals for t in (i.start, i.end)})
+    parts: list[Interval] = []
+    # Intervals that have begun, the last first.
+    begun: list[tuple[int, Interval]] = []
+    waiting = 0
+    for start, end in itertools.pairwise(bounds):
+        while waiting < len(order) and intervals[order[waiting]].start <= start:
+            heapq.heappush(begun, (-waiting, intervals[order[waiting]]))
+            waiting += 1
+        while begun and begun[0][1].end <= start:
+            heapq.heappop(begun)
+        if not begun:
+            continue
+        key = begun[0][1].key
+        if parts and parts[-1].key == key and parts[-1].end == start:
+            parts[-1] = Interval(parts[-1].start, end, key)
+        else:
+            parts.append(Interval(start, end, key))
+    return parts
+
+
+@record
+class Sample:
+    """From a time on, so many bytes are in use."""
+
+    time: float
+    nbytes: int
+
+
+@record
+class Usage:
+    """One tier of one device under one limit, summed over all managers of that kind.
+
+    `name` is the tier's, with its device where there are several; `key` differs for two limits too. There is at least
+    one sample. The peak may have passed between two samples: of those of one time the last is there.
+    """
+
+    name: str
+    key: str
+    limit: int | None
+    peak: int
+    samples: tuple[Sample, ...]
+
+
+@record
+class _Key:
+    device: str
+    tier: str
+    limit: int | None
+
+
+def usages(recording: Recording) -> tuple[Usage, ...]:
+    """Each tier that was counted, in the order of the managers and their tiers."""
+    keys = {
+        (manager, tier): _Key(recording.devices.get(manager, ""), tier, limit)
+        for manager, tiers in recording.tiers.items()
+        for tier, limit in tiers
+    }
+    samples: dict[_Key, list[Sample]] = {key: [] for key in keys.values()}
+    # Managers of one kind: what each has in use, and all of them.
+    parts: Counter[tuple[int, str]] = Counter()
+    totals: Counter[_Key] = Counter()
+    peaks: Counter[_Key] = Counter()
+    for used in recording.in_use:
+        part = used.manager, used.tier
+        key = keys[part]
+        totals[key] += used.nbytes - parts[part]
+        parts[part] = used.nbytes
+        peaks[key] = max(peaks[key], totals[key])
+        _add(samples[key], Sample(used.time, totals[key]))
+    counted = [key for key, found in samples.items() if found]
+    return tuple(_usage(key, counted, peaks[key], tuple(samples[key])) for key in counted)
+
+
+def _usage(key: _Key, keys: list[_Key], peak: int, samples: tuple[Sample, ...]) -> Usage:
+    name, namesakes = key.tier, [other for other in keys if other.tier == key.tier]
+    if len({other.device for other in namesakes}) > 1:
+        name += f" of {key.device}"
+    unique = name
+    if len({other.limit for other in namesakes if other.device == key.device}) > 1:
+        unique += f" ({'no limit' if key.limit is None else f'limit {show_size(key.limit)}'})"
+    return Usage(name, unique, key.limit, peak, samples)
+
+
+def _add(samples: list[Sample], sample: Sample) -> None:
+    if samples and samples[-1].time == sample.time:
+        samples.pop()
+    if not samples or samples[-1].nbytes != sample.nbytes:
+        samples.append(sample)
 
 
 @record
@@ -373,22 +525,3 @@ def _fallback(fallback: Fallback) -> Iterator[str]:
 def _value(value: Value) -> Iterator[str]:
     yield f"{value.label} in {value.loop}: {show_size(value.nbytes)} in {_counted(value.blocks, 'block')}"
     yield f"  {what_became(value)}"
-
-
-__all__ = [
-    "Fallback",
-    "LoopBytes",
-    "Peak",
-    "Route",
-    "Stall",
-    "Summary",
-    "Value",
-    "busy",
-    "show_peak",
-    "show_rate",
-    "show_seconds",
-    "show_share",
-    "summarize",
-    "times",
-    "what_became",
-]

@@ -120,7 +120,6 @@ def test_an_engine_that_does_not_exist_is_an_error_in_the_table(capsys: pytest.C
     assert "there is no engine 'steam'" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_ctrlgrad_alone(tmp_path: Path) -> None:
     stem = tmp_path / "out" / "found"
     chosen = ["lstm-concat-50x1x32x64", "nested", "runge-kutta", "lengths", "compilation", "kept-bytes"]

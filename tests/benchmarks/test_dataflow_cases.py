@@ -45,7 +45,6 @@ def test_a_cell_is_on_a_device_of_its_own() -> None:
     assert {f.device for f in recorder.firings} == {"cpu:0", "cpu:1", "cpu:2", "cpu:3"}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(find_spec("mpi4py") is None, reason="needs the extra mpi")
 def test_ranks_run_when_they_are_asked_and_end_when_nobody_can_ask_any_more() -> None:
     ranks = Ranks(2, 20, dependent=True)

@@ -28,11 +28,6 @@ def _no_drawing(monkeypatch):
     monkeypatch.setattr(metrics, "plot", lambda path, lines, summary: path.write_bytes(b"drawn") > 0)
 
 
-@pytest.fixture(name="kept_plans", autouse=True)
-def _kept_plans():
-    """The command is run over and over: it finds what it planned the last time, as it does for its users."""
-
-
 @pytest.fixture
 def drawing(_no_drawing, monkeypatch):
     monkeypatch.setattr(metrics, "plot", DRAW)

@@ -84,7 +84,7 @@ def test_a_function_without_loops(command, program, tmp_path):
 
 def test_without_matplotlib_there_is_no_picture(command, program, tmp_path, monkeypatch):
     # By name from the import system: `ctrlgrad.memory.profile` as an attribute is the public function.
-    monkeypatch.setattr(importlib.import_module("ctrlgrad.memory.profile.profile"), "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.import_module("ctrlgrad.memory.profile.pictures"), "find_spec", lambda name: None)
     result = command("profile", f"{program}:straight", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "No picture: it needs matplotlib" in result.output

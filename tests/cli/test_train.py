@@ -226,7 +226,6 @@ def test_version(command):
     assert result.exit_code == 0 and result.stdout == f"ctrlgrad {ctrlgrad.__version__}\n"
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_checkpoint_and_exit_code_130(train, text, tmp_path):
     out = tmp_path / "broken"
     steps = 150

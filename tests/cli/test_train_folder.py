@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from trained import assert_same_numbers
 
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.pictures import Profile
 from ctrlgrad.train import trainer
 
 

@@ -9,8 +9,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.cli import CellName
 from ctrlgrad.nn import gelu
 from ctrlgrad.train.corpus import pad
-from ctrlgrad.train.decoder import HEADS, decoder_init, decoder_step
-from ctrlgrad.train.layers import LAYERS
+from ctrlgrad.train.layers import HEADS, LAYERS, decoder_init, decoder_step
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
 from ctrlgrad.train.settings import Settings
 

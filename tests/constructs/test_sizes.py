@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -53,8 +54,7 @@ ROWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ROWS)
+@in_turn("name, engine", list(ROWS), ENGINES)
 def test_a_loop_that_never_runs_has_rows_of_the_shape_of_others(name: str, engine: str) -> None:
     """One trace serves every number of rows, none too; the gradient is as one that is traced for these sizes alone."""
     fn = ROWS[name]

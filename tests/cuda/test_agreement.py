@@ -19,7 +19,7 @@ from rule_cases import CASES
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.engine import explain_on
 
 # Which arguments are on the device from the start, by dtype kinds.
 PLACES = {"on the host": "", "floats": "f", "on the device": "biuf"}

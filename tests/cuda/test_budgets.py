@@ -27,7 +27,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
-from ctrlgrad.engines.cuda.prepared import forms
+from ctrlgrad.engines.cuda.prepared import runner as forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph, StackType, walk

@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctrlgrad.engines.cuda import cupy_launches
-from ctrlgrad.engines.cuda.arguments import NAME, Access
-from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.prepared.entries import setting
+from ctrlgrad.engines.cuda import cupy_library as cupy_launches
+from ctrlgrad.engines.cuda.cupy_library import CupyLaunches
+from ctrlgrad.engines.cuda.kernel import NAME, Access, KernelText, Parameter
+from ctrlgrad.engines.cuda.prepared.entries import setting, source
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
-from ctrlgrad.engines.cuda.prepared.kernel_text import source
-from ctrlgrad.engines.cuda.prepared.operands import contiguous
+from ctrlgrad.engines.cuda.prepared.model import contiguous
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
-from ctrlgrad.engines.cuda.reductions.stages import elementwise
+from ctrlgrad.engines.cuda.reductions import elementwise
 from ctrlgrad.engines.native import ahead
 
 

@@ -20,9 +20,8 @@ from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError, UserInputError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.loop import LoopMemory
-from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.manager import LoopMemory, Manager
+from ctrlgrad.memory.sizes import Budget
 
 BYTE = np.dtype(np.uint8)
 

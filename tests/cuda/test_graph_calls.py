@@ -36,12 +36,11 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import entries, graphs
 from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.captures import Capture
-from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NodeParameters
-from ctrlgrad.engines.cuda.prepared.words import LaunchList, Words
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.prepared.entries import LaunchList, Words
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, Capture, NodeParameters
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import interning
 

@@ -28,9 +28,8 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.captures import Capture
-from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
-from ctrlgrad.engines.cuda.prepared.operands import Carried
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, Capture
+from ctrlgrad.engines.cuda.prepared.model import Carried
 from ctrlgrad.errors import MemoryBudgetError
 
 

@@ -14,9 +14,9 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, place
 from ctrlgrad.engines.cuda.regions import LIMITS, Item, ProductSum, RegionKernel, schedule
-from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.ir import Graph
 
 

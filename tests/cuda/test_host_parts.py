@@ -19,12 +19,11 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda import control as host_parts
 from ctrlgrad.engines.cuda import engine as cuda_engine
-from ctrlgrad.engines.cuda import host_parts
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import places_of, run_with
-from ctrlgrad.engines.cuda.host_parts import with_host_parts
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.control import with_host_parts
+from ctrlgrad.engines.cuda.engine import explain_on, places_of, run_with
 from ctrlgrad.engines.native.parts import PART
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph

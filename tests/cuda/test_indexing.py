@@ -19,12 +19,19 @@ from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
-from ctrlgrad.engines.cuda.arguments import Access
-from ctrlgrad.engines.cuda.indexing import stages
-from ctrlgrad.engines.cuda.indexing.keys import chosen
-from ctrlgrad.engines.cuda.indexing.model import BLOCK, IndexLaunch, IndexSpec, SortSpec, UpdateSpec
-from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
-from ctrlgrad.engines.cuda.texts import binary_text
+from ctrlgrad.engines.cuda import indexing as stages
+from ctrlgrad.engines.cuda.indexing import (
+    BLOCK,
+    IndexLaunch,
+    IndexSpec,
+    SortSpec,
+    Surroundings,
+    UpdateSpec,
+    chosen,
+    gather,
+    scatter,
+)
+from ctrlgrad.engines.cuda.kernel import Access, binary_text
 
 NONE, ALL = None, slice(None)
 A, B, ROW = np.array([2, 0, 2, -1]), np.array([[1], [1]]), np.array(1)

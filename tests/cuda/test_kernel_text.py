@@ -27,11 +27,16 @@ from instruments.stand_in import StandIn, run_text
 from programs import BY_NAME, Program
 
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.elementary_functions import definitions
-from ctrlgrad.engines.cuda.expressions import kernel_constant, literal, statements
-from ctrlgrad.engines.cuda.functions import preamble
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.engine import explain_on
+from ctrlgrad.engines.cuda.kernel import (
+    KernelText,
+    Parameter,
+    definitions,
+    kernel_constant,
+    literal,
+    preamble,
+    statements,
+)
 from ctrlgrad.plan.elementary.table import Elementary, all_elementary
 from ctrlgrad.plan.expression import PRIMITIVES, Expression, ExpressionBuilder, Number, call, fma, select
 

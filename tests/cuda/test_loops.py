@@ -16,8 +16,8 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.loops import FIRST_CHUNK, MOST_CHUNK
-from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph
 

@@ -14,8 +14,7 @@ from instruments.stand_in_sessions import RECOMPUTE, SWAP, force
 from programs import BY_NAME
 
 import ctrlgrad as cg
-from ctrlgrad.engines.cuda.prepared.forms import Body
-from ctrlgrad.engines.cuda.prepared.runner import Iterations
+from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations
 from ctrlgrad.errors import MemoryBudgetError
 
 X = np.linspace(-1.0, 1.0, 64)

@@ -19,12 +19,12 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda import stacks, texts
+from ctrlgrad.engines.cuda import kernel as texts
+from ctrlgrad.engines.cuda import stacks
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared import launches, runner, walker
-from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.prepared.binding import Binding, RowMemory, StackRows
 from ctrlgrad.ir import Graph
 
 

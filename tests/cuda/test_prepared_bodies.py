@@ -16,7 +16,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import nn
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.engine import explain_on
 
 
 def launching_of(fn: Callable[..., Any], *args: Any) -> list[str]:

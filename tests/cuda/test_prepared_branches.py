@@ -22,14 +22,13 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
-from ctrlgrad.engines.cuda.prepared.captures import Capture
+from ctrlgrad.engines.cuda.prepared.binding import StackRows
+from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
-from ctrlgrad.engines.cuda.prepared.reading import Reading
-from ctrlgrad.engines.cuda.prepared.row_memory import StackRows
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.prepared.placement import Sharing
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
@@ -316,8 +315,7 @@ def odd_half_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def updated_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A side overwrites what is read after the branch."""
-    later = Reading._is_read_later
-    monkeypatch.setattr(Reading, "_is_read_later", lambda self, *given: self.outside is None and later(self, *given))
+    monkeypatch.setattr(Sharing, "_after_sides", lambda self, item, has, names: has)
 
 
 def kept(x: Any) -> Any:

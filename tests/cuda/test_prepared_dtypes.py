@@ -15,7 +15,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.engine import explain_on
 
 DTYPES = ["float16", "bfloat16", "complex64", "complex128"]
 

@@ -24,14 +24,13 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import run_with
-from ctrlgrad.engines.cuda.prepared import passes, row_memory, runner
-from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
+from ctrlgrad.engines.cuda.prepared import binding as row_memory
+from ctrlgrad.engines.cuda.prepared import model as passes
+from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.prepared.binding import Binding, RowMemory, StackRows
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import CarriedRows
-from ctrlgrad.engines.cuda.prepared.passes import Passes
-from ctrlgrad.engines.cuda.prepared.row_memory import RowMemory, StackRows
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.prepared.model import CarriedRows, Passes
 from ctrlgrad.errors import MemoryBudgetError
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)

@@ -21,12 +21,11 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.prepared import body, entries, runner
-from ctrlgrad.engines.cuda.prepared.captures import Capture
+from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.operands import View
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.prepared.model import View
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph
 

@@ -23,7 +23,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.indexing.model import ChoiceSpec
+from ctrlgrad.engines.cuda.indexing import ChoiceSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on

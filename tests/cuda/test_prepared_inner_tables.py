@@ -17,7 +17,10 @@ from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_with
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.prepared import loops, rows, runner, stack_forms, tables
+from ctrlgrad.engines.cuda.prepared import loops, runner
+from ctrlgrad.engines.cuda.prepared import ops as rows
+from ctrlgrad.engines.cuda.prepared import ops as stack_forms
+from ctrlgrad.engines.cuda.prepared import ops as tables
 from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError
 
@@ -331,9 +334,7 @@ def rows_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def goes_on_in_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop inside writes to the array that it begins with."""
-    monkeypatch.setattr(
-        loops, "own_table", lambda reading, slot, operands: stack_forms.as_table(reading, reading.values[slot])
-    )
+    monkeypatch.setattr(loops, "own_table", lambda reading, slot: stack_forms.as_table(reading, reading.values[slot]))
 
 
 def all_count_as_written(monkeypatch: pytest.MonkeyPatch) -> None:

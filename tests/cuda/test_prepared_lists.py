@@ -21,12 +21,11 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import placement
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.entries import LaunchList
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import CarriedArray, all_launches
-from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, View
+from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, CarriedArray, View, all_launches
 from ctrlgrad.engines.cuda.prepared.placement import alignment, placed, views_of
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
-from ctrlgrad.engines.cuda.prepared.words import LaunchList
 from ctrlgrad.ir import Graph
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
@@ -140,7 +139,7 @@ def test_what_is_needed_together_lies_apart(seed: int) -> None:
         views += [View(Carried(k, is_next), dtype, its.shape, (4,)) for is_next in (False, True)]
     for _ in range(end):
         launches.product(*(views[int(rng.integers(len(views)))] for _ in range(3)), False)
-    found = placed(launches.items, launches.buffers, carries)
+    found = placed(launches.items, launches.buffers, carries, lambda source: source)
     spans: dict[Any, list[int]] = {}
     for position, launch in enumerate(all_launches(launches.items)):
         for view in views_of(launch):

@@ -21,13 +21,11 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import graphs, loops, placement, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import ListWriter
-from ctrlgrad.engines.cuda.prepared.operands import Affine
-from ctrlgrad.engines.cuda.prepared.passes import Passes
-from ctrlgrad.engines.cuda.prepared.reading import Reading
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.prepared.model import Affine, Passes
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
 STEPS = 24
@@ -341,7 +339,7 @@ def counter_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def first_value_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reading, "_is_read_later", lambda *given: False)
+    monkeypatch.setattr(placement.Sharing, "_gone_through", lambda self, items, has, names: names)
 
 
 def never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,17 +367,18 @@ def counts_from_the_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Binding, "_have_trips", lambda self, integers, before: have(self, integers, 0))
 
 
-def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops._Listed, "_may_be_in", lambda *given: True)
-
-
 def needed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first iteration of a loop inside reads last is gone then."""
     monkeypatch.setattr(placement, "_keep_in_loops", lambda *given: None)
 
 
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops._Listed, "_fixed", lambda self: frozenset())
+    """What a loop inside reads again in its next iteration is overwritten."""
+
+    def once(self: placement.Sharing, item: Any, has: Any, names: Any) -> Any:
+        return self._gone_through(item.items, has, names)
+
+    monkeypatch.setattr(placement.Sharing, "_after_passes", once)
 
 
 def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +401,6 @@ MISTAKES = [
     never_goes_back,
     one_time_too_many,
     counts_from_the_run_on,
-    written_at_once,
     needed_once,
     read_once,
     asked_once,

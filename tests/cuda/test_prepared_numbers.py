@@ -17,8 +17,9 @@ from op_cases.looped import assert_loop_agrees
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda import numbers, placement
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda import placement
+from ctrlgrad.engines.cuda import placement as numbers
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.ir import Loop, TensorType, is_loop
 

@@ -17,7 +17,10 @@ from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_with
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.prepared import runner, table_rows, tables
+from ctrlgrad.engines.cuda.prepared import binding as table_rows
+from ctrlgrad.engines.cuda.prepared import ops as tables
+from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError
 
@@ -275,7 +278,7 @@ def rows_are_not_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def always_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reading, "own_view", lambda self, view, operands: view)
+    monkeypatch.setattr(Launches, "updated", lambda self, view: view)
 
 
 def rows_are_read_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ from programs import BY_NAME
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.indexing import stages
-from ctrlgrad.engines.cuda.indexing.model import SortSpec
-from ctrlgrad.engines.cuda.prepared import kernel_text
+from ctrlgrad.engines.cuda import indexing as stages
+from ctrlgrad.engines.cuda.indexing import SortSpec
+from ctrlgrad.engines.cuda.prepared import entries as kernel_text
+from ctrlgrad.engines.cuda.prepared.entries import source
 from ctrlgrad.engines.cuda.prepared.graphs import choice, condition, going_on
-from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
-from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionSpec
 from ctrlgrad.ir import Graph
 
 

@@ -18,10 +18,10 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda import indexing as stages
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
-from ctrlgrad.engines.cuda.indexing import stages
-from ctrlgrad.engines.cuda.indexing.model import SortSpec
+from ctrlgrad.engines.cuda.indexing import SortSpec
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on
 

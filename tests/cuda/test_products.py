@@ -16,8 +16,8 @@ import ctrlgrad as cg
 from ctrlgrad.dtypes import computed_dtype, finfo
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import cupy_library, products
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.products import layout, product, too_large
-from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.precision import PRECISIONS
 from ctrlgrad.errors import UserInputError
 

@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInArray
 
-from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
-from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, chosen, gather, scatter
+from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, binary_text
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.cuda.reductions.combining import plain_text
-from ctrlgrad.engines.cuda.reductions.running import compute, reduce
-from ctrlgrad.engines.cuda.texts import binary_text
+from ctrlgrad.engines.cuda.reductions import compute, plain_text, reduce
 
 DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),), "o0 = a0 + a0;")
 

@@ -21,12 +21,13 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.cuda import reduction_kernels as tree
+from ctrlgrad.engines.cuda import reductions as running
+from ctrlgrad.engines.cuda import reductions as stages
 from ctrlgrad.engines.cuda import regions
-from ctrlgrad.engines.cuda.prepared import forms
+from ctrlgrad.engines.cuda.prepared import runner as forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.reductions import running, stages, tree
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
-from ctrlgrad.engines.cuda.reductions.tree import BLOCK, SERIAL
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SERIAL, ReductionLaunch
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInDevice
 
-from ctrlgrad.engines.chunks import Held
 from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.engines.cuda.saved import FIRST_ROWS, PushedChunk
+from ctrlgrad.engines.cuda.chunks import FIRST_ROWS, PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.chunk import Chunk
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.sizes import Budget
 
 F64 = np.dtype(np.float64)
 LIMIT = 2000
@@ -33,33 +30,15 @@ def memory() -> Iterator[RunMemory]:
     found.manager.close()
 
 
-@dataclass
-class Ran:
-    """A chunk of a loop, as the engines see it."""
-
-    chunk: Chunk
-    held: list[Held] = field(default_factory=list)
-
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Held:
-        self.held.append(Held(self.chunk.block(shape, dtype, label, stack)))
-        return self.held[-1]
-
-    def seal(self, ran: object = None) -> None:
-        for held in self.held:
-            held.is_writable = False
-        self.held.clear()
-        self.chunk.seal(1e-3)
-
-
 def begin(memory: RunMemory) -> PushedChunk:
-    return PushedChunk(memory, Ran(memory.manager.loop("loop", swap=True).begin()))  # type: ignore[arg-type]
+    return PushedChunk(memory, memory.manager.loop("loop", swap=True).begin())
 
 
 def end(memory: RunMemory, chunk: PushedChunk) -> None:
     """As the driver of chunks does it."""
     chunk.end()
     with memory.manager.lock:
-        chunk.chunk.seal()
+        chunk.chunk.seal(1e-3)  # type: ignore[attr-defined]
         chunk.leave()
 
 

@@ -16,10 +16,10 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines.cuda import sites
-from ctrlgrad.engines.cuda.indexing.stages import Surroundings
+from ctrlgrad.engines.cuda.indexing import Surroundings
 from ctrlgrad.engines.cuda.prepared import launches, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
-from ctrlgrad.engines.cuda.prepared.operands import Began
+from ctrlgrad.engines.cuda.prepared.model import Began
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Graph, Node
 

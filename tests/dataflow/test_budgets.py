@@ -14,8 +14,7 @@ from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
-from ctrlgrad.dataflow.partition import partition
-from ctrlgrad.dataflow.placement import place
+from ctrlgrad.dataflow.partition import partition, place
 from ctrlgrad.dataflow.plan import cluster
 from ctrlgrad.dataflow.settings import refuse_gpus
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError

@@ -1,6 +1,6 @@
 """Copies beside the computation on CuPy's rules: addresses, streams that are threads, memory that is gone when it is.
 
-The fake notes every copy that reads or writes what does not live. What the copies are for is in `test_cuda_devices`.
+The fake notes every copy that reads or writes what does not live. Their purpose is in `test_cuda_values`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from instruments.fake_cupy import Card, install_with_arrays
 
-from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
+from ctrlgrad.engines.cuda.devices import Copies
 
 FLOAT = np.dtype(np.float64)
 

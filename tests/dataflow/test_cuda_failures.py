@@ -15,8 +15,7 @@ from instruments.stand_in import StandIn
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow.devices import local_devices
-from ctrlgrad.engines.cuda.copies import Copies
-from ctrlgrad.engines.cuda.devices import registered
+from ctrlgrad.engines.cuda.devices import Copies, registered
 from ctrlgrad.errors import (
     ExecutionError,
     IndexOutOfRangeError,

@@ -17,7 +17,7 @@ from instruments.dataflow_runs import at_random, run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import Recorder, Settings
-from ctrlgrad.dataflow.executor import Executor, OldestFirst
+from ctrlgrad.dataflow.engine import Executor, OldestFirst
 from ctrlgrad.dataflow.frames import Execution, Iteration, Tag
 from ctrlgrad.dataflow.messages import Exchange, Mailbox, Message
 from ctrlgrad.dataflow.partition import partition

@@ -13,8 +13,7 @@ import pytest
 import ctrlgrad as cg
 from ctrlgrad.dataflow import lower
 from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
-from ctrlgrad.dataflow.partition import partition
-from ctrlgrad.dataflow.placement import place
+from ctrlgrad.dataflow.partition import partition, place
 from ctrlgrad.dataflow.plan import CUTS, cluster
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.dot import format_dot

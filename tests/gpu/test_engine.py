@@ -19,19 +19,18 @@ from rule_cases import CASES
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
-from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared import runner
-from ctrlgrad.engines.cuda.reductions.running import compute
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.reductions import compute
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
+from ctrlgrad.runtime import chunks as engine_chunks
 
 # Parts of what takes long since each has kernels of its own: processes share them.
 SHARES = 16

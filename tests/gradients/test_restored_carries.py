@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -259,8 +260,7 @@ def judge(name: str) -> Callable[..., Any]:
     return jax.jit(both)
 
 
-@pytest.mark.parametrize("over", [program, rows])
-@pytest.mark.parametrize("name", BODIES)
+@in_turn("name, over", list(BODIES), [program, rows])
 def test_gradients_are_those_of_jax(name: str, over: Callable[..., Any], x64: None) -> None:
     found, _ = run(gradient(over(OURS, name)))
     w, h, count = ARGS

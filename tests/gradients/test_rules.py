@@ -21,7 +21,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REFUSED, REVERSE
 from ctrlgrad.ir import OPS, Trait, walk
 from ctrlgrad.verify import jax_translation
-from ctrlgrad.verify.jax_ops import TENSOR_OPS
+from ctrlgrad.verify.jax_translation import TENSOR_OPS
 
 
 @pytest.fixture(autouse=True, scope="module")

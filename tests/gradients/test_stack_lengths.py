@@ -14,8 +14,8 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Value, close, definitions, verify, walk
 from ctrlgrad.ir.control import emit_branch, emit_loop
-from ctrlgrad.stacks import lengths, regions
-from ctrlgrad.stacks.lengths import known_length
+from ctrlgrad.stacks import regions, sizes
+from ctrlgrad.stacks.sizes import known_length
 
 NUMBER = TensorType(np.dtype(np.float64), ())
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
@@ -186,7 +186,7 @@ def a_carry_is_as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_that_are_added_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lengths.Length, "plus", lambda self, rows: self)
+    monkeypatch.setattr(sizes.Length, "plus", lambda self, rows: self)
 
 
 @pytest.mark.parametrize("mistake", [a_carry_is_as_at_first, rows_that_are_added_are_forgotten])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -53,8 +54,7 @@ def double_where(f: Callable[[Any, Any], Any], point: float) -> Callable[[Any], 
     return function
 
 
-@pytest.mark.parametrize("name", SINGULAR)
-@pytest.mark.parametrize("engine", ENGINES)
+@in_turn("name, engine", list(SINGULAR), ENGINES)
 def test_a_selection_stops_an_infinite_slope_in_all_orders(name: str, engine: str) -> None:
     f, point = SINGULAR[name]
     x = np.array([point, point + np.copysign(0.25, 0.5 - point)])

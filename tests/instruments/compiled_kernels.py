@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.arguments import NAME
-from ctrlgrad.engines.cuda.indexing.model import IndexSpec
-from ctrlgrad.engines.cuda.prepared.kernel_text import source
+from ctrlgrad.engines.cuda.indexing import IndexSpec
+from ctrlgrad.engines.cuda.kernel import NAME
+from ctrlgrad.engines.cuda.prepared.entries import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
-from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionSpec
 
 HALF = """\
 static unsigned short half_bits(double x) { _Float16 h = x; unsigned short b; memcpy(&b, &h, 2); return b; }

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ctrlgrad.engines.cuda.arguments import Access
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec, names
-from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
+from ctrlgrad.engines.cuda import reduction_kernels as tree
+from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec, names
+from ctrlgrad.engines.cuda.kernel import Access, KernelText
+from ctrlgrad.engines.cuda.prepared.entries import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import Functions
-from ctrlgrad.engines.cuda.reductions import tree
-from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionSpec
 from instruments.cublas import NAMES, Cublas
 from instruments.graph_driver import CAPTURE_STREAM, Graphs, Handle
 from instruments.indexing import dtypes_of, launch_shape, run_indexed

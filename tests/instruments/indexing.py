@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing.model import (
+from ctrlgrad.engines.cuda.indexing import (
     BLOCK,
     MOST_BLOCKS,
     ChoiceSpec,

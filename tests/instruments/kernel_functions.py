@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import converted
-from ctrlgrad.engines.cuda.expressions import function_name
-from ctrlgrad.engines.cuda.functions import C_TYPES, KERNEL_DTYPES
+from ctrlgrad.engines.cuda.kernel import C_TYPES, KERNEL_DTYPES, function_name
 from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.plan.elementary.table import all_elementary
 

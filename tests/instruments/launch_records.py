@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
-from ctrlgrad.engines.cuda.reductions.tree import BLOCK
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ReductionSpec
 from instruments.compiled_kernels import Called, compiled
 from instruments.driver import Driver
 from instruments.reductions import Geometry, blocks_of

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.reductions.model import POSITION, ReductionSpec, ReductionText
-from ctrlgrad.engines.cuda.reductions.tree import SERIAL, Tree
+from ctrlgrad.engines.cuda.reduction_kernels import POSITION, SERIAL, ReductionSpec, ReductionText, Tree
 from instruments.kernel_functions import MEANING
 from instruments.text import run_text
 

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype
-from ctrlgrad.engines.cuda.indexing.model import FLAG, IndexLaunch, IndexSpec, UpdateSpec
+from ctrlgrad.engines.cuda.indexing import FLAG, IndexLaunch, IndexSpec, UpdateSpec
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.engines.precision import Precision

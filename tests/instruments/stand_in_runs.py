@@ -14,9 +14,8 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
-from ctrlgrad.engines.cuda.engine import run_with
-from ctrlgrad.engines.cuda.prepared.forms import Body
-from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.engine import explain_on, run_with
+from ctrlgrad.engines.cuda.prepared.runner import Body
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from instruments.stand_in import StandIn, StandInArray

@@ -13,8 +13,7 @@ from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph
-from ctrlgrad.memory.loop import LoopMemory
-from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.manager import LoopMemory, Manager
 from ctrlgrad.memory.profile.checker import check
 from instruments.comparing import assert_same_bits
 from instruments.stand_in import StandInArray, StandInDevice

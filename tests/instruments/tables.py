@@ -1,8 +1,8 @@
 """Tables of more points than a run has time for: each run has every row, at one of the columns in turn.
 
 The other points are marked `long`, and are made only where setup.cfg's choice of tests is replaced by another:
-`pytest -m "long or not long"` runs all. Which column a row has depends on the test too, so that two tests of the same
-programs meet them at different orders.
+`pytest --suite whole -m "long or not long"` runs all. Which column a row has depends on the test too, so that two tests
+of the same programs meet them at different orders.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def in_turn(
             for k, column in enumerate(columns):
                 is_its_turn = (first + n // share[1] - k) % len(columns) == 0 and n % share[1] == share[0]
                 marks = [] if is_its_turn else [pytest.mark.long]
-                points.append(pytest.param(row, column, id=f"{getattr(row, '__name__', row)}-{column}", marks=marks))
+                name = "-".join(str(getattr(x, "__name__", x)) for x in (row, column))
+                points.append(pytest.param(row, column, id=name, marks=marks))
         return pytest.mark.in_turn(names, points)(test)
 
     return decorate

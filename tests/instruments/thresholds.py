@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("ctrlgrad/engines/native", "ctrlgrad/plan", "stacks", "memory")
+FOLDERS = ("ctrlgrad/engines/native", "ctrlgrad/plan", "ctrlgrad/runtime", "stacks", "memory")
 _LIMITING = ("test", "min", "max", "smaller", "larger")
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 

@@ -124,3 +124,20 @@ def test_an_io_callback_with_results_is_refused_by_name() -> None:
     read = cg.from_jax(lambda x: io_callback(np.sin, jax.ShapeDtypeStruct((), np.float64), x))
     with pytest.raises(UnsupportedPrimitiveError, match=r"'io_callback' is not supported: it has results and effects"):
         read(1.0)
+
+
+@pytest.mark.parametrize("method", [None, "sequential", "expand_dims", "broadcast_all"])
+def test_a_pure_callback_is_given_arrays_of_jax(method: str | None) -> None:
+    def last_doubled(x: Any, n: Any) -> Any:
+        assert isinstance(x, jax.Array) and isinstance(n, jax.Array)
+        return x.at[..., -1].multiply(2.0)  # a NumPy array has no `at`
+
+    def f(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(last_doubled, shape, x, jnp.sum(x), vmap_method=method)
+
+    x = np.arange(6.0).reshape(2, 3)
+    mapped = f if method is None else jax.vmap(f)
+    for engine in ("reference", "native", "dataflow"):
+        found = cg.function(cg.from_jax(mapped), engine=engine)(x)
+        np.testing.assert_array_equal(found, mapped(x))

@@ -24,7 +24,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines.native.entry import MOST, Entry
 from ctrlgrad.interop.engine_primitive import JaxProgram, has_typed_calls
-from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.memory.pool import POOL
 
 pytestmark = pytest.mark.skipif(not has_typed_calls(), reason="this JAX has no typed foreign functions")
 

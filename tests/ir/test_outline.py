@@ -18,10 +18,9 @@ from programs import PROGRAMS, Program
 import ctrlgrad as cg
 from ctrlgrad.ir import OPS, Graph, Node
 from ctrlgrad.ir.control import is_call, is_loop
+from ctrlgrad.ir.dot import format_page
 from ctrlgrad.ir.op import Use
-from ctrlgrad.ir.outline import INFIX, PREFIX, Block, Line, columns, outline
-from ctrlgrad.ir.page import format_page
-from ctrlgrad.ir.svg import format_svg
+from ctrlgrad.ir.svg import INFIX, PREFIX, Block, Line, columns, format_svg, outline
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SVG = "{http://www.w3.org/2000/svg}"

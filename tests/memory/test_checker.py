@@ -8,10 +8,10 @@ import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.actions import (
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import (
     Action,
     Await,
     Close,
@@ -28,12 +28,12 @@ from ctrlgrad.memory.profile.actions import (
     Overwrite,
     Place,
     Recompute,
+    Recording,
     Signal,
     Take,
     Use,
 )
-from ctrlgrad.memory.profile.checker import check
-from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.sizes import Budget
 
 LIMITS = (8, 100)
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctrlgrad.engines import chunks
-from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState
-from ctrlgrad.stacks.storage import Storage
+from ctrlgrad.runtime import chunks
+from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths
+from ctrlgrad.runtime.stack import Blocks, Storage
 
 
 class Runs:
@@ -31,7 +30,7 @@ class Runs:
         yield
         self.log.append(last)
 
-    def begin(self, snapshot: Any, state_bytes: int | None = None) -> Chunk:
+    def begin(self, snapshot: Any, state_bytes: int | None = None) -> Blocks:
         self.log.append("begin" if snapshot is None else ("begin from", snapshot()[1], state_bytes))
         return self
 
@@ -75,7 +74,7 @@ class Loop:
     def iteration_bytes(self) -> float:
         return self.nbytes if self.known else 0
 
-    def lend(self, chunk: Chunk, iterations: int) -> None:
+    def lend(self, chunk: Blocks, iterations: int) -> None:
         self.log.append(("lend", iterations))
         if self.error is not None:
             raise self.error

@@ -17,10 +17,10 @@ import pytest
 from instruments.fake_cupy import Card, install, module
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import CudaDevice
 from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.sizes import Budget
 
 BYTES = np.dtype("u1")
 KIB = 1024

@@ -18,11 +18,11 @@ from instruments.device_rules import Machine
 from instruments.fake_cupy import install
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
-from ctrlgrad.memory.devices.buffer_cache import BufferCache
 from ctrlgrad.memory.devices.cpu import SHORT_BYTES, CpuDevice
 from ctrlgrad.memory.devices.cuda import CudaDevice
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import WorkerStream
+from ctrlgrad.memory.pool import Pool
 
 MIB = 1 << 20
 
@@ -251,18 +251,18 @@ def test_buffers_go_round_and_are_aligned(tmp_path: Path) -> None:
 
 def test_the_ring_holds_no_more_than_was_in_use() -> None:
     made: list[int] = []
-    cache = BufferCache(lambda size: (made.append(size), bytearray(size))[1])
+    cache = Pool(lambda size: (made.append(size), bytearray(size))[1])
     for size in (100, 50, 25, 100, 50):
         buffers = [cache.take(size) for _ in range(100 // size)]
-        assert cache.held == cache.used == 100
+        assert cache.nbytes == cache.used == 100
         for buffer in buffers:
             cache.give(size, buffer)
     assert made == [100, 50, 50, 25, 25, 25, 25, 100, 50, 50]
     buffer = cache.take(50)
-    assert (cache.used, cache.held, len(made)) == (50, 100, 10)
+    assert (cache.used, cache.nbytes, len(made)) == (50, 100, 10)
     cache.give(50, buffer)
     cache.clear()
-    assert (cache.used, cache.held, cache.peak) == (0, 0, 100)
+    assert (cache.used, cache.nbytes, cache.peak) == (0, 0, 100)
 
 
 def test_no_ram_is_a_refusal(tmp_path: Path) -> None:

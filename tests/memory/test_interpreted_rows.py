@@ -20,7 +20,7 @@ from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputEr
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.stack import BlockStack
 
 
 def pushes(graph: Any) -> bool:

@@ -24,16 +24,16 @@ from recurrent import recomputing, sequence, swapping
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
-from ctrlgrad.engines import chunks, optimised_graph
-from ctrlgrad.engines.chunks import ManagedChunk
-from ctrlgrad.engines.native.sessions import FrameLoop
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.native.stacks import FrameLoop
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, ShapeError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.actions import Overwrite
-from ctrlgrad.memory.residency.planner import Planner
-from ctrlgrad.memory.residency.policy import ChunkTimes
+from ctrlgrad.memory.planner import ChunkTimes, Planner
+from ctrlgrad.memory.profile.records import Overwrite
+from ctrlgrad.runtime import chunks
+from ctrlgrad.runtime.chunks import ManagedLoop
 
 assert_same = partial(comparing.assert_same, rtol=1e-9)
 lstm = partial(recurrent.lstm, "native")
@@ -71,7 +71,7 @@ def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
         overwritten = [entry for entry in session.recording.actions if isinstance(entry.action, Overwrite)]
     count = -(-length // 5)
     assert len(overwritten) > count // 3
-    first_runs = sum(isinstance(chunk, ManagedChunk) for _, chunk, _ in lent)
+    first_runs = sum(isinstance(chunk, ManagedLoop) for _, chunk, _ in lent)
     assert first_runs + len(overwritten) in (count, count + 1)
 
 
@@ -134,7 +134,7 @@ def test_budgets_of_all_sizes_run_one_program() -> None:
 @pytest.fixture
 def chunks_of_16_kib(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of the same length with a budget as without: then results are the same bits."""
-    from ctrlgrad.engines import chunks
+    from ctrlgrad.runtime import chunks
 
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 16 << 10)
 

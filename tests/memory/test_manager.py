@@ -13,10 +13,10 @@ from memory_cases.checked_run import Run, simulated
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.simulated import SimulatedDevice, SimulatedEvent
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency import Residency
+from ctrlgrad.memory.sizes import Budget
 
 HALF = CHUNK // 2
 BYTES = np.dtype(np.uint8)
@@ -184,16 +184,16 @@ def test_fetches_leave_room_for_temporaries() -> None:
 def test_what_the_host_sees_only_when_it_waits_for_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """To see that a copy is done is not to see that its source was written, which came before it."""
     waited: set[SimulatedEvent] = set()
-    wait, step, steps = SimulatedEvent.wait, Evictor._step, []
+    wait, step, steps = SimulatedEvent.wait, Residency._step, []
 
-    def counted(self: Evictor, *given: Any) -> bool:
+    def counted(self: Residency, *given: Any) -> bool:
         steps.append(given)
         assert len(steps) < 1000, "steps that bring nothing nearer"
         return step(self, *given)
 
     monkeypatch.setattr(SimulatedEvent, "is_done", lambda self: self in waited)
     monkeypatch.setattr(SimulatedEvent, "wait", lambda self: (waited.add(self), wait(self))[1])
-    monkeypatch.setattr(Evictor, "_step", counted)
+    monkeypatch.setattr(Residency, "_step", counted)
     with Run(Budget(device=4 * CHUNK)) as run:
         driver = Driver(run.manager, chunks(8))
         driver.start(swap=True)
@@ -273,12 +273,13 @@ def test_reading_twice_is_reading_the_same() -> None:
             _ = blocks[0].array
 
 
-def test_a_block_cannot_be_opened_before_its_chunk_is_sealed() -> None:
+def test_a_block_that_is_written_to_opens_as_its_array() -> None:
     with Run() as run:
         chunk = run.manager.loop("loop").begin()
         block = chunk.block((2,), DOUBLE, "x")
-        with pytest.raises(ExecutionError, match="before its chunk was sealed"):
-            block.open()
+        assert block.open() is block.array
+        block.close()
+        assert block.open() is block.array
         chunk.seal(0.0)
         with pytest.raises(ExecutionError, match="a block after it was sealed"):
             chunk.block((2,), DOUBLE, "y")

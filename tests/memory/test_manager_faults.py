@@ -11,12 +11,12 @@ import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import BlockLostError, CtrlgradError, ExecutionError, MemoryBudgetError, TierRefusedError
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cpu import CpuDevice
 from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.sizes import Budget
 
 HALF = CHUNK // 2
 LENGTH = 10

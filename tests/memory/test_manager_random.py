@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from memory_cases.driving import WIDTH, Driver
 
 from ctrlgrad.errors import CtrlgradError, MemoryBudgetError
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.sizes import Budget
 
 ROW = WIDTH * 8
 BYTES = np.dtype(np.uint8)

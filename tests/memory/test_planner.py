@@ -11,13 +11,13 @@ from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver, chunks
 from memory_cases.model import Setting, forecast
 
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.planner import ChunkTimes, copied_share, uncopied_bytes
 from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.recorder import Statistics
 from ctrlgrad.memory.profile.records import Recording
-from ctrlgrad.memory.profile.statistics import Statistics
-from ctrlgrad.memory.residency.policy import ChunkTimes, copied_share, uncopied_bytes
+from ctrlgrad.memory.sizes import Budget
 
 STATE = 2
 # A chunk computes forward for one second and backward for two; this link copies one chunk in just one second.

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.residency.policy import UNDECIDED
+from ctrlgrad.memory.planner import UNDECIDED
+from ctrlgrad.memory.sizes import Budget
 
 
 @pytest.mark.parametrize(

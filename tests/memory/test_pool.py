@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ctrlgrad.dtypes import BFLOAT16
-from ctrlgrad.engines.account import empty
 from ctrlgrad.memory import budget
-from ctrlgrad.memory.arena.pool import ALIGNMENT, LEAST_BYTES, POOL, BufferPool
+from ctrlgrad.memory.pool import ALIGNMENT, LEAST_BYTES, POOL, ArrayPool
+from ctrlgrad.runtime.stack import empty
 
 DOUBLE = np.dtype(np.float64)
 ROWS = LEAST_BYTES // 8
@@ -21,7 +21,7 @@ def address(x: np.ndarray) -> int:
 
 
 def test_a_buffer_is_used_again_when_its_array_is_gone() -> None:
-    pool = BufferPool()
+    pool = ArrayPool()
     x = pool.empty((ROWS,), DOUBLE)
     first = address(x)
     del x
@@ -29,7 +29,7 @@ def test_a_buffer_is_used_again_when_its_array_is_gone() -> None:
 
 
 def test_any_view_keeps_a_buffer() -> None:
-    pool = BufferPool()
+    pool = ArrayPool()
     x = pool.empty((2, ROWS), DOUBLE)
     row = x[1].reshape(-1, 2).T
     first = address(x)
@@ -41,7 +41,7 @@ def test_any_view_keeps_a_buffer() -> None:
 
 
 def test_arrays_in_use_do_not_overlap() -> None:
-    pool = BufferPool()
+    pool = ArrayPool()
     arrays = [pool.empty((ROWS + 7 * k,), DOUBLE) for k in range(5)]
     for k, x in enumerate(arrays):
         x[:] = k
@@ -49,7 +49,7 @@ def test_arrays_in_use_do_not_overlap() -> None:
 
 
 def test_small_arrays_have_memory_of_their_own() -> None:
-    pool = BufferPool()
+    pool = ArrayPool()
     pool.empty((3,), DOUBLE)
     assert pool.nbytes == 0
 
@@ -58,7 +58,7 @@ def test_small_arrays_have_memory_of_their_own() -> None:
 @pytest.mark.parametrize("count", [0, 3, 1000, ROWS + 3])
 def test_memory_begins_where_a_vector_may(count: int, dtype: np.dtype) -> None:
     """As NumPy gives it, memory begins at any multiple of 16."""
-    pool = BufferPool()
+    pool = ArrayPool()
     held = [pool.empty((count, 5), dtype) for _ in range(5)]
     assert [x.ctypes.data % 64 for x in held if count] == [0] * (5 if count else 0)
     assert {(x.shape, x.dtype) for x in held} == {((count, 5), dtype)}
@@ -80,7 +80,7 @@ def test_under_a_budget_it_does_too_and_counts_as_long_as_a_view_lives() -> None
 
 
 def test_free_buffers_are_let_go_beyond_the_limit_and_used_ones_are_not() -> None:
-    pool = BufferPool(limit=4 * LEAST_BYTES)
+    pool = ArrayPool(limit=4 * LEAST_BYTES)
     held = [pool.empty((ROWS,), DOUBLE) for _ in range(6)]
     assert pool.nbytes >= 6 * LEAST_BYTES
     for k, x in enumerate(held):
@@ -92,7 +92,7 @@ def test_free_buffers_are_let_go_beyond_the_limit_and_used_ones_are_not() -> Non
 
 
 def test_many_threads_get_arrays_of_their_own() -> None:
-    pool, wrong = BufferPool(), []
+    pool, wrong = ArrayPool(), []
 
     def work(number: int) -> None:
         for k in range(200):
@@ -110,7 +110,7 @@ def test_many_threads_get_arrays_of_their_own() -> None:
 
 
 def test_clear_gives_back_what_is_free_and_nothing_else() -> None:
-    pool = BufferPool()
+    pool = ArrayPool()
     held = pool.empty((ROWS,), DOUBLE)
     held[:] = 3
     pool.empty((2 * ROWS,), DOUBLE)

@@ -19,24 +19,23 @@ import pytest
 from ctrlgrad.memory import Budget, Manager
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import PassedEvent
-from ctrlgrad.memory.profile.actions import Drop, Evict, Open, Recompute
-from ctrlgrad.memory.profile.page import format_page
-from ctrlgrad.memory.profile.plot import write_plot
-from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.pictures import ROWS, Profile, format_page, timeline, trace, write_plot, write_trace
 from ctrlgrad.memory.profile.records import (
     BlockEntry,
     BytesInUse,
     Computed,
     Copied,
+    Drop,
+    Evict,
     FellBack,
+    Open,
     Phase,
+    Recompute,
     Recording,
     Stalled,
     TimedAction,
 )
-from ctrlgrad.memory.profile.summary import Fallback, Peak, Route, Stall, summarize
-from ctrlgrad.memory.profile.trace import ROWS, timeline, trace, write_trace
-from ctrlgrad.memory.profile.usage import usages
+from ctrlgrad.memory.profile.summary import Fallback, Peak, Route, Stall, summarize, usages
 
 BLOCK = 8000
 LOOP = "while_loop at model.py:12"

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
+from ctrlgrad.memory.profile.summary import Interval, covered, on_top, union
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12).map(
     lambda spans: [Interval(start, start + length, key) for key, (start, length) in enumerate(spans)]

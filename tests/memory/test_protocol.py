@@ -11,10 +11,10 @@ from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.sizes import Budget
 
 HALF = CHUNK // 2
 

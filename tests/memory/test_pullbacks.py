@@ -7,7 +7,7 @@ from instruments.sessions import assert_no_chunks
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
-from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency import Residency
 
 LIMIT = 512 * 1024
 X = np.linspace(0.1, 1.0, 100)
@@ -142,7 +142,7 @@ def test_a_failure_at_any_request_for_bytes_leaves_nothing(ways, error, tmp_path
         body = lambda c: (c[0] + 1, c[1] + 1e-3 * np.sin(c[1]))
         return cg.while_loop(lambda c: c[0] < 600, body, (0, x), **ways)[1].sum()
 
-    expected, take = slope(X), Evictor.take
+    expected, take = slope(X), Residency.take
     asked, failing = 0, 0
 
     def counted(self, *given):
@@ -152,7 +152,7 @@ def test_a_failure_at_any_request_for_bytes_leaves_nothing(ways, error, tmp_path
             raise error("in the way")
         return take(self, *given)
 
-    monkeypatch.setattr(Evictor, "take", counted)
+    monkeypatch.setattr(Residency, "take", counted)
     with memory.budget(device=32 << 10, disk=tmp_path) as session:
         slope(X)
         manager, total = session.manager(), asked

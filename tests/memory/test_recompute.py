@@ -10,16 +10,13 @@ import pytest
 from memory_cases.driving import CHUNK, DOUBLE, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checkpointing.binomial import OnlineStates, fewest_runs, first_split, placed_states, repetitions
-from ctrlgrad.memory.checkpointing.recovery import plan_recovery
-from ctrlgrad.memory.chunk import Chunk
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
-from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.manager import Chunk, Manager
+from ctrlgrad.memory.planner import ChunkTimes, Planner
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
-from ctrlgrad.memory.residency.planner import Planner
-from ctrlgrad.memory.residency.policy import ChunkTimes
+from ctrlgrad.memory.schedule import OnlineStates, fewest_runs, first_split, placed_states, plan_recovery, repetitions
+from ctrlgrad.memory.sizes import Budget
 
 
 def run(length: int, budget: Budget | None = None, state_bytes: int = 8, **ways: Any) -> tuple[Driver, Manager, float]:

@@ -9,7 +9,7 @@ import pytest
 from memory_cases.checked_run import Run, simulated
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.sizes import Budget
 
 BYTES = np.dtype(np.uint8)
 NBYTES = 100

@@ -12,9 +12,8 @@ from instruments.sessions import assert_no_chunks, checked_session
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
-from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.residency.planner import Planner
-from ctrlgrad.memory.residency.policy import ChunkTimes
+from ctrlgrad.errors import MemoryBudgetError, UserInputError
+from ctrlgrad.memory.planner import ChunkTimes, Planner
 from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.train.model import Model
 from ctrlgrad.train.settings import Settings
@@ -196,6 +195,33 @@ def test_a_budget_that_is_too_small_is_an_error_with_the_bytes_that_are_known_to
         run()
     assert caught.value.needed == least
     assert "test_smallest_budgets.py" in str(caught.value)
+
+
+def test_an_error_says_that_its_bound_is_a_lower_one_and_a_plan_finds_the_exact_one() -> None:
+    run = recurrence({"swap_memory": True})
+    least = memory.plan(run).least
+    for limit in (least // 4, least // 2, least - 1):
+        with (
+            pytest.raises(MemoryBudgetError, match="or more, a lower bound: this request") as caught,
+            memory.budget(limit),
+        ):
+            run()
+        assert (caught.value.limit, limit < (caught.value.needed or 0) <= least) == (limit, True)
+        assert "finds the exact least budget of a call" in str(caught.value)
+    assert suffices(run, least)
+
+
+def test_a_plan_of_a_function_with_a_budget_of_its_own_that_is_too_small_says_so() -> None:
+    run = recurrence({"swap_memory": True})
+
+    def bounded(limit: int) -> Any:
+        with memory.budget(device=limit):
+            return run()
+
+    with pytest.raises(UserInputError, match="the function opens a budget of its own, which is too small") as caught:
+        memory.plan(bounded, 1000)
+    assert "a budget of 1000 bytes: memory: " in str(caught.value)
+    assert memory.plan(bounded, 1 << 20).least == 1
 
 
 def test_nothing_is_copied_in_a_budget_that_was_never_near() -> None:

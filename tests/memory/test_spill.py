@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
-from ctrlgrad.memory.devices.free_list import FreeList, Range
 from ctrlgrad.memory.devices.spill import PREFIX, Extent, SpillFile, remove_leftovers
+from ctrlgrad.memory.pool import FreeList, Range
 
 PAGE = 4096
 

@@ -15,11 +15,9 @@ from instruments.comparing import assert_same_bits
 from instruments.sessions import assert_no_chunks, checked_session
 from programs import BY_NAME
 
-from ctrlgrad.engines.pushes import RowPush
-from ctrlgrad.engines.row_blocks import RowBlock, RowPushes, RowTails, row_pushes, rows_in_blocks
 from ctrlgrad.execution import run_on
-from ctrlgrad.stacks.blocks import BlockStack
-from ctrlgrad.stacks.storage import Resident
+from ctrlgrad.runtime.rows import RowBlock, RowPush, RowPushes, RowTails, row_pushes, rows_in_blocks
+from ctrlgrad.runtime.stack import BlockStack, Resident
 
 DOUBLE = np.dtype(np.float64)
 

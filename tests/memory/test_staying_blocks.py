@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.recorder import Statistics
 from ctrlgrad.memory.profile.records import Recording
-from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.sizes import Budget
 
 ROWS = CHUNK // (8 * WIDTH)
 

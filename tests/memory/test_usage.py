@@ -6,10 +6,9 @@ from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.memory import budget, profile
 from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
+from ctrlgrad.memory.profile.pictures import trace
 from ctrlgrad.memory.profile.records import BytesInUse, Recording
-from ctrlgrad.memory.profile.summary import Peak, summarize
-from ctrlgrad.memory.profile.trace import trace
-from ctrlgrad.memory.profile.usage import Sample, usages
+from ctrlgrad.memory.profile.summary import Peak, Sample, summarize, usages
 
 
 def simulated(name: str = "simulated", *faults: Fault) -> SimulatedDevice:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.actions import CopyOut, Evict, Fetch, Place
 from ctrlgrad.memory.profile.checker import check
-from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.profile.records import CopyOut, Evict, Fetch, Place, Recording
+from ctrlgrad.memory.sizes import Budget
 
 
 def simulated(tiers: int = 2, bandwidth: float = 1e9, **options: Any) -> SimulatedDevice:

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.memory.chunk import Block, Chunk
-from ctrlgrad.memory.loop import LoopMemory
-from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.manager import Block, Chunk, LoopMemory, Manager
 
 DOUBLE = np.dtype(np.float64)
 WIDTH = 5

@@ -2,8 +2,8 @@
 
 The manager is measured against it: where it waits longer than its rules demand, the two differ. The model has one loop
 whose chunks are alike, on a device whose copies run beside the computation. It follows the rules of
-`ctrlgrad.memory.residency.eviction` (the oldest chunk that can go leaves), `ctrlgrad.memory.residency.prefetch` (copies
-and fetches ahead) and `ctrlgrad.memory.checkpointing.recovery` (groups that are run again), chunk by chunk: the same
+`ctrlgrad.memory.residency` (the oldest chunk that can go leaves), `ctrlgrad.memory.residency` (copies
+and fetches ahead) and `ctrlgrad.memory.schedule` (groups that are run again), chunk by chunk: the same
 decisions with the same times give the same end.
 """
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ctrlgrad.memory.checkpointing.recovery import plan_recovery
-from ctrlgrad.memory.checkpointing.states import most_state_bytes
-from ctrlgrad.memory.residency.policy import ChunkTimes, copied_share, uncopied_bytes
+from ctrlgrad.memory.planner import ChunkTimes, copied_share, uncopied_bytes
+from ctrlgrad.memory.schedule import most_state_bytes, plan_recovery
 
 
 @dataclass(frozen=True)

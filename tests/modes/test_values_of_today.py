@@ -16,7 +16,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.ir import interning
+from ctrlgrad.ir import caching, interning
 
 factor: Any = 2.0
 table: dict[str, Any] = {"factor": 2.0}
@@ -348,3 +348,34 @@ def test_threads_see_values_of_their_own() -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_graphs_that_later_traces_would_find_are_let_go_by_their_values(
+    spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled code of functions that are gone does not add up: the oldest graph goes where all have many values."""
+    families: Any = caching.Recent(100, 1 << 20, lambda family: family.values)
+    monkeypatch.setattr(interning, "_FAMILIES", families)
+
+    def trace(operations: int) -> None:
+        def f(x: Any) -> Any:
+            for _ in range(operations):
+                x = cnp.sin(x)
+            return x
+
+        cg.grad(f)(0.5)
+
+    trace(3)
+    few = [family.values for family in families.values()]
+    trace(5)
+    found = [family.values for family in families.values()]
+    assert few == found[: len(few)] and 0 < sum(few) < sum(found[len(few) :])
+    families.clear()
+    families.heaviest = sum(found) + spare
+    trace(3)
+    trace(5)
+    assert [family.values for family in families.values()] == found[spare < 0 :]
+    families.heaviest = 1
+    trace(4)
+    assert len(families) == 1

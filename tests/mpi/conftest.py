@@ -85,7 +85,7 @@ def ranks() -> Iterator[str]:
     """The address of a server that ranks come from; it has not imported mpi4py, which may start MPI."""
     if find_spec("mpi4py") is None or not MPIRUN.exists():
         pytest.skip("needs mpi4py and an mpirun beside python: pip install -e '.[mpi]'")
-    with warm.server("ctrlgrad.cli", "ctrlgrad.cli.train", "ctrlgrad.dataflow.mpi_transport") as address:
+    with warm.server("ctrlgrad.cli", "ctrlgrad.cli.train", "ctrlgrad.dataflow.messages") as address:
         yield address
 
 

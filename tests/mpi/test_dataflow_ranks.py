@@ -146,7 +146,7 @@ FAILURES = """
 import json, sys
 import numpy as np
 import ctrlgrad as cg
-from ctrlgrad.dataflow import mpi_transport
+from ctrlgrad.dataflow import messages
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.mpi import wire
 from ctrlgrad.mpi.launch import launched
@@ -199,13 +199,13 @@ told["header"] = attempt(works)
 wire.encode_value = encode
 works()
 
-send = mpi_transport.Box.send
+send = messages.Box.send
 def lossy(self, edge, tag, dead, value):
     if tag != (0, 3) or self.run.edges[edge].type is None:
         send(self, edge, tag, dead, value)
-mpi_transport.Box.send = lossy
+messages.Box.send = lossy
 told["stuck"] = attempt(works)
-mpi_transport.Box.send = send
+messages.Box.send = send
 works()
 sys.stdout.write(json.dumps(told) + "\\n")
 """

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ctrlgrad.dataflow.mpi_transport import Run
+from ctrlgrad.dataflow.messages import Run
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.mpi import wire
 from ctrlgrad.mpi.wire import Header, encode_error

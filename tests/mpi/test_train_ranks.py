@@ -135,9 +135,9 @@ from ctrlgrad.train.model import Model
 seen = []
 begin, init = Sums.begin, Model.__init__
 
-def watched_begin(self, number, array):
+def watched_begin(self, number, array, **how):
     seen.append(f"sum {number}")
-    begin(self, number, array)
+    begin(self, number, array, **how)
 
 def patched(self, *options):
     init(self, *options)
@@ -160,15 +160,24 @@ print(launched().rank, order, file=sys.__stdout__, flush=True)
 """
 
 
+def orders(ended):
+    """The order on each rank."""
+    assert ended.code == 0, ended.stderr
+    return [line.split(" ", 1)[1] for line in ended.stdout.splitlines() if line[:3] in ("0 [", "1 [")]
+
+
 def test_a_gradient_is_summed_while_the_backward_pass_goes_on_below(mpirun, options):
     """Parameters are numbered: embedding 0, layers 1 to 3 and 4 to 6, read-out 7 and 8; 9 is the loss."""
-    few = options("two", "--layers", 2, "--steps", 1, "--json")
-    ended = mpirun(2, ORDER, *few)
-    assert ended.code == 0, ended.stderr
-    orders = [line.split(" ", 1)[1] for line in ended.stdout.splitlines() if line[:3] in ("0 [", "1 [")]
     above, lowest = ["sum 6", "sum 5", "sum 4"], ["sum 3", "sum 2", "sum 1", "sum 0"]
     expected = ["sum 8", "sum 7", "layer above", *above, "layer 0", *lowest, "sum 9"]
-    assert orders == [str(expected)] * 2
+    ended = mpirun(2, ORDER, *options("two", "--layers", 2, "--steps", 1, "--json"))
+    assert orders(ended) == [str(expected)] * 2
+
+
+def test_one_layer_is_one_loop_whose_gradients_are_summed_after_it(mpirun, options):
+    """A loop for the layer and one for the read-out would take longer, and no loop is left to hide a sum behind."""
+    ended = mpirun(2, ORDER, *options("two", "--layers", 1, "--steps", 1, "--json"))
+    assert orders(ended) == [str(["layer 0", *(f"sum {number}" for number in range(7))])] * 2
 
 
 def test_verify_compares_the_sum_of_all_ranks(mpirun, options, tmp_path):

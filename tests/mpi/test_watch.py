@@ -11,13 +11,13 @@ import time
 import pytest
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.mpi.watch import Watch
+from ctrlgrad.mpi.launch import Watch
 
 # Rank 0 leaves in a file what it broadcasts. Every rank says that it is ready, and waits to be ended.
 PROGRAM = """
 import os, sys, threading, time
 from pathlib import Path
-from ctrlgrad.mpi.watch import Ending, Watch
+from ctrlgrad.mpi.launch import Ending, Watch
 
 rank, size, path, what = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.emit import PlanWriter
-from ctrlgrad.engines.native.library import MOST_IN_PLACE
 from ctrlgrad.passes import optimise
+from ctrlgrad.plan.decisions import MOST_INLINED
+from ctrlgrad.plan.printer import format_plan
 
 
 def _text(function: Any, *arguments: Any) -> str:
@@ -45,14 +47,28 @@ def test_outside_of_loops_and_around_inner_ones_functions_are_called() -> None:
     assert "cg_exp" not in text
 
 
+@pytest.mark.parametrize(
+    ("count", "is_inline"), [(0, False), (1, True), (MOST_INLINED, True), (MOST_INLINED + 1, False)]
+)
+def test_the_text_of_a_plan_says_which_loops_inline(count: int, is_inline: bool) -> None:
+    def step(x: Any) -> Any:
+        for k in range(count):
+            x = cnp.sin(x + k)
+        return x * 0.5
+
+    graph = optimise(cg.function(_repeated(step)).graph(*ARGUMENTS))
+    plan = engine.plan_of(graph, engine.shapes_of(graph, ARGUMENTS))
+    assert ("elementary functions inline" in format_plan(plan)) == is_inline == bool(plan.inlined)
+
+
 def test_a_loop_of_many_calls_stays_short() -> None:
     def many(x: Any) -> Any:
-        for k in range(MOST_IN_PLACE + 1):
+        for k in range(MOST_INLINED + 1):
             x = cnp.sin(x + k)
         return x
 
     text = _text(_repeated(many), *ARGUMENTS)
-    assert text.count("call double @cg_sin_float64") == MOST_IN_PLACE + 1
+    assert text.count("call double @cg_sin_float64") == MOST_INLINED + 1
 
 
 def test_branches_in_a_loop_compute_what_they_share_each_for_itself() -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -47,8 +48,7 @@ def test_real_transforms_of_rows() -> None:
     np.testing.assert_allclose(turned, 2 * x, atol=1e-12)
 
 
-@pytest.mark.parametrize("threads", ["1", "2", "3", "7", "16", "64"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@in_turn("threads, dtype", ["1", "2", "3", "7", "16", "64"], ["float32", "float64"])
 def test_sizes_beside_the_work_of_a_thread(threads: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CTRLGRAD_THREADS", threads)
     tolerance = 2e-5 if dtype == "float32" else 1e-11

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -49,8 +50,7 @@ def arguments(count: int, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return rng.random(count).astype(dtype), rng.random(count).astype(dtype), rng.integers(-count, count, count)
 
 
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@in_turn("name, dtype", sorted(PROGRAMS), ["float32", "float64"])
 def test_values_and_gradients_of_all_sizes(name: str, dtype: str, vector_bytes: int) -> None:
     program, exact = PROGRAMS[name], 4e-6 if dtype == "float32" else 1e-14
     gradient = cg.grad(lambda *xs: cnp.sum(program(*xs) ** 2), argnums=(0, 1))

@@ -14,9 +14,11 @@ from plan.plans import graph_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import emit, making, outlining
+from ctrlgrad.engines.native import emit, engine, outlining
 from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.native.outlining import weight_of
+from ctrlgrad.engines.native.plan_text import MOST_LOADED
+from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.plan.liveness import After
 from ctrlgrad.plan.model import Array
 
@@ -73,7 +75,7 @@ def gradient_of(program: Any, length: int) -> tuple[Any, list[Any]]:
 
 
 def text_of(graph: Any, arguments: list[Any]) -> str:
-    return making.text_of(making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()))[0]
+    return engine.text_of(engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()))[0]
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.Monke
         with monkeypatch.context() as patched:
             patched.setattr(Array, "__eq__", counted)
             compared[0] = 0
-            making.plan_of(graph, shapes_of(graph, arguments), (), frozenset())
+            engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset())
         return compared[0]
 
     few, many = comparisons(20), comparisons(80)
@@ -131,7 +133,7 @@ def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.Monke
 
 def test_a_plan_is_cut_where_its_weight_is_more_than_that_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, arguments = gradient_of(products, 10)
-    weight = sum(map(weight_of, making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
+    weight = sum(map(weight_of, engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
     monkeypatch.setattr(emit, "PIECE", 100)
     for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
         monkeypatch.setattr(outlining, "WHOLE", limit)
@@ -147,7 +149,7 @@ def test_a_function_takes_steps_up_to_its_weight(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(emit, "PIECE", limit)
         return text_of(graph, arguments).count("define internal i1 @piece")
 
-    steps = making.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps
+    steps = engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps
     weight = sum(map(weight_of, steps))
     assert functions(weight - 1) == 2
     assert functions(weight) == functions(weight + 1) == 1
@@ -188,6 +190,86 @@ def test_numbers_that_functions_leave_for_each_other_lie_in_the_frame_and_not_on
     assert on_the_stack(320) == on_the_stack(80)
     fn, arguments = remembered(200)
     assert float(cg.function(fn, engine="native")(*arguments)) == pytest.approx(float(fn(*arguments)), rel=1e-12)
+
+
+def carried_numbers(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    """A loop whose carried numbers go round, with a flag and an integer among them."""
+
+    def f(n: Any, *xs: Any) -> Any:
+        def body(i: Any, carry: Any) -> Any:
+            flag, count, (first, *rest) = carry
+            return ~flag, count + i, [*(x * x * 0.1 + 0.3 for x in rest), cnp.where(flag, first, first + 0.5)]
+
+        flag, count, found = cg.fori_loop(0, n, body, (True, 3, list(xs)))
+        return functools.reduce(lambda total, x: 0.5 * total + x, found, cnp.where(flag, 1.0, 2.0) + count)
+
+    return f, [np.asarray(5), *np.linspace(0.1, 0.9, length)]
+
+
+def numbers_of_a_branch(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    def f(n: Any, *xs: Any) -> Any:
+        found = cg.cond(n > 0, lambda: [0.1 * x + x * x for x in reversed(xs)], lambda: [cnp.sin(x) * x for x in xs])
+        return functools.reduce(lambda total, x: 0.5 * total + x, found)
+
+    return f, [np.asarray(5), *np.linspace(0.1, 0.9, length)]
+
+
+@pytest.mark.parametrize("program", [carried_numbers, numbers_of_a_branch])
+def test_carried_numbers_of_a_long_plan_lie_in_the_frame(program: Any, short_pieces: None) -> None:
+    """20,000 numbers of a loop, of a branch, or of the arguments need no more of a thread's stack than 20."""
+
+    def on_the_stack(length: int) -> tuple[int, int]:
+        functions = re.split(r"^define", text_of(*gradient_or_value(program, length)), flags=re.M)[1:]
+        own = next(text for text in functions if "@plan(" in text.partition("\n")[0])
+        parameters = max(text.partition("\n")[0].count(",") for text in functions)
+        # What the own function loads and does not store at once is alive from there to where it is used.
+        loads = len(re.findall(r"load double.*\n(?!  %\S+ = getelementptr.*\n  store|  store)", own))
+        return max(text.count("alloca") for text in functions), parameters + loads
+
+    def gradient_or_value(program: Any, length: int) -> tuple[Any, list[Any]]:
+        fn, arguments = program(length)
+        return graph_of(fn, *arguments), arguments
+
+    assert on_the_stack(300) == on_the_stack(80)
+    fn, arguments = program(60)
+    slope = cg.value_and_grad(fn, argnums=tuple(range(1, len(arguments))))
+    for trips in (0, 1, 5):
+        given = [np.asarray(trips), *arguments[1:]]
+        found, expected = (cg.function(slope, engine=engine)(*given) for engine in ("native", "reference"))
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
+
+
+def test_types_of_carried_numbers_are_found_once_for_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, right = [0], Carry.types.fget
+
+    def counted(self: Carry) -> Any:
+        made[0] += 1
+        return right(self)
+
+    monkeypatch.setattr(Carry, "types", property(counted))
+    asked = []
+    for length in (10, 40):
+        made[0] = 0
+        fn, arguments = carried_numbers(length)
+        graph_of(fn, *arguments)
+        asked.append(made[0])
+    assert 0 < asked[1] == asked[0]
+
+
+@pytest.mark.parametrize("count", [MOST_LOADED - 1, MOST_LOADED, MOST_LOADED + 1])
+def test_a_function_loads_a_bounded_count_of_numbers_where_it_starts(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def f(*xs: Any) -> Any:
+        return functools.reduce(lambda total, x: 0.5 * total + x, xs)
+
+    monkeypatch.setattr(outlining, "WHOLE", 0)
+    monkeypatch.setattr(emit, "PIECE", 1 << 20)
+    arguments = list(np.linspace(0.1, 0.9, count))
+    functions = re.split(r"^define", text_of(graph_of(f, *arguments), arguments), flags=re.M)
+    assert max(len(re.findall(r"%e\d+ = load double", text)) for text in functions) == min(count, MOST_LOADED)
+    assert float(cg.function(f, engine="native")(*arguments)) == pytest.approx(float(f(*arguments)), rel=1e-12)
 
 
 @pytest.mark.parametrize("program, length", PROGRAMS)

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -73,6 +74,24 @@ def test_an_entry_serves_the_next_process(folder: Path) -> None:
     assert result(TEXT, compile_it=False) == 42
     with pytest.raises(AssertionError, match="compiled again"):
         result(OTHER, compile_it=False)
+
+
+SLOPE = """
+import numpy as np, ctrlgrad as cg
+def f(w, x):
+    step = lambda s: s * cg.cond(s[0] > 2.0, lambda: w, lambda: w + 1.0)
+    return cg.while_loop(lambda s: (s < 9.0).all(), step, x).sum()
+cg.function(cg.grad(f), engine="native")(np.float64(1.5), np.ones(3))
+"""
+
+
+def test_a_later_process_prints_the_same_text_and_compiles_nothing(folder: Path) -> None:
+    def files(seed: str) -> dict[str, int]:
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", SLOPE], env=environment, check=True)
+        return {path.name: path.stat().st_ino for path in folder.iterdir()}
+
+    assert files("1") == files("2") != {}
 
 
 def test_nobody_else_may_read_or_write(folder: Path) -> None:

@@ -27,7 +27,7 @@ from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, Graph, TensorType
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.stack import BlockStack
 
 DOUBLE = np.dtype(np.float64)
 Arguments = list[Any]

@@ -7,7 +7,7 @@ import numpy as np
 from ctrlgrad.engines.native import engine
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.builder import Builder
-from ctrlgrad.stacks.blocks import from_rows
+from ctrlgrad.runtime.stack import from_rows
 
 ROW = TensorType(np.dtype(np.float64), (2,))
 

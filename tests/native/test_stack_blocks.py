@@ -13,7 +13,7 @@ from ctrlgrad import dataflow
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.execution import run_on
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.stack import BlockStack
 
 DOUBLE = np.dtype(np.float64)
 

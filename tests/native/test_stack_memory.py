@@ -14,9 +14,8 @@ from ctrlgrad.engines.native import stacks
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import FIRST_ROWS
-from ctrlgrad.memory.arena.pool import POOL
-from ctrlgrad.stacks.blocks import BlockStack
-from ctrlgrad.stacks.storage import UNLIMITED
+from ctrlgrad.memory.pool import POOL
+from ctrlgrad.runtime.stack import UNLIMITED, BlockStack
 
 
 @pytest.fixture

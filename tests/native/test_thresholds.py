@@ -30,8 +30,6 @@ TABLE = {
     "ctrlgrad/engines/native/axes.py": {
         "2": "vectors",
         "8": "bytes of an element, of which there are four",
-        "MOST_INSTRUCTIONS": "chains",
-        "MOST_POINTS": "nests",
     },
     "ctrlgrad/engines/native/elements.py": {
         "2": "lanes of a pair of vectors: no size",
@@ -57,12 +55,6 @@ TABLE = {
         "2": "memory that grows by doubling: tests/native/test_memory_between_runs.py",
         "IDLE_BYTES": "nests",
     },
-    "ctrlgrad/engines/native/kept_plans.py": {
-        "MOST_BYTES": "bytes of an entry on disk: tests/native/test_kept_plans.py",
-    },
-    "ctrlgrad/engines/native/library.py": {
-        "MOST_IN_PLACE": "calls",
-    },
     "ctrlgrad/engines/native/nests.py": {
         "16": "bytes of a vector: each width runs",
         "2 UNROLL": "vectors",
@@ -79,6 +71,7 @@ TABLE = {
         "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/plan_text.py": {
+        "MOST_LOADED": "numbers of a function of a long plan: tests/native/test_long_plans.py",
         "MOST_SMALL": "buffers",
         "SMALL": "nests",
     },
@@ -127,9 +120,6 @@ TABLE = {
     "ctrlgrad/engines/native/rows_across.py": {
         "TOGETHER": "nests",
     },
-    "ctrlgrad/engines/native/sessions.py": {
-        "CHUNK_BYTES": "bytes of a chunk: tests/memory",
-    },
     "ctrlgrad/engines/native/shared_nests.py": {
         "MOST_PARTS": "nests",
         "WORK_TO_SHARE": "nests",
@@ -171,6 +161,11 @@ TABLE = {
     },
     "ctrlgrad/plan/checking/steps.py": {
         "MOST_POINTS": JUDGE,
+    },
+    "ctrlgrad/plan/decisions.py": {
+        "MOST_INLINED": "calls",
+        "MOST_INSTRUCTIONS": "chains",
+        "MOST_POINTS": "nests",
     },
     "ctrlgrad/plan/columns.py": {
         "2": "a number of axes",
@@ -217,41 +212,48 @@ TABLE = {
     "ctrlgrad/plan/packing.py": {
         "LEAST_ELEMENTS": "products",
     },
-    "ctrlgrad/plan/store_forwarding.py": {
-        "MOST_LOADS": "reads of one array in a graph: tests/plan/test_store_forwarding.py",
-    },
     "ctrlgrad/plan/tiling.py": {
         "2": "nests",
         "FEWEST": "calls",
         "TILE_BYTES POINTS": "nests",
     },
-    "memory/arena/pool.py": {
-        "4 4096": MEMORY,
-        "LEAST_BYTES": "nests",
-        "_FREE": MEMORY,
+    "ctrlgrad/runtime/chunks.py": {
+        "2": "lengths of chunks: tests/memory/test_chunk_driver.py",
+        "CHUNK_BYTES": "lengths of chunks: tests/memory/test_chunk_driver.py",
     },
-    "memory/checkpointing/states.py": {
-        "8": POLICY,
-        "2": MEMORY,
+    "ctrlgrad/runtime/rows.py": {
+        "2": "stacks of blocks: tests/memory",
+        "FIRST_ROWS FIRST_BYTES 2": "stacks of blocks: tests/memory/test_stacks_of_blocks.py",
+    },
+    "ctrlgrad/runtime/stack.py": {
+        "2": "memory that grows by doubling: tests/native/test_stack_memory.py",
+    },
+    "memory/arena.py": {
+        "WINDOW": POLICY,
     },
     "memory/devices/cpu.py": {
         "SHORT_BYTES": "a copy in the caller's thread: tests/memory/test_devices.py",
     },
-    "memory/devices/cuda_events.py": {
+    "memory/devices/cuda.py": {
         "2 LONGEST_PAUSE": MEMORY,
-    },
-    "memory/devices/event_clock.py": {
         "MOST_SECONDS": MEMORY,
     },
     "memory/devices/simulated.py": {
         "3": MEMORY,
     },
-    "memory/profile/page.py": {
-        "1e-09": DRAWING,
+    "memory/planner.py": {
+        "1e-09": POLICY,
+        "COST_OF_CORES": POLICY,
+        "2 3": POLICY,
     },
-    "memory/profile/plot.py": {
-        "0.002": DRAWING,
+    "memory/pool.py": {
+        "4 4096": MEMORY,
+        "LEAST_BYTES": "nests",
+        "_FREE": MEMORY,
+    },
+    "memory/profile/pictures.py": {
         "1e-09": DRAWING,
+        "0.002": DRAWING,
         "2.0": DRAWING,
         "4": DRAWING,
         "SHORT": DRAWING,
@@ -260,22 +262,14 @@ TABLE = {
         "0.001": DRAWING,
         "10": DRAWING,
     },
-    "memory/residency/eviction.py": {
+    "memory/residency.py": {
         "TRIES": POLICY,
-    },
-    "memory/residency/planner.py": {
-        "1e-09": POLICY,
-        "COST_OF_CORES": POLICY,
-    },
-    "memory/residency/policy.py": {
-        "2 3": POLICY,
-    },
-    "memory/residency/prefetch.py": {
         "2": POLICY,
         "3": POLICY,
     },
-    "memory/residency/throttle.py": {
-        "WINDOW": POLICY,
+    "memory/schedule.py": {
+        "8": POLICY,
+        "2": MEMORY,
     },
     "memory/session.py": {
         "16": POLICY,
@@ -285,12 +279,6 @@ TABLE = {
         "200": TEXTS,
         "60": TEXTS,
         "MOST": TEXTS,
-    },
-    "stacks/blocks.py": {
-        "2": "stacks of blocks: tests/memory",
-    },
-    "stacks/storage.py": {
-        "2": "memory that grows by doubling: tests/native/test_stack_memory.py",
     },
 }
 

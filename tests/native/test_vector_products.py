@@ -11,7 +11,7 @@ from native.matrices import FLOATS, dense
 
 import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.native import engine, making
+from ctrlgrad.engines.native import engine
 
 # Of a (m by n), x (n), y (m) and z (2 n numbers): what each calls where all sizes are known.
 ROWS, COLUMNS = {"cg_times_rows"}, {"cg_times_columns"}
@@ -28,7 +28,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], set[str]]] = {
 
 def called(fn: Callable[..., Any], *args: Any, **options: Any) -> set[str]:
     graph = optimised_graph(cg.function(fn, **options).graph(*args))
-    names = making.text_of(engine.plan_of(graph, engine.shapes_of(graph, args)))[1]
+    names = engine.text_of(engine.plan_of(graph, engine.shapes_of(graph, args)))[1]
     return {name.rpartition("_")[0] for name in names}
 
 

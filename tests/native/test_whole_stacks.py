@@ -12,11 +12,10 @@ from programs import BY_NAME
 
 from ctrlgrad import tree
 from ctrlgrad.engines.native.outside import Call, Outside
-from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.ir import OPS, Node
-from ctrlgrad.stacks.blocks import BlockStack, from_rows
+from ctrlgrad.runtime.stack import WHOLE_STACKS, BlockStack, from_rows
 
 F64 = np.dtype(np.float64)
 

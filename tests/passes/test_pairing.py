@@ -24,7 +24,7 @@ from ctrlgrad.ir import (
     verify,
     walk,
 )
-from ctrlgrad.ir.rewrite import Visit
+from ctrlgrad.ir.walk import Visit
 from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 
 

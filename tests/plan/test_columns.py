@@ -12,7 +12,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.plan.columns import MOST_ELEMENTS
 from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.model import Block, Cascade, Columns, Kernel, Loop, Plan
+from ctrlgrad.plan.model import Block, Columns, Kernel, Loop, Plan
 from tests.plan.plans import plan_of
 
 
@@ -22,8 +22,7 @@ def columns(block: Block) -> list[Columns]:
 
 
 def readers(plan: Plan) -> list[Kernel]:
-    steps = [step.first if isinstance(step, Cascade) else step for step in walk(plan.body)]
-    kernels = [step for step in steps if isinstance(step, Kernel)]
+    kernels = [step for step in walk(plan.body) if isinstance(step, Kernel)]
     return [kernel for kernel in kernels if any(operand.columns is not None for operand in kernel.operands)]
 
 

@@ -54,6 +54,11 @@ def packed_product() -> Example:
     return graph_of(lambda x, w, n: cg.fori_loop(0, n, lambda t, c: np.tanh(c @ w), x), x, w, 3), [x, w, 3]
 
 
+def layers() -> Example:
+    x, w = np.ones((3, 20)), np.ones((20, 20))
+    return graph_of(lambda x, w: np.tanh(np.tanh(x @ w) @ w), x, w), [x, w]
+
+
 EXAMPLES: dict[str, Callable[[], Example]] = {
     "gradient_of_a_scalar_loop": lambda: corpus("newton_iteration", 1),
     "gradient_of_an_lstm": lambda: corpus("lstm", 1),
@@ -61,6 +66,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "scan_with_outputs": lambda: corpus("scan_over_pytrees", 0),
     "loop_under_vmap": vmapped_loop,
     "product_packed_before_a_loop": packed_product,
+    "layers_that_repeat_a_kernel": layers,
     "columns_before_a_loop": lambda: small("nearest_point"),
     "rows_of_an_unknown_size": lambda: corpus("unknown_size", 1),
     "rows_of_sizes_that_differ": lambda: small("gradient_of_a_loop_over_parts"),

@@ -38,8 +38,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Graph, verify
-from ctrlgrad.verify.check import sample
-from ctrlgrad.verify.finite_differences import Sample, Slope, slope
+from ctrlgrad.verify.check import Sample, Slope, sample, slope
 from ctrlgrad.verify.jax_judge import confirmed
 from ctrlgrad.verify.jax_translation import translate, x64
 from random_programs.expected import ERRORS, ProgramMismatch, describe, expectation, rounding

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from ctrlgrad.engines.native import kept_plans
 from ctrlgrad.errors import CtrlgradError
 from size_sweep.judge import MismatchError, judge
 from size_sweep.program import BATCH, Program, machine_of, program
@@ -119,8 +118,6 @@ def _started(seed: int, first: int, end: int, widths: tuple[int, ...], names: tu
     try:
         os.close(output)
         os.environ.update(machine_of(seed, first, widths).environment)
-        # Each program is made once: its plan is not for the disk.
-        kept_plans.key_of = lambda graph, told: None
         with os.fdopen(into, "w", buffering=1) as out:
             for number in range(first, end):
                 print(json.dumps(_judged(program(seed, number, widths, names), out)), file=out)

@@ -1,29 +1,296 @@
-"""A loop on the device as the driver of its chunks sees it: what one chunk pushes is one unit that the manager moves.
+"""A loop on the device as the driver of its chunks sees it: the rows that one chunk pushes are one unit that the
+manager moves, or has by running the chunk again.
 
-Of nested loops the outermost one that carries a stack has the chunks; those inside push into the chunk that is under
-way. A chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration. A masked loop asks its predicate
-at the end of a chunk at the latest. Stacks that begin and end inside one such chunk are no business of the
-manager's: they count as other values do.
+Of nested loops the outermost one that carries a stack has the chunks; those inside push into the current chunk. A
+chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration. A masked loop asks its predicate at the
+end of a chunk at the latest. Stacks that begin and end inside one such chunk count as other values do.
+
+A chunk gets blocks, fills them and leaves them to the manager. A carry that is a view into the chunk's own blocks is
+copied; else the blocks could not leave. A chunk is run again from a copy of the arrays and numbers that it began with,
+for exactly as many iterations. Values on the device are not overwritten while they are referenced, so a state may be
+used again. The copies count as entry states, and not as values of the computation.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
-from ctrlgrad.engines.chunks import Chunk, EntryState, bytes_of, managed
-from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.prepared.state import LoopState
-from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
-from ctrlgrad.engines.cuda.roles import StackRoles
-from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
-from ctrlgrad.engines.cuda.stacks import DeviceStack, Supply
-from ctrlgrad.ir import Node, attributes
+import numpy as np
+
+from ctrlgrad.engines.cuda.account import RunMemory, Saved
+from ctrlgrad.engines.cuda.context import Context, Speculation
+from ctrlgrad.engines.cuda.placement import DEVICE, Places
+from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState, Way
+from ctrlgrad.engines.cuda.program import Values
+from ctrlgrad.engines.cuda.stacks import DeviceBlock, DeviceStack, Supply
+from ctrlgrad.engines.reference import Run
+from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, attributes, walk
+from ctrlgrad.ir.control import Carry
+from ctrlgrad.ir.flow import in_an_iteration
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
+from ctrlgrad.records import record
+from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, Replay, bytes_of, managed
+from ctrlgrad.runtime.rows import describe
+from ctrlgrad.runtime.stack import Blocks
+
+
+@record
+class PushedStack:
+    """A carried stack that a loop only pushes on. `rows` are those of an iteration, None where loops inside push."""
+
+    type: StackType
+    rows: int | None
+    label: str
+
+
+@record
+class StackRoles:
+    """Uses of the stacks that a loop carries, by their positions in the carry."""
+
+    pushed: dict[int, PushedStack]
+    # True if it only pushes to its stacks and reads them, and has no effects: then a chunk that is run again from its
+    # initial arrays and numbers gives the same, and changes nothing else.
+    can_replay: bool
+    pops: bool
+
+
+def roles_of(node: Node) -> StackRoles:
+    """The roles of a loop's stacks."""
+    loop = Loop.of(node)
+    pushed: dict[int, PushedStack] = {}
+    can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(loop.body)), False
+    stacks = [(i, c, t) for i, c in enumerate(loop.carries) if isinstance(t := c.result.type, StackType)]
+    for number, (i, carry, type) in enumerate(stacks):
+        ops = [found for event in in_an_iteration(loop, carry) for found in event.ops()]
+        kinds = {op.kind for op, _ in ops}
+        pops |= kinds == {"pop"}
+        if kinds == {"push"}:
+            rows = None if any(is_repeated for _, is_repeated in ops) else len(ops)
+            pushed[i] = PushedStack(type, rows, describe(node, number).label)
+        elif not kinds <= {"read", "measure"}:
+            can_replay = False
+    return StackRoles(pushed, can_replay and bool(pushed), pops)
+
+
+def tables_of(loop: Loop) -> dict[int, TensorType]:
+    """The elements of stacks whose rows an iteration reads and writes by index, or adds up, and that it neither makes
+    longer nor shorter, by their places among the body's inputs."""
+    found: dict[int, TensorType] = {}
+    for slot, value in enumerate(loop.body.inputs):
+        carry = slot - len(loop.captures)
+        if isinstance(value.type, StackType) and (carry < 0 or _is_table(loop, loop.carries[carry])):
+            found[slot] = value.type.element
+    return found
+
+
+def _is_table(loop: Loop, carry: Carry) -> bool:
+    kinds = {op.kind for event in in_an_iteration(loop, carry) for op, _ in event.ops()}
+    return bool(kinds - {"measure"}) and not kinds & {"push", "pop"}
+
+
+# Rows of a stack's first block in a chunk where the number of rows is unknown.
+FIRST_ROWS = 4
+
+
+class RowSupply:
+    """Source of one stack's blocks in one chunk."""
+
+    def __init__(self, chunk: PushedChunk, label: str, expected: int, number: int) -> None:
+        self._chunk, self._number = chunk, number
+        self.label = label
+        # Rows that it will push in the chunk, as far as that is known; rows that it asked for so far; the most that
+        # it may ask for, where that is known.
+        self.expected = expected
+        self.rows = 0
+        self.most: int | None = None
+        self._blocks: list[DeviceBlock] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._chunk.is_over
+
+    def enter(self, label: str, most: int) -> None:
+        """A loop inside is going to push at most so many rows."""
+        self.label, self.most = label, self.rows + most
+
+    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceBlock:
+        """A block to push on."""
+        rows = self.expected - self.rows if self.rows < self.expected else max(FIRST_ROWS, self.rows)
+        if self.most is not None:
+            rows = max(1, min(rows, self.most - self.rows))
+        self.rows += rows
+        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label, self._number))
+        return self._blocks[-1]
+
+    @property
+    def pushed(self) -> int:
+        """The rows that it has pushed so far."""
+        return sum(block.count for block in self._blocks)
+
+    def forget(self) -> None:
+        """The chunk is over. A stack may hold on to the supply; the supply must not hold on to blocks."""
+        self._blocks.clear()
+
+
+class PushedChunk:
+    """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
+
+    def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
+        self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
+        self.is_over = False
+        self._blocks: list[DeviceBlock] = []
+        self._supplies: list[RowSupply] = []
+
+    def supply(self, label: str, expected: int) -> RowSupply:
+        """New source of a stack's blocks."""
+        self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
+        return self._supplies[-1]
+
+    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> DeviceBlock:
+        """A fresh block that counts."""
+        self.memory.settle()
+        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label, stack), self.is_owner, self._needs)
+        self._blocks.append(DeviceBlock(shape, rows, 0, True, saved.write(), saved))
+        return self._blocks[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that were pushed."""
+        return sum(block.count * math.prod(block.shape) * block.array.dtype.itemsize for block in self._blocks)
+
+    def detach(self, carry: list[Any]) -> int:
+        """Copy what lies in the chunk's blocks and is carried on. Answers how many copies that were."""
+        roots = {id(block.array) for block in self._blocks}
+        copies = 0
+        for holder, place in _arrays(carry):
+            x = holder[place]
+            if x is not None and id(getattr(x, "base", None)) in roots:
+                holder[place] = self.memory.library.xp.array(x)
+                copies += 1
+        return copies
+
+    def end(self) -> None:
+        """The chunk has run, and nothing is pushed on its blocks any more."""
+        self._close()
+        for block in self._blocks:
+            saved = block.saved
+            assert saved is not None
+            if self.is_owner and not saved.is_shared:
+                saved.storage.shrink(block.count)
+            block.open, block.array = False, None
+
+    def leave(self) -> None:
+        """Leave the blocks to the manager, after `end`. A block with a row that is still read stays at its place until
+        then.
+
+        In a chunk that runs again the manager takes them by itself.
+        """
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:
+            assert block.saved is not None
+            assert self.is_owner or not block.saved.is_in_use
+            block.saved.stay()
+
+    def abandon(self) -> None:
+        """The chunk has failed."""
+        self._close()
+        self._blocks.clear()
+
+    def _close(self) -> None:
+        self.is_over = True
+        for supply in self._supplies:
+            supply.forget()
+        self._supplies.clear()
+
+
+def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """The places of the arrays that a loop carries: in the carry itself, and in lists of rows on the device."""
+    for place, x in enumerate(carry):
+        if isinstance(x, list):
+            if not any(isinstance(row, np.generic) for row in x[-1:]):
+                yield from ((x, number) for number in range(len(x)))
+        elif not isinstance(x, DeviceStack):
+            yield carry, place
+
+
+def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
+    """The state in which a carry is, and its bytes."""
+    assert context.memory is not None
+    kept = [None if i in roles.pushed else x for i, x in enumerate(carry)]
+    with context.memory.uncounted():
+        for i, x in enumerate(kept):
+            if context.library.is_array(x):
+                context.counts.calls += 1
+                kept[i] = context.xp.array(x)
+    state = EntryState(tuple(kept))
+    return state, state.nbytes
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Record of a chunk's run: the rows that its stacks were expected to push, by position, and its iterations."""
+
+    expected: dict[int, int]
+    ways: tuple[Way, ...]
+
+
+class BodyReplay(Replay[Ran]):
+    """Runs the body of a loop, whose carry lives in `places`, as often as a chunk did."""
+
+    def __init__(self, body: Body, shared: Values, roles: StackRoles, places: Places, context: Context) -> None:
+        super().__init__()
+        self.body, self.shared, self.roles, self.places = body, shared, roles, places
+        self.context = context
+
+    def run(self, state: EntryState, chunk: Blocks, ran: Ran) -> EntryState:
+        memory = self.context.memory
+        assert memory is not None
+        again = PushedChunk(memory, chunk, is_owner=False)
+        carry = list(state.carry)
+        for i, role in self.roles.pushed.items():
+            carry[i] = []
+            if self.places[i] is DEVICE:
+                carry[i] = DeviceStack(memory.library, role.type.element.dtype)
+                if i in ran.expected:
+                    carry[i].pushing = again.supply(role.label, ran.expected[i])
+        # An iteration past the loop's end may fail again.
+        ending = self.body.ending
+        speculation = Speculation() if ending is not None and ending.is_masked else None
+        context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
+        with memory.recorded():
+            # As the first time: which iterations are prepared follows from blocks and numbers, or is told.
+            loop = LoopState(list(self.shared), carry)
+            del carry
+            with Iterations(self.body, context, loop) as iterations:
+                iterations.again(ran.ways)
+        after, _ = entry_state(loop.carry, self.roles, context)
+        del loop, iterations
+        again.end()
+        again.leave()
+        return after
+
+
+class Needed:
+    """Token of a possible replay, held by a loop while it runs, and by its blocks.
+
+    The manager's records of a loop refer to each other. Without this they would keep what the loop captured, until
+    Python looks for such circles.
+    """
+
+    __slots__ = ("_replay",)
+
+    def __init__(self, replay: BodyReplay) -> None:
+        self._replay = replay
+
+    def __del__(self) -> None:
+        self._replay.shared.clear()
+
 
 # Iterations of the first chunk of a loop, and of any.
 FIRST_ITERATIONS, MOST_ITERATIONS = 4, 4096
@@ -94,7 +361,7 @@ class DeviceLoop:
     def iteration_bytes(self) -> float:
         return self._bytes
 
-    def lend(self, chunk: Chunk, iterations: int) -> None:
+    def lend(self, chunk: Blocks, iterations: int) -> None:
         self.memory.settle()
         self.state.ways.clear()
         pushed = PushedChunk(self.memory, chunk, needs=self._needs)

@@ -2,24 +2,226 @@
 
 An op runs by the first of these that exists: a generated kernel, fused with other ops; the reference engine's kernel,
 where its results are on the host; a device kernel; the reference engine's kernel between two copies.
+
+A fused group is one kernel (`GroupStep`). Its outputs are slots of stacks, parts of concatenations, arrays of their
+own, or reductions of the elements. Where all sizes are known, so is the kernel's shape. Else the operands' shapes say
+whether every node of the group has the shape of the whole (a size that is not known beforehand may turn out to be 1 in
+one operand alone); where not, the nodes run one by one. The answer is kept by shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel
-from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.kernels.indexing import is_view
+from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
+from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel, add_product, commit, is_view, own_device_stack, put
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
-from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Where, scalar
-from ctrlgrad.engines.cuda.regions import Item, ProductSum, RegionKernel, constants_of, schedule, updated_by
+from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values, Where, scalar
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
+from ctrlgrad.engines.cuda.reductions import (
+    check_elements,
+    compute,
+    reduce,
+    reduced_axes,
+    reduced_shape,
+    reduction_text,
+)
+from ctrlgrad.engines.cuda.regions import (
+    Item,
+    ProductSum,
+    RegionKernel,
+    Target,
+    alone,
+    constants_of,
+    schedule,
+    updated_by,
+)
+from ctrlgrad.engines.cuda.stacks import Stack
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
-from ctrlgrad.ir import Graph, Node, Value, attributes
+from ctrlgrad.engines.sizes_of_a_run import refused_types
+from ctrlgrad.ir import Graph, Node, TensorType, Value, attributes
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Write:
+    """One output of the kernel, in slots. `value` is where the array itself is kept, if it is read later."""
+
+    target: Target
+    dtype: np.dtype
+    stack: int | None
+    result: int
+    value: int | None
+
+    def shape(self, space: Shape) -> Shape:
+        """Of the array, in a kernel over a space."""
+        node = self.target.reduction
+        return space if node is None else reduced_shape(node, space)
+
+
+class GroupStep:
+    """One kernel."""
+
+    def __init__(
+        self,
+        kernel: RegionKernel,
+        places: Mapping[Value, Place],
+        constants: Mapping[Value, Node],
+        slots: Slots,
+        dead: tuple[int, ...] = (),
+    ) -> None:
+        self.kernel, self.places, self.constants, self.slots = kernel, places, constants, slots
+        self.reductions = [target.reduction for target in kernel.targets if target.reduction is not None]
+        self.text: KernelText | ReductionText = (reduction_text if self.reductions else kernel_text)(kernel.plan)
+        self.reads = slots.all_of(kernel.inputs)
+        self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
+        self.writes = [_write(target, slots) for target in kernel.targets]
+        self.dead = dead
+        self._fits: dict[tuple[Shape, ...], Shape | None] = {}
+        self._apart: list[GroupStep] | None = None
+        if self.shape is None:
+            # Where its nodes may have to run one by one, each value needs a slot.
+            slots.all_of(node.result for node in kernel.nodes)
+
+    @property
+    def node(self) -> Node:
+        return self.kernel.nodes[-1]
+
+    def __call__(self, values: Values, context: Context) -> None:
+        inputs = [scalar(values[slot]) for slot in self.reads]
+        shape = self.shape if self.shape is not None else self._fit(inputs)
+        if shape is None:
+            del inputs
+            self._run_apart(values, context)
+        else:
+            self._launch(values, context, inputs, shape)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axes that all of its reductions share."""
+        return reduced_axes(self.reductions[0]) if self.reductions else ()
+
+    def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:
+        for node in self.reductions:
+            check_elements(node, shape, self.axes)
+        held = [[values[write.stack]] if write.stack is not None else [] for write in self.writes]
+        for slot in self.dead:
+            values[slot] = None
+        wholes: dict[Node, Any] = {}
+        stacks: dict[Node, Stack] = {}
+        outputs: list[Any] = []
+        for write, holder in zip(self.writes, held, strict=True):
+            push, concat = write.target.push, write.target.concat
+            if push is not None:
+                stacks[push] = own_device_stack(context, push, holder)
+                outputs.append(put(context, stacks[push], shape, write.dtype))
+            elif concat is not None:
+                outputs.append(_part(context, wholes, concat, write, shape))
+            else:
+                outputs.append(context.library.empty(write.shape(shape), write.dtype))
+        self._run(context, inputs, outputs, shape)
+        for write, array in zip(self.writes, outputs, strict=True):
+            push, concat = write.target.push, write.target.concat
+            if push is not None:
+                commit(stacks[push])
+                context.run.counters.pushed(push, array)
+                values[write.result] = stacks[push]
+            else:
+                values[write.result] = array if concat is None else wholes[concat]
+            if write.value is not None:
+                values[write.value] = array
+
+    def _run(self, context: Context, inputs: list[Any], outputs: list[Any], shape: Shape) -> None:
+        if isinstance(self.text, ReductionText):
+            stored, results = self.separated(outputs)
+            reduce(context, self.text, shape, self.axes, inputs, stored, results)
+            return
+        compute(context, self.text, shape, inputs, outputs)
+
+    def separated(self, outputs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Outputs that are stored at each element, and those that are reductions."""
+        pairs = list(zip(self.writes, outputs, strict=True))
+        return [x for w, x in pairs if w.target.reduction is None], [x for w, x in pairs if w.target.reduction]
+
+    # Sizes that are known only now.
+
+    def _fit(self, inputs: list[Any]) -> Shape | None:
+        """The shape of all nodes; None where they differ."""
+        shapes = tuple(np.shape(x) if isinstance(x, np.generic) else tuple(x.shape) for x in inputs)
+        if shapes not in self._fits:
+            self._fits[shapes] = self._common_shape(shapes)
+        return self._fits[shapes]
+
+    def _common_shape(self, shapes: tuple[Shape, ...]) -> Shape | None:
+        found: dict[Value, Shape] = dict(zip(self.kernel.inputs, shapes, strict=True))
+        kernel = self.kernel
+        for node in kernel.nodes:
+            # All but what is found is a scalar; a push has the shape of its row.
+            is_push = any(node is target.push for target in kernel.targets)
+            given = [found.get(v, ()) for v in node.operands[is_push:]]
+            try:
+                # A reduction's is that of what it reduces.
+                found[node.result] = np.broadcast_shapes(*given)
+            except ValueError:
+                if len(kernel.nodes) > 1:
+                    return None
+                types = [TensorType(v.tensor.dtype, s) for v, s in zip(node.operands[is_push:], given, strict=True)]
+                misfit = refused_types(node, types, node.attrs)
+                assert misfit is not None
+                raise misfit from None
+        written = {found[node.result] for node in kernel.nodes}
+        return written.pop() if len(written) == 1 else None
+
+    def _run_apart(self, values: Values, context: Context) -> None:
+        if self._apart is None:
+            self._apart = [self._alone(node) for node in self.kernel.nodes]
+        for step in self._apart:
+            try:
+                step(values, context)
+            except Exception as error:
+                found = explained(error, step.node)
+                if found is error:
+                    raise
+                raise found from error
+        for slot in self.dead:
+            values[slot] = None
+        kept = {slot for write in self.writes for slot in (write.result, write.value)}
+        for node in self.kernel.nodes:
+            slot = self.slots.of(node.result)
+            if slot not in kept:
+                values[slot] = None
+
+    def _alone(self, node: Node) -> GroupStep:
+        kernel = alone(node, self.places, self.constants)
+        stacks = [self.slots.of(target.push.operands[0]) for target in kernel.targets if target.push is not None]
+        dead = tuple(slot for slot in stacks if slot in self.dead)
+        return GroupStep(kernel, self.places, self.constants, self.slots, dead)
+
+
+def _write(target: Target, slots: Slots) -> _Write:
+    stack = slots.of(target.push.operands[0]) if target.push is not None else None
+    value = None if target.value is None else slots.of(target.value)
+    return _Write(target, target.dtype, stack, slots.of(target.result), value)
+
+
+def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write, shape: Shape) -> Any:
+    """A part of a concatenation, whose parts all have one shape."""
+    axis = attributes.Axis.of(concat).axis
+    size = shape[axis]
+    if concat not in wholes:
+        whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
+        wholes[concat] = context.library.empty(whole, write.dtype)
+    start = size * write.target.part
+    return wholes[concat][(*(slice(None),) * axis, slice(start, start + size))]
+
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.
 Control = Callable[[Node, Places], Kernel]

@@ -20,8 +20,8 @@ from ctrlgrad.ir import Node
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.account import RunMemory
-    from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
-    from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
+    from ctrlgrad.engines.cuda.indexing import IndexLaunch
+    from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
 
 INT64 = np.dtype(np.int64)
 # Most graphs on the stream at once: one is launched while earlier ones run.

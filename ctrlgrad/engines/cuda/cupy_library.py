@@ -1,44 +1,362 @@
-"""CuPy as the engine's array library: the only file that imports it, and only when a device is asked for.
+"""CuPy as the engine's array library: the only module that imports it, and only when a device is asked for.
 
 All work goes on one non-blocking stream, which neither waits for the default stream nor makes it wait; in a session on
 the compute stream of the session's device. An array that the user has on another stream is waited for by an event. A
-read copies into pinned memory behind the work so far, records an event, and waits for that alone. What is copied
-beside the computation goes by a `CopyDevice`, whose compute stream is this one.
+read copies into pinned memory behind the work so far, records an event, and waits for that alone. Copies beside the
+computation go by a `CopyDevice`, whose compute stream is this one.
 
 In a session an allocator of the thread's own counts all memory that CuPy's functions ask for, scratch space of the
-libraries included, before it is taken. What the memory manager's device takes for blocks is not counted again. Both
-come from a pool of the session's (`cupy_pool.py`) that takes no more from the card than the budget has: what is free in
-it is within the limit too.
+libraries included, before it is taken. Blocks of the memory manager's device are not counted again. Both come from a
+pool of the session's that takes no more from the card than the budget has: free memory in it is within the limit too.
+A pool of CuPy cuts small arrays off large pieces of the card's memory. A piece goes back only when nothing in it is
+used, so one number can keep megabytes from a larger array. So a session with a budget for the device has a pool for
+each size. These pools never split a piece; where one must grow, the least recently used ones give back their free
+memory. Without a budget one pool is enough.
+
+Prepared launches call functions of the driver and of cuBLAS by their addresses; CuPy has loaded these libraries. Its
+own kernels, and `RawKernel`, are compiled so that subnormal float32 numbers count as zero (`-ftz=true`, behind all
+other options), and with its headers. Here the compiler is called without that: kernels have the bits of the
+processor's, are compiled sooner, several at once (CuPy holds no lock of Python's meanwhile), and are kept on disk with
+the objects of machine code.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
 import importlib.util
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.cupy_devices import CopyDevice, SessionDevice
-from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.indexing import BLOCK as INDEX_BLOCK
+from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.kernel import NAME
 from ctrlgrad.engines.cuda.library import Launcher, Memory
+from ctrlgrad.engines.cuda.prepared.entries import source
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
+from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, product, workspace_bytes
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ReductionLaunch, ReductionSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
+from ctrlgrad.engines.native import ahead, objects
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
-from ctrlgrad.memory.devices.cuda_events import wait_for
+from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice, wait_for
+from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
-from ctrlgrad.memory.sizes import rounded_up
+from ctrlgrad.memory.sizes import Budget, rounded_up
+
+
+class SessionPool:
+    """As CuPy's `MemoryPool`, as far as a session needs it, and for the device that is current."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._make, self._out_of_memory = cupy.cuda.MemoryPool, cupy.cuda.memory.OutOfMemoryError
+        # One pool for sessions without a limit; else one pool for each size, the most recently used at the end.
+        self._any = self._make()
+        self._sized: OrderedDict[int, Any] = OrderedDict()
+        self._limit: int | None = None
+        # Release memory that is kept for later.
+        self.give_back: Callable[[], object] = lambda: None
+        # Where Python looks for garbage in the middle of it, a finalizer may ask for memory.
+        self._lock = threading.RLock()
+
+    def malloc(self, nbytes: int) -> Any:
+        """Memory for the current stream. Raises CuPy's `OutOfMemoryError` where the limit or the card has none."""
+        with self._lock:
+            if self._limit is None or not nbytes:
+                return self._any.malloc(nbytes)
+            size = rounded_up(nbytes, GRANULE)
+            if size not in self._sized:
+                self._sized[size] = self._make()
+            self._sized.move_to_end(size)
+            pool = self._sized[size]
+            if pool.free_bytes() < size:
+                self._let_grow(pool, size, self._limit)
+            try:
+                return pool.malloc(size)
+            except self._out_of_memory:
+                # The pool's free memory belonged to another stream; or the card is full by now.
+                self.free_all_blocks()
+                self._let_grow(pool, size, self._limit)
+                return pool.malloc(size)
+
+    def total_bytes(self) -> int:
+        """Bytes taken from the card, used and free."""
+        return sum(pool.total_bytes() for pool in self._pools())
+
+    def set_limit(self, size: int | None) -> None:
+        """The most that is ever taken from the card from now on; None: all that there is."""
+        with self._lock:
+            self._limit = size
+            # Sizes of sessions before, of which nothing is left, are looked through no more.
+            self._sized = OrderedDict((n, pool) for n, pool in self._sized.items() if pool.total_bytes())
+
+    def free_all_blocks(self) -> None:
+        """Give back all that is free."""
+        for pool in self._pools():
+            pool.free_all_blocks()
+
+    def _pools(self) -> list[Any]:
+        """All pools, the least recently used first."""
+        return [self._any, *self._sized.values()]
+
+    def _let_grow(self, pool: Any, size: int, limit: int) -> None:
+        """Have a pool take so many bytes from the card and no more. Raises CuPy's error where they are not there."""
+        for free_more in (lambda: None, self.give_back, gc.collect):
+            free_more()
+            taken = self.total_bytes()
+            for other in self._pools():
+                if taken + size <= limit:
+                    break
+                before = other.total_bytes()
+                other.free_all_blocks()
+                taken -= before - other.total_bytes()
+            if taken + size <= limit:
+                pool.set_limit(size=pool.total_bytes() + size)
+                return
+        raise self._out_of_memory(size, taken, limit)
+
+
+# The most pinned memory that is allocated at once, where the host budget does not ask for less.
+_SLAB_BYTES = 256 << 20
+# How much pinned memory is allocated at once for copies beside the computation.
+_COPY_SLAB_BYTES = 32 << 20
+
+
+class SessionDevice(CudaDevice):
+    """A device with a pool of its own, which never takes more from the card than the budget has.
+
+    Its own allocations do not go through a run's counting allocator.
+    """
+
+    def __init__(self, cupy: Any, pools: list[Any], streams: Sequence[Any], number: int, limits: Budget) -> None:
+        self._pools, self._using_allocator = pools, cupy.cuda.using_allocator
+        # Account of the products' workspace, once there was a product.
+        self.workspace: Any = None
+        self._limits = limits
+        with cupy.cuda.Device(number):
+            self.pool = pools.pop() if pools else SessionPool(cupy)
+            self._limit(limits.device)
+        super().__init__(
+            number,
+            directory=limits.disk,
+            slab_bytes=_SLAB_BYTES,
+            host_bytes=limits.host,
+            timing=True,
+            streams=streams,
+        )
+        self.pool.give_back = self._give_back
+
+    def _limit(self, nbytes: int | None) -> None:
+        """The most that the pool takes from the card; None: all that there is."""
+        if nbytes is not None and self.pool.total_bytes() > nbytes:
+            self.pool.free_all_blocks()
+        self.pool.set_limit(nbytes)
+
+    def _give_back(self) -> None:
+        """Buffers that blocks had go back to the pool: what comes next may need them in another size."""
+        self.let_go()
+        self.memory.cache.clear()
+
+    def has_workspace(self, counted: Any, nbytes: int) -> None:
+        """Products have taken so much beside the pool; it counts as long as the session lasts."""
+        self.workspace = counted
+        if self._limits.device is not None:
+            self._limit(self._limits.device - nbytes)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        with super().current(), self._using_allocator(self.pool.malloc):
+            yield
+
+    def close(self) -> None:
+        super().close()
+        self.workspace = None
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.give_back = lambda: None
+            self._pools.append(pool)
+
+
+@dataclass(frozen=True)
+class _Address:
+    """Address of memory that another object owns."""
+
+    ptr: int
+
+
+@dataclass(frozen=True)
+class _ArrayMemory:
+    """The memory of an array, as a piece's handle."""
+
+    pointer: _Address
+
+
+class CopyDevice(CudaDevice):
+    """A device that computes on the library's stream."""
+
+    def __init__(self, number: int, streams: Sequence[Any]) -> None:
+        super().__init__(number, slab_bytes=_COPY_SLAB_BYTES, streams=streams)
+        self.due: deque[Piece] = deque()
+
+    def piece_of(self, array: Any) -> Piece:
+        return Piece("device", int(array.nbytes), _ArrayMemory(_Address(int(array.data.ptr))))
+
+    def host_bytes(self, piece: Piece) -> np.ndarray:
+        return np.frombuffer(piece.handle.bytes(piece.nbytes), np.uint8)
+
+
+@functools.cache
+def address_of(library: str, function: str) -> int:
+    """The address of a function of a shared library."""
+    return ctypes.cast(getattr(ctypes.CDLL(library), function), ctypes.c_void_p).value or 0
+
+
+@dataclass(frozen=True)
+class CupyLauncher:
+    """See `ctrlgrad.engines.cuda.library.Launcher`."""
+
+    launches: CupyLaunches
+    functions: Functions
+    stream: int
+    handle: int
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.launches.workspace_bytes
+
+    def error(self, kind: int, status: int) -> Exception:
+        cuda = self.launches.cupy.cuda
+        found: Exception = cuda.cublas.CUBLASError(status) if kind == PRODUCT else cuda.driver.CUDADriverError(status)
+        return found
+
+    def graphs(self) -> Mapping[str, int] | str:
+        cuda = self.launches.cupy.cuda
+        version = cuda.runtime.driverGetVersion()
+        versions = {"driver": (version // 1000, version % 1000 // 10), "compiler": tuple(cuda.nvrtc.getVersion())}
+        for what, (major, minor) in versions.items():
+            if (major, minor) < NEEDED:
+                return f"the {what} is CUDA {major}.{minor}'s, and while nodes came with {'.'.join(map(str, NEEDED))}"
+        return {name: address_of("libcuda.so.1", name) for name in FUNCTIONS}
+
+    @contextmanager
+    def capturing(self, workspace: Any) -> Iterator[int]:
+        with self.launches.captures:
+            stream = int(self.launches.capture_stream.ptr)
+            if workspace is None:
+                yield stream
+                return
+            # CuPy itself has no products in a capture.
+            library = self.launches.cublas
+            try:
+                self._called(library, "cublasSetStream_v2", stream)
+                self._called(library, "cublasSetWorkspace_v2", int(workspace.data.ptr), int(workspace.nbytes))
+                yield stream
+            finally:
+                # And the workspace that it had.
+                self._called(library, "cublasSetStream_v2", self.stream)
+
+    def _called(self, library: str, function: str, *given: int) -> None:
+        types = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)[: 1 + len(given)]
+        call = ctypes.CFUNCTYPE(ctypes.c_int, *types)(address_of(library, function))
+        if status := call(self.handle, *given):
+            raise self.error(PRODUCT, status)
+
+
+class CupyLaunches:
+    """Of one device. Products that are captured get a workspace of so many bytes."""
+
+    def __init__(self, cupy: Any, workspace_bytes: int) -> None:
+        self.cupy, self.workspace_bytes = cupy, workspace_bytes
+        # CuPy's functions, which hold the code.
+        self._functions: dict[tuple[KernelSpec | ReductionSpec | IndexSpec, bool], Any] = {}
+        # One capture at a time: they have one stream.
+        self.captures = threading.Lock()
+
+    @functools.cached_property
+    def capture_stream(self) -> Any:
+        """Of the device that is current when it is first asked for, which is the library's."""
+        return self.cupy.cuda.Stream(non_blocking=True)
+
+    @property
+    def cublas(self) -> str:
+        """The name of cuBLAS's library, which CuPy has loaded."""
+        return f"libcublas.so.{self.cupy.cuda.runtime.runtimeGetVersion() // 1000}"
+
+    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
+        """A kernel as the driver knows it; `contracts`: a product and a sum may be rounded once."""
+        return int(self._function(spec, contracts).ptr)
+
+    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+        """Launch a kernel on CuPy's current stream."""
+        given = (*launch.arguments, *map(np.int64, launch.numbers))
+        threads = BLOCK if isinstance(launch, ReductionLaunch) else INDEX_BLOCK
+        self._function(launch.spec, contracts)((launch.blocks,), (threads,), given)
+
+    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+        """Have kernels that will be asked for compiled meanwhile: the compiler needs no Python."""
+        for spec in specs:
+            if (spec, contracts) not in self._functions:
+                objects.prepare(*self._compiling(spec, contracts))
+
+    def _function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> Any:
+        if (spec, contracts) not in self._functions:
+            module = self.cupy.cuda.Module()
+            module.load(self._code(spec, contracts))
+            self._functions[spec, contracts] = module.get_function(NAME)
+        return self._functions[spec, contracts]
+
+    def _code(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> bytes:
+        """The machine code of a kernel for the device that is current, from disk where it is there."""
+        disk, (key, make) = objects.open_cache(), self._compiling(spec, contracts)
+        found = disk.read(key) if disk is not None and key is not None else None
+        if found is None:
+            found = make() if key is None else ahead.made(key, make)
+            if disk is not None and key is not None:
+                disk.write(key, found)
+        return found.code
+
+    def _compiling(
+        self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool
+    ) -> tuple[str | None, Callable[[], objects.ObjectCode]]:
+        """The key of a kernel's code for the device that is current, and what compiles it, in any thread."""
+        cuda, text = self.cupy.cuda, source(spec)
+        options, device = ("--std=c++17", f"--fmad={str(contracts).lower()}"), cuda.Device()
+        card = (str(device.compute_capability), *map(str, cuda.nvrtc.getVersion()))
+
+        def make() -> objects.ObjectCode:
+            # NVRTC compiles for the thread's current device, which is the first device by default.
+            with device:
+                code, _ = cuda.compiler.compile_using_nvrtc(text, options, cache_in_memory=True)
+            return objects.ObjectCode((NAME,), code)
+
+        return objects.key_of(["kernel of a card", text, *options, *card], []), make
+
+    def launcher(self, multiplies: bool) -> CupyLauncher:
+        """For the stream that is CuPy's current one; where there are products, the handle is told of it."""
+        cuda = self.cupy.cuda
+        stream, handle, multiply = int(cuda.get_current_stream().ptr), 0, 0
+        if multiplies:
+            handle = int(cuda.get_cublas_handle())
+            cuda.cublas.setStream(handle, stream)
+            multiply = address_of(self.cublas, "cublasGemmStridedBatchedEx")
+        driver = [
+            address_of("libcuda.so.1", name)
+            for name in ("cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize")
+        ]
+        functions = Functions(driver[0], multiply, *driver[1:])
+        return CupyLauncher(self, functions, stream, handle)
+
 
 # Results of fewer bytes are read through pinned memory, which is quicker for a number; larger ones are never pinned.
 _PINNED_READ = 64 << 10

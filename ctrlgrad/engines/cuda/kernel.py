@@ -1,16 +1,371 @@
-"""A kernel of a plan as text: those that compute the same have one text, and share what is compiled."""
+"""Texts of kernels in CUDA C++: types and functions, expressions of the plan, and the access to arguments.
+
+Elements are read and written by the code around a text (`reduction_kernels`, `indexing`, `prepared.entries`).
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ctrlgrad.engines.cuda.elementary_functions import definitions
-from ctrlgrad.engines.cuda.expressions import Leaf, Statements, statements
-from ctrlgrad.engines.cuda.functions import preamble
-from ctrlgrad.plan.elementary.table import Elementary
-from ctrlgrad.plan.expression import Instruction
+import numpy as np
+
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
+from ctrlgrad.ir import Node, TensorType, Trait, Value
+from ctrlgrad.plan.elementary.table import Elementary, elementary
+from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expression, may_fail
+from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Instruction
+from ctrlgrad.plan.lowering.state import parts_of
 from ctrlgrad.plan.model import Kernel
+
+# The dtypes of C that kernels compute with, and their C types: in kernels they go by NumPy's names.
+C_TYPES: dict[str, str] = {
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long long",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
+    "uint64": "unsigned long long",
+    "float32": "float",
+    "float64": "double",
+}
+
+_DEFINITIONS = """
+template <class A, class B> __device__ inline auto np_select(bool c, A a, B b) -> decltype(c ? A() : B()) {
+    return c ? a : b;
+}
+template <class T> __device__ inline T np_abs(T x) { return x < 0 ? T(-x) : x; }
+__device__ inline float np_abs(float x) { return fabsf(x); }
+__device__ inline double np_abs(double x) { return fabs(x); }
+__device__ inline float np_fma(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double np_fma(double a, double b, double c) { return fma(a, b, c); }
+// Towards zero.
+template <class T> __device__ inline T np_quotient(T a, T b) { return T(a / b); }
+template <class T> __device__ inline T np_remainder(T a, T b) { return T(a % b); }
+// Floats beyond an integer's range become the least or the largest one, and NaN becomes 0.
+template <class T, class F> __device__ inline T np_saturated(F x, T low, T high) {
+    return x != x ? T(0) : x <= F(low) ? low : x >= F(high) ? high : T(x);
+}
+template <class To, class From> __device__ inline To np_bits(const From& x) {
+    static_assert(sizeof(To) == sizeof(From), "as many bits");
+    To found;
+    for (int k = 0; k < int(sizeof(To)); k++)
+        reinterpret_cast<unsigned char*>(&found)[k] = reinterpret_cast<const unsigned char*>(&x)[k];
+    return found;
+}
+"""
+
+
+def _bits_of(name: str) -> str:
+    return f"template <class T> __device__ inline {name} bits_{name}(T x) {{ return np_bits<{name}>(x); }}\n"
+
+
+def _saturated(name: str) -> str:
+    limits = np.iinfo(name)
+    # C++ has no literal of the least number.
+    low = f"-{limits.max}ll - 1" if limits.min else "0"
+    ends = f"{name}({low}), {name}({limits.max}{'ll' if limits.min else 'ull'})"
+    return f"template <class F> __device__ inline {name} saturated_{name}(F x) {{ return np_saturated(x, {ends}); }}\n"
+
+
+# Types that the compiler lacks where it is given no headers: floats of 16 bits, and complex numbers.
+_HALF = """
+#ifdef __CUDACC__
+__device__ inline unsigned short half_bits(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+__device__ inline unsigned short half_bits(double x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(x));
+    return bits;
+}
+__device__ inline float half_value(unsigned short bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+#endif
+class float16 {
+    unsigned short data;
+public:
+    __device__ float16() {}
+    __device__ float16(float x) : data(half_bits(x)) {}
+    explicit __device__ float16(double x) : data(half_bits(x)) {}
+    __device__ operator float() const { return half_value(data); }
+};
+""" + _bits_of("float16")
+# The upper half of a float, of two that are as near the even one: half a unit is added to the bits, and what goes over
+# is carried. A NaN, whose bits might be carried too far, keeps its sign alone. So it is on the processor.
+_BFLOAT16 = (
+    """
+class bfloat16 {
+    unsigned short data;
+public:
+    __device__ bfloat16() {}
+    __device__ operator float() const { return np_bits<float>((unsigned int)data << 16); }
+};
+"""
+    + _bits_of("bfloat16")
+    + """
+__device__ inline bfloat16 np_bfloat16(float x) {
+    const unsigned int bits = np_bits<unsigned int>(x), upper = bits >> 16;
+    const unsigned int rounded = (bits + 0x7fff + (upper & 1)) >> 16;
+    return bits_bfloat16((unsigned short)(x != x ? (upper & 0x8000) | 0x7fc0 : rounded));
+}
+"""
+)
+_COMPLEX = """
+template <class T> class complex {
+    T re, im;
+public:
+    __device__ complex() {}
+    __device__ complex(T re, T im) : re(re), im(im) {}
+    __device__ T real() const { return re; }
+    __device__ T imag() const { return im; }
+};
+typedef complex<float> complex64;
+typedef complex<double> complex128;
+template <class T> __device__ inline T np_real(const complex<T>& z) { return z.real(); }
+template <class T> __device__ inline T np_imag(const complex<T>& z) { return z.imag(); }
+"""
+
+
+def preamble(text: str) -> str:
+    """Definitions that a kernel's text needs, without the elementary functions."""
+    half = _HALF if re.search("(?<!b)float16", text) else ""
+    bfloat16 = _BFLOAT16 if "bfloat16" in text else ""
+    return PREAMBLE + half + bfloat16 + (_COMPLEX if "complex" in text else "")
+
+
+PREAMBLE = (
+    "".join(f"typedef {c} {name};\n" for name, c in C_TYPES.items())
+    + _DEFINITIONS
+    + "".join(map(_bits_of, C_TYPES))
+    + "".join(_saturated(name) for name in C_TYPES if "int" in name)
+)
+
+KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128"))
+"""The dtypes that kernels compute with, by NumPy's names."""
+
+
+# Whole numbers up to here are written into a kernel; larger ones are passed to it.
+_LARGEST_LITERAL = 2**31 - 1
+
+_HALF_DTYPES, _FLOAT32, _FLOAT64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
+
+_OPERATORS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "equal": "==",
+    "not_equal": "!=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shift_right": ">>",
+}
+_CALLS = {
+    "remainder": "np_remainder",
+    "fma": "np_fma",
+    "sqrt": "sqrt",
+    "abs": "np_abs",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "rint": "rint",
+    "copysign": "copysign",
+}
+
+Leaf = Callable[[Instruction], str]
+"""The text of a leaf that is no constant."""
+
+
+@dataclass(frozen=True)
+class Statements:
+    """An expression's text: statements, a line each, the names of its outputs, and the functions that it calls."""
+
+    lines: tuple[str, ...]
+    outputs: tuple[str, ...]
+    functions: tuple[Elementary, ...]
+
+
+def statements(expression: Expression, leaf: Leaf) -> Statements:
+    """The statements that compute an expression's outputs, and none besides."""
+    instructions = expression.instructions
+    needed = set(expression.outputs)
+    for number in range(len(instructions) - 1, -1, -1):
+        if number in needed:
+            needed.update(instructions[number].args)
+    lines: list[str] = []
+    names: dict[int, str] = {}
+    functions: dict[tuple[str, np.dtype], Elementary] = {}
+    for number in sorted(needed):
+        instruction = instructions[number]
+        if instruction.op == "constant":
+            names[number] = literal(instruction.value, instruction.dtype)
+        elif instruction.op in ("load", "scalar", "index", "argument"):
+            names[number] = leaf(instruction)
+        else:
+            dtypes = [instructions[a].dtype for a in instruction.args]
+            if instruction.op == "call":
+                functions.setdefault((instruction.value, dtypes[0]), elementary(instruction.value, dtypes[0]))
+            text = _operation(instruction, [names[a] for a in instruction.args], dtypes)
+            names[number] = f"v{len(lines)}"
+            lines.append(f"{instruction.dtype.name} {names[number]} = {text};")
+    return Statements(tuple(lines), tuple(names[o] for o in expression.outputs), tuple(functions.values()))
+
+
+def _operation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
+    op, dtype = instruction.op, instruction.dtype
+    if op == "select":
+        return f"np_select({', '.join(names)})"
+    if op == "bits":
+        return f"bits_{dtype.name}({names[0]})"
+    if op != "convert" or dtype not in (_FLOAT32, _FLOAT64):
+        # Floats of 16 bits are computed with as single ones, and rounded: to half floats by what initialises them.
+        names = [
+            f"float32({x})" if its in (_HALF_DTYPES, BFLOAT16) else x for x, its in zip(names, dtypes, strict=True)
+        ]
+    text = _computation(instruction, names, dtypes)
+    return rounded(dtype.name, text) if dtype == BFLOAT16 else text
+
+
+def rounded(dtype: str, text: str) -> str:
+    """A number of the dtype, of one that it is computed in, or of its parts."""
+    return f"np_bfloat16({text})" if dtype == BFLOAT16.name else f"{dtype}({text})"
+
+
+def _computation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
+    op, dtype = instruction.op, instruction.dtype
+    if op in _OPERATORS:
+        return f"{names[0]} {_OPERATORS[op]} {names[1]}"
+    if op == "negative":
+        return f"-{names[0]}"
+    if op == "divide":
+        return f"{names[0]} / {names[1]}" if dtype_kind(dtype) == "f" else f"np_quotient({names[0]}, {names[1]})"
+    if op == "not":
+        return f"{names[0]} == false" if dtype.kind == "b" else f"~{names[0]}"
+    if op == "shift_left":
+        unsigned = f"uint{8 * dtype.itemsize}"
+        return f"{dtype.name}({unsigned}({names[0]}) << {unsigned}({names[1]}))"
+    if op == "convert":
+        if dtype == BFLOAT16:
+            # Rounded to a float first, as in JAX.
+            return names[0] if dtypes[0] in (_FLOAT32, _HALF_DTYPES) else f"float32({names[0]})"
+        if dtype == _HALF_DTYPES and dtype_kind(dtypes[0]) != "f":
+            return f"float16(float32({names[0]}))"
+        if dtype_kind(dtype) in "iu" and dtype_kind(dtypes[0]) == "f":
+            return f"saturated_{dtype.name}({names[0]})"
+        return f"{names[0]} != 0" if dtype.kind == "b" else f"{dtype.name}({names[0]})"
+    name = function_name(instruction.value, dtypes[0]) if op == "call" else _CALLS[op]
+    return f"{name}({', '.join(names)})"
+
+
+def function_name(name: str, dtype: np.dtype) -> str:
+    """Name of an elementary function in kernels."""
+    return f"{name}_{dtype.name}"
+
+
+def literal(value: np.generic, dtype: np.dtype) -> str:
+    """A constant: in C++ and in Python one number of the dtype."""
+    if dtype.kind == "b":
+        return "true" if bool(value) else "false"
+    if dtype_kind(dtype) == "f":
+        if math.isfinite(float(value)):
+            return f"np_bfloat16(float32({float(value)!r}))" if dtype == BFLOAT16 else f"{dtype.name}({float(value)!r})"
+        bits = int(np.asarray(value, dtype).view(f"u{dtype.itemsize}"))
+        return f"bits_{dtype.name}(uint{8 * dtype.itemsize}({bits:#x}))"
+    number = int(value)
+    if abs(number) <= _LARGEST_LITERAL:
+        return f"{dtype.name}({number})"
+    # C++ has no negative literals, and none beyond a long without a letter, but in hexadecimal.
+    return f"{dtype.name}({number % 2**64:#x})"
+
+
+def kernel_constant(value: np.ndarray) -> tuple[np.generic, ...] | None:
+    """The parts of a constant of rank 0 as kernels have it in their text; None where it is passed.
+
+    Large numbers and those that are not finite are passed: kernels that differ in such a number share their text.
+    """
+    kind = value.dtype.kind
+    if value.dtype.name not in KERNEL_DTYPES:
+        return None
+    if abs(int(value)) > _LARGEST_LITERAL if kind in "iu" else not np.isfinite(value):
+        return None
+    number: np.generic = value.dtype.type(value)
+    return (number.real, number.imag) if kind == "c" else (number,)
+
+
+def has_kernel_type(value: Value) -> bool:
+    """Return true if kernels can compute with a value's dtype."""
+    return isinstance(value.type, TensorType) and value.type.dtype.name in KERNEL_DTYPES
+
+
+def is_fusible(node: Node) -> bool:
+    """Return true if a node can be part of a kernel: elementwise, and no element makes it fail."""
+    if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
+        return False
+    return _is_computed(node.op.name, tuple(v.tensor.dtype for v in node.operands), node.result.tensor.dtype)
+
+
+@functools.cache
+def _is_computed(name: str, operand_dtypes: tuple[np.dtype, ...], result_dtype: np.dtype) -> bool:
+    return has_expression(name, operand_dtypes, result_dtype) and not may_fail(name, operand_dtypes)
+
+
+def definitions(functions: Iterable[Elementary]) -> str:
+    """The text of functions and of those that they call, each before its use."""
+    ordered: dict[str, Elementary] = {}
+
+    def put(function: Elementary) -> None:
+        for inner in _called(function):
+            put(inner)
+        ordered.setdefault(function_name(function.name, function.dtype), function)
+
+    for function in functions:
+        put(function)
+    return "".join(map(_definition, ordered.values()))
+
+
+def _called(function: Elementary) -> list[Elementary]:
+    found = list(_statements(function.name, function.dtype.name).functions)
+    if function.library is not None and dtype_kind(function.dtype) != "f":
+        found.append(elementary(function.library, function.dtype))
+    return found
+
+
+@functools.cache
+def _statements(name: str, dtype: str) -> Statements:
+    expression = elementary(name, np.dtype(dtype)).expression
+    return statements(expression, lambda instruction: f"x{instruction.value}")
+
+
+def _definition(function: Elementary) -> str:
+    body, dtype = _statements(function.name, function.dtype.name), function.dtype.name
+    result, *beyond = body.outputs
+    given = [f"x{k}" for k in range(function.arity)]
+    lines = list(body.lines)
+    if beyond:
+        assert function.library is not None
+        outside = (
+            function.library if dtype_kind(function.dtype) == "f" else function_name(function.library, function.dtype)
+        )
+        lines.append(f"if ({beyond[0]}) return {outside}({', '.join(given)});")
+    head = f"{dtype} {function_name(function.name, function.dtype)}({', '.join(f'{dtype} {x}' for x in given)})"
+    return "\n".join([f"__device__ inline {head} {{", *lines, f"return {result};", "}\n"])
 
 
 @dataclass(frozen=True)
@@ -82,3 +437,133 @@ def kernel_text(kernel: Kernel) -> KernelText:
     text = statements(kernel.expression, leaf_of(kernel))
     inputs, outputs, lines = element_lines(kernel, text)
     return KernelText(inputs, outputs, "\n".join([*text.lines, *lines]), text.functions)
+
+
+NAME = "launched"
+"""What kernels are called that are launched by their parameters."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Access of a kernel to an argument's element: `strides` in bytes by the axes of its shape; None for a number.
+
+    A kernel whose sizes are parameters has no strides here (()). The address, or the number, is the sum of a parameter
+    (where it has one), of a word, and of what it moves by (where it moves): so much in each iteration, and for each of
+    `others` so much each time that another word counts. Which words, and how much, are parameters too. An output that
+    is a number is the condition of a graph, its parameter the condition's handle.
+    """
+
+    strides: tuple[int, ...] | None
+    has_parameter: bool = True
+    is_moving: bool = False
+    others: int = 0
+
+
+def declared(p: Parameter, access: Access) -> list[str]:
+    """The parameters: a number's own value or an array's address, then the number of the word, and the step; and the
+    numbers of other words, each with its step."""
+    found = [f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"] * access.has_parameter
+    words = ("", *range(access.others)) if access.is_moving else ()
+    return found + [f"const long long {letter}{k}_{p.name}" for k in words for letter in "ws"]
+
+
+def address(p: Parameter, access: Access) -> str:
+    """C expression of an array's address."""
+    if not access.is_moving:
+        return f"b_{p.name}"
+    return f"b_{p.name} + {_moved(p, access)}" if access.has_parameter else f"(char*){_moved(p, access)}"
+
+
+def number(p: Parameter, access: Access) -> str:
+    """The value of a number."""
+    return f"({p.dtype}){_moved(p, access)}" if access.is_moving else f"n_{p.name}"
+
+
+def _moved(p: Parameter, access: Access) -> str:
+    others = [f"words[w{k}_{p.name}] * s{k}_{p.name}" for k in range(access.others)]
+    return f"({' + '.join([f'words[w_{p.name}]', f'iteration * s_{p.name}', *others])})"
+
+
+def broadcast_strides(x: Any, shape: Sequence[int]) -> list[int]:
+    """The strides of an array that is seen with a shape that it broadcasts to."""
+    lead = len(shape) - len(x.shape)
+    return [0] * lead + [0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)]
+
+
+def joined_axes(
+    shape: Sequence[int], axes: Iterable[int], strides: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """Sizes and strides along some axes, as few as tell where their elements lie, in the same order."""
+    sizes: list[int] = []
+    found: list[list[int]] = [[] for _ in strides]
+    for axis in axes:
+        size, steps = shape[axis], [its[axis] for its in strides]
+        if size == 1:
+            continue
+        if sizes and all(mine[-1] == size * step for mine, step in zip(found, steps, strict=True)):
+            # The axis before goes on where this one ends.
+            sizes[-1] *= size
+            for mine, step in zip(found, steps, strict=True):
+                mine[-1] = step
+        else:
+            sizes.append(size)
+            for mine, step in zip(found, steps, strict=True):
+                mine.append(step)
+    return sizes, found
+
+
+ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "o0 = a0 + int64(1);")
+"""An iteration is over."""
+
+
+def copy_text(source: np.dtype, target: np.dtype) -> KernelText:
+    """One array written into another."""
+    assert source == target
+    return KernelText((Parameter(source.name, "a0"),), (Parameter(target.name, "o0"),), "o0 = a0;")
+
+
+class TextBuilder:
+    """An expression of whole elements, the parts of complex ones among them, as it is built."""
+
+    def __init__(self) -> None:
+        self._builder, self._inputs = ExpressionBuilder(), list[np.dtype]()
+
+    def input(self, dtype: np.dtype) -> Operand:
+        """The element of another array, or a number."""
+        number = len(self._inputs)
+        self._inputs.append(dtype)
+        first, *rest = (self._builder.emit("load", (), its, (number, k)) for k, its in enumerate(parts_of(dtype)))
+        return (first, rest[0]) if rest else first
+
+    def elementwise(
+        self, name: str, operands: Sequence[Operand], dtypes: Sequence[np.dtype], result: np.dtype
+    ) -> Operand:
+        """An op of elements of these dtypes."""
+        return elementwise_expression(name, dtypes, result, self._builder, operands)
+
+    def text(self, value: Operand, dtype: np.dtype) -> KernelText:
+        """The kernel that writes a value."""
+
+        def leaf(load: Instruction) -> str:
+            number, part = load.value
+            is_complex = self._inputs[number].kind == "c"
+            return f"{('np_real', 'np_imag')[part]}(a{number})" if is_complex else f"a{number}"
+
+        found = statements(self._builder.finish(*(value if isinstance(value, tuple) else (value,))), leaf)
+        whole = f"{dtype.name}({', '.join(found.outputs)})" if isinstance(value, tuple) else found.outputs[0]
+        inputs = tuple(Parameter(its.name, f"a{k}") for k, its in enumerate(self._inputs))
+        lines = "\n".join([*found.lines, f"o0 = {whole};"])
+        return KernelText(inputs, (Parameter(dtype.name, "o0"),), lines, found.functions)
+
+
+def binary_text(name: str, dtype: np.dtype) -> KernelText:
+    """An elementwise op on two arrays of one dtype."""
+    builder = TextBuilder()
+    operands = [builder.input(dtype), builder.input(dtype)]
+    return builder.text(builder.elementwise(name, operands, [dtype, dtype], dtype), dtype)
+
+
+def cast_text(source: np.dtype, target: np.dtype) -> KernelText:
+    """An array in another dtype."""
+    builder = TextBuilder()
+    return builder.text(builder.elementwise("cast", [builder.input(source)], [source], target), target)

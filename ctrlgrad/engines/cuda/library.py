@@ -17,10 +17,10 @@ from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
+    from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
     from ctrlgrad.engines.cuda.prepared.model import KernelSpec
     from ctrlgrad.engines.cuda.prepared.walker import Functions
-    from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+    from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch, ReductionSpec
 
 
 class Memory(Protocol):

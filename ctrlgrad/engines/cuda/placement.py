@@ -1,23 +1,126 @@
 """Place of each value of a region: scalars of control on the host, arrays on the device.
 
 A launch costs about ten microseconds of host time, a scalar operation of NumPy's a tenth of one. So scalars that do not
-depend on anything on the device (counters, indices, bounds, sizes, and whole loops of them) are computed on the host.
-A kernel takes them as arguments, which costs nothing; an index that is on the host costs no read.
+depend on anything on the device (counters, indices, bounds, sizes, and whole loops of them) are computed on the host. A
+kernel takes them as arguments, which costs nothing; an index that is on the host costs no read.
 
 A value is on the host where it is a scalar (or a stack of scalars) and all that it is made of is on the host; sizes are
-there always. A stack of scalars that is on the host stays there if an index on the device reads or updates it: the
-host waits for the index. What a loop carries is on the host where it starts there and the body leaves it there: a
-fixpoint, reached from below. Beside carries on the device no numbers are there that the card can compute as well (see
-`numbers`). What branches yield is on the host where all of them yield it there.
+there always. A stack of scalars that is on the host stays there if an index on the device reads or updates it: the host
+waits for the index. What a loop carries is on the host where it starts there and the body leaves it there: a fixpoint,
+reached from below. A number that goes by whole steps (a counter) is a word that the card adds up by itself. Any other
+number that changes (a learning rate that decays, a time that goes by `dt`) would have each iteration wait for Python.
+So in a loop with work on the card the card computes such a number, unless the host needs it: for sizes and places, or
+for the trip count of an inner loop. What branches yield is on the host where all of them yield it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
-from ctrlgrad.engines.cuda.numbers import computed_carries
-from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, Use, Value, view
+from ctrlgrad.engines.cuda.prepared.model import INT64, Affine
+from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value, attributes, view
+
+
+def stepped(node: Node, operands: Sequence[object]) -> Affine | None:
+    """Result of an op on integers that go by whole steps, where it goes by whole steps too; else None."""
+    known = [x for x in operands if isinstance(x, Affine)]
+    if len(known) != len(operands) or node.op.name not in _OPS:
+        return None
+    return _OPS[node.op.name](node, *known)
+
+
+def stepping(graph: Graph, inputs: Mapping[Value, Affine]) -> dict[Value, Affine]:
+    """The values of a region that go by steps where these inputs do."""
+    found = dict(inputs)
+    for node in graph.nodes:
+        constant = attributes.Constant.find(node)
+        if constant is not None:
+            its = Affine(int(constant.value)) if is_integer(node.result) else None
+        else:
+            its = stepped(node, [found.get(v) for v in node.operands])
+        if its is not None:
+            found[node.result] = its
+    return found
+
+
+def is_integer(value: Value) -> bool:
+    """Return true if a value is an integer as the host counts (a scalar int64)."""
+    return isinstance(value.type, TensorType) and value.type.rank == 0 and value.type.dtype == INT64
+
+
+def _product(node: Node, a: Affine, b: Affine) -> Affine | None:
+    for x, y in ((a, b), (b, a)):
+        if not y.is_moving:
+            return x.times(y.constant)
+    return None
+
+
+_OPS: dict[str, Callable[..., Affine | None]] = {
+    "add": lambda node, a, b: a.plus(b),
+    "subtract": lambda node, a, b: a.plus(b, -1),
+    "multiply": _product,
+    "negative": lambda node, a: a.times(-1),
+    "cast": lambda node, a: a if is_integer(node.result) else None,
+}
+
+
+def computed_carries(loop: Loop, positions: Iterable[int]) -> list[int]:
+    """Positions, among the given ones, of carries that do not change by a constant integer step and that the host does
+    not need."""
+    entering = [*loop.shared, *loop.carried]
+    integers = {v: Affine(0, ((slot, 1),)) for slot, v in enumerate(entering) if is_integer(v)}
+    found = stepping(loop.body, integers)
+
+    def is_steady(before: Value, after: Value) -> bool:
+        if after is before:
+            return True
+        return before in integers and after in found and found[after].terms == integers[before].terms
+
+    carries = {n: loop.carries[n] for n in positions}
+    changing = [
+        n for n, c in carries.items() if isinstance(c.in_body.type, TensorType) and not is_steady(c.in_body, c.next)
+    ]
+    if not changing:
+        return []
+    needed = _needed_inside(loop, (), ())
+    return [n for n in changing if needed.isdisjoint((carries[n].in_cond, carries[n].in_body))]
+
+
+def _needed_inside(loop: Loop, results: Collection[int], asked: Sequence[Value]) -> set[Value]:
+    """Values in a loop's regions that the host needs in order to have these results, and these values of the cond."""
+    carried = set(results)
+    while True:
+        values = _needed(loop.cond, asked) | _needed(loop.body, [loop.carries[n].next for n in carried])
+        found = {n for n, c in enumerate(loop.carries) if c.in_body in values or c.in_cond in values}
+        if found <= carried:
+            return values
+        carried |= found
+
+
+def _needed(graph: Graph, wanted: Sequence[Value]) -> set[Value]:
+    """Values in a region that the host needs in order to have the wanted ones."""
+    needed = set(wanted)
+    for node in reversed(graph.nodes):
+        results = [n for n, v in enumerate(node.results) if v in needed]
+        needed.update(node.used_as(Use.SIZE, Use.INDEX))
+        match view(node):
+            case Loop() as loop:
+                inside = _needed_inside(loop, results, loop.cond.outputs)
+                needed.update(c.outer for c in loop.captures if c.in_body in inside or c.in_cond in inside)
+                needed.update(c.init for c in loop.carries if c.in_body in inside or c.in_cond in inside)
+                needed.update(loop.carries[n].init for n in results)
+            case Branch() as branch:
+                for side in branch.branches:
+                    inside = _needed(side, [side.outputs[n] for n in results])
+                    needed.update(v for v, own in zip(branch.operands, side.inputs, strict=True) if own in inside)
+            case Call() as call:
+                inside = _needed(call.function, [call.function.outputs[n] for n in results])
+                needed.update(v for v, own in zip(node.operands, call.function.inputs, strict=True) if own in inside)
+            case _:
+                if results or Trait.EFFECT in node.op.traits:
+                    needed.update(node.operands)
+    return needed
 
 
 class Place(Enum):

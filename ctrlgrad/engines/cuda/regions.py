@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype
-from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible, kernel_constant
+from ctrlgrad.engines.cuda.kernel import has_kernel_type, is_fusible, kernel_constant
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
-from ctrlgrad.engines.cuda.reductions.combining import is_reduced
-from ctrlgrad.engines.cuda.reductions.ops import HOW, reduced_axes
-from ctrlgrad.engines.cuda.reductions.tree import BLOCK, SHARED
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SHARED
+from ctrlgrad.engines.cuda.reductions import HOW, is_reduced, reduced_axes
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
 from ctrlgrad.ir.types import Shape
 from ctrlgrad.plan.accumulation import accumulate

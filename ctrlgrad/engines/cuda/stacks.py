@@ -3,7 +3,7 @@
 A kernel writes a pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length
 up to `BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many
 rows it will push, and gets one block for all of them, which is then the operand of a product without a copy. In a
-session blocks of loops that push come from the memory manager, by a `Supply` (`ctrlgrad.engines.cuda.saved`).
+session blocks of loops that push come from the memory manager, by a `Supply` (`ctrlgrad.engines.cuda.chunks`).
 
 Invariants: no block is empty; rows at and above `count` mean nothing; a block is written to only while it is `open`:
 not when another stack holds it too, nor when a row was popped off it, which may still be read, nor when the chunk that
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.leases import Saved
+from ctrlgrad.engines.cuda.account import Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.errors import ExecutionError

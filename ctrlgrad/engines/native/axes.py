@@ -7,12 +7,8 @@ from collections.abc import Collection, Sequence
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.plan.model import Kernel, View
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
+from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
-
-# A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
-# sees which element is meant, and keeps small arrays in registers.
-MOST_POINTS, MOST_INSTRUCTIONS = 16, 256
 
 
 @record
@@ -44,17 +40,6 @@ def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
         else:
             merged.append(axis)
     return merged
-
-
-def is_small(kernel: Kernel) -> bool:
-    """Return true if a nest is written without loops.
-
-    A space without points may have a long axis all the same: so each axis is short too.
-    """
-    points = product(kernel.space)
-    work = points.factor * len(kernel.expression.instructions)
-    is_short = points.is_known and all(size.factor <= MOST_POINTS for size in (points, *kernel.space))
-    return is_short and work <= MOST_INSTRUCTIONS
 
 
 def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:

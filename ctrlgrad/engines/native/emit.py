@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,15 +18,16 @@ from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outlining import PIECE, Piece, touched, weight_of
 from ctrlgrad.engines.native.outside_text import TurnsText
+from ctrlgrad.engines.native.plan_text import MOST_LOADED
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan import model
-from ctrlgrad.plan.effects import blocks_of, walk
+from ctrlgrad.plan.effects import blocks_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.loop_tiling import loop_tiles
-from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step
+from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Value
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, tiles_of
 from ctrlgrad.plan.windows import windows_of
@@ -49,8 +51,7 @@ class PlanWriter(TurnsText):
 
     def function(self, name: str) -> str:
         self.find_pushes(self.plan.body)
-        kernels = [step for step in walk(self.plan.body) if isinstance(step, Kernel)]
-        self.nests = NestFunctions(kernels, self.vector_bytes)
+        self.nests = NestFunctions(self.vector_bytes)
         self.prologue()
         self.touched = touched(self.plan, self.plan.body) if self.is_cut else Counter()
         if not self.is_cut:
@@ -65,10 +66,10 @@ class PlanWriter(TurnsText):
 
     def block(self, block: Block) -> None:
         outside, self.known = self.known, {}
-        if not self.is_cut or self.piece is not None or self.stretch:
-            self.steps(self.grouped(block))
-        else:
+        if self.is_outer:
             self.steps_in_pieces(self.grouped(block))
+        else:
+            self.steps(self.grouped(block))
         self.known = outside
 
     def grouped(self, block: Block) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
@@ -116,11 +117,20 @@ class PlanWriter(TurnsText):
     def outlined(self, groups: Sequence[tuple[Tiles | None, Sequence[Step]]]) -> None:
         """Write steps as a function of their own, and its call."""
         steps = [step for _, each in groups for step in each]
+        with self.apart():
+            counts = touched(self.plan, Block(tuple(steps)))
+            self.keep_small(number for number, count in counts.items() if count == self.touched[number])
+            self.bring_near(self.words_of_numbers(steps))
+            self.steps(groups)
+            self.write_near()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Context of code that becomes a function of its own, and its call."""
         piece = Piece(len(self.pieces), self.w)
         inside: dict[str, Any] = {"w": piece.w, "registers": piece.registers, "piece": piece}
         inside |= {
             "addresses": {},
-            "pointers": {},
             "shown": {},
             "exits": {},
             "near": {},
@@ -131,11 +141,7 @@ class PlanWriter(TurnsText):
         }
         self.outer = {name: getattr(self, name) for name in inside}
         self.__dict__.update(inside)
-        counts = touched(self.plan, Block(tuple(steps)))
-        self.keep_small(number for number, count in counts.items() if count == self.touched[number])
-        self.bring_near(self.words_of_numbers(steps))
-        self.steps(groups)
-        self.write_near()
+        yield
         outer, self.outer = self.outer, {}
         self.__dict__.update(outer)
         self.pieces.append(piece)
@@ -218,19 +224,12 @@ class PlanWriter(TurnsText):
         return emit_call(writer, name, result, names, dtypes, width)
 
     def kernel(self, step: Kernel) -> None:
-        self.make_room(step)
-        self.computed(step)
-
-    def make_room(self, step: Kernel) -> None:
-        """Memory for what a kernel writes, with what it updates."""
+        """A kernel: memory for its results, with the arrays that it updates; then its nest, inline or as a function."""
         for write in step.writes:
             self.define(write.view.array)
             if write.base is not None and self.plan.places[write.base] != self.plan.places[write.view.array]:
                 nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
                 self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
-
-    def computed(self, step: Kernel) -> None:
-        """A kernel's nest, where it stands or as a function."""
         if self.stretch is not None:
             stretch = self.nest(Stretch, step)
             stretch.first, stretch.end = self.stretch
@@ -245,7 +244,7 @@ class PlanWriter(TurnsText):
             if text is not None:
                 self.parts.append(text)
                 return
-        if self.nests.has(step):
+        if step in self.plan.functions:
             text = self.nests.call(self.w, step, self.place_of, self.number, self.size)
             if text is not None:
                 self.parts.append(text)
@@ -279,26 +278,47 @@ class PlanWriter(TurnsText):
 
         write_columns(self, step)
 
-    def cascade(self, step: model.Cascade) -> None:
-        from ctrlgrad.engines.native.cascades import write_cascade
-
-        for kernel in (step.first, step.second):
-            self.make_room(kernel)
-        first, second = (self.nest(KernelWriter, kernel) for kernel in (step.first, step.second))
-        write_cascade(first, second, self.computed)
-
     def factorise(self, step: model.Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter
 
         FactorsWriter(self, step).write()
 
+    @property
+    def is_outer(self) -> bool:
+        """True while the own function of a long plan is written: its numbers lie in the frame."""
+        return self.is_cut and self.piece is None
+
+    def for_each(self, pairs: Sequence[tuple[Register, Register]], write: Callable[[Register, str], None]) -> None:
+        """Write what each first register is for, given the number of the second one."""
+        if not self.is_outer:
+            # Numbers first: a second register may be one that `write` changes.
+            for register, number in [(register, self.number(value)) for register, value in pairs]:
+                write(register, number)
+            return
+        for start in range(0, len(pairs), MOST_LOADED):
+            with self.apart():
+                for register, value in pairs[start : start + MOST_LOADED]:
+                    write(register, self.number(value))
+
+    def in_words(self, registers: Iterable[Register]) -> None:
+        """Have numbers lie in words of the frame, one behind the other."""
+        for register in registers:
+            self.in_frame[register.name] = self.take_words(1)
+
+    def to_word(self, register: Register, value: str) -> None:
+        self.store_word(self.in_frame[register.name], value, type_of(register.dtype))
+
     def loop(self, step: Loop) -> None:
         self.moves(step.entry)
         carried = [c.inside for c in step.carries if isinstance(c.inside, Register)]
-        variables = {register: self.w.alloca(type_of(register.dtype)) for register in (step.counter, *carried)}
-        # A loop with a kernel that threads share is not tiled.
+        results = [c.result for c in step.carries if isinstance(c.result, Register)]
+        # A loop with a kernel that threads share is not tiled, nor one whose body is several functions.
         is_shared = any(isinstance(inner, Kernel) and parts_of(inner) > 1 for inner in step.body.steps)
-        tiles = None if is_shared else loop_tiles(step, self.plan)
+        tiles = None if is_shared or self.is_outer else loop_tiles(step, self.plan)
+        if self.is_outer:
+            self.in_words((*carried, *results))
+            carried, results = [], []
+        variables = {register: self.w.alloca(type_of(register.dtype)) for register in (step.counter, *carried)}
         if tiles is None:
             self.iterations(step, variables)
         else:
@@ -307,22 +327,38 @@ class PlanWriter(TurnsText):
             self.stretch = None
             for register, variable in variables.items():
                 self.registers[register.name] = self.w.op(f"load {type_of(register.dtype)}, ptr {variable}")
-        for carry in step.carries:
-            if isinstance(carry.inside, Register) and isinstance(carry.result, Register):
-                self.registers[carry.result.name] = self.number(carry.inside)
+        for inside, result in zip(carried, results, strict=True):
+            self.registers[result.name] = self.number(inside)
+
+    def carry(self, step: Loop, values: Sequence[Value], variables: dict[Register, str]) -> None:
+        """Have a loop's carried numbers be those of `values`."""
+        numbers = [v for v in values if isinstance(v, Register)]
+        carried = [c.inside for c in step.carries if isinstance(c.inside, Register)]
+        if not self.is_outer:
+
+            def write(register: Register, value: str) -> None:
+                self.w.line(f"store {type_of(register.dtype)} {value}, ptr {variables[register]}")
+
+            self.for_each(list(zip(carried, numbers, strict=True)), write)
+        elif carried:
+            # The words of the results hold the new numbers until all of them are known, and the last ones for good.
+            results = [c.result for c in step.carries if isinstance(c.result, Register)]
+            self.for_each(list(zip(results, numbers, strict=True)), self.to_word)
+            source, target = (self.frame_word(self.in_frame[v[0].name]) for v in (results, carried))
+            self.copy_bytes(target, source, str(8 * len(carried)))
 
     def iterations(self, step: Loop, variables: dict[Register, str]) -> None:
-        """A loop from its carries' places on, numbers in variables."""
+        """A loop from its carries' places on, numbers in variables or words of the frame."""
         w = self.w
-        pairs = [c for c in step.carries if isinstance(c.inside, Register)]
-        for carry in pairs:
-            assert isinstance(carry.inside, Register) and isinstance(carry.init, Register)
-            self.registers[carry.inside.name] = self.number(carry.init)
+        self.carry(step, [c.init for c in step.carries], variables)
+        w.line(f"store {type_of(step.counter.dtype)} 0, ptr {variables[step.counter]}")
         self.registers[step.counter.name] = "0"
-        for register, variable in variables.items():
-            w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variable}")
+        for carry in step.carries:
+            if isinstance(carry.inside, Register) and carry.inside in variables:
+                assert isinstance(carry.init, Register)
+                self.registers[carry.inside.name] = self.number(carry.init)
         self.loops.append(step)
-        outside, self.calls_in_place = self.calls_in_place, library.calls_in_place(step)
+        outside, self.calls_in_place = self.calls_in_place, step in self.plan.inlined
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
         ticks, word = w.alloca("i64"), self.layout.ticks + step.number
@@ -341,14 +377,8 @@ class PlanWriter(TurnsText):
             over = w.op(f"icmp sge i64 {self.number(step.counter)}, {step.maximum}")
             self.stop_if(over, Status.ITERATIONS, step.number, self.number(step.counter), str(step.maximum))
         self.block(step.body)
-        following = []
-        for carry in pairs:
-            assert isinstance(carry.next, Register)
-            following.append(self.number(carry.next))
         self.moves(step.body)
-        for carry, value in zip(pairs, following, strict=True):
-            assert isinstance(carry.inside, Register)
-            w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {variables[carry.inside]}")
+        self.carry(step, [c.next for c in step.carries], variables)
         after = w.op(f"add i64 {self.number(step.counter)}, 1")
         w.line(f"store i64 {counted(w, after)}, ptr {variables[step.counter]}")
         w.branch(head)
@@ -362,7 +392,14 @@ class PlanWriter(TurnsText):
     def branch(self, step: model.Branch) -> None:
         w = self.w
         registers = [r for r in step.results if isinstance(r, Register)]
-        variables = {r.name: w.alloca(type_of(r.dtype)) for r in registers}
+        is_outer = self.is_outer
+        if is_outer:
+            self.in_words(registers)
+        variables = {} if is_outer else {r: w.alloca(type_of(r.dtype)) for r in registers}
+
+        def write(register: Register, value: str) -> None:
+            w.line(f"store {type_of(register.dtype)} {value}, ptr {variables[register]}")
+
         exit = w.new_label("joined")
         labels = [w.new_label("case") for _ in step.blocks]
         selector = self.number(step.selector)
@@ -380,14 +417,13 @@ class PlanWriter(TurnsText):
             w.label(label)
             # Numbers that one branch computes are not visible in the other branches.
             self.block(block)
-            found = [self.number(v) for v in outputs if isinstance(v, Register)]
             self.moves(block)
-            for register, value in zip(registers, found, strict=True):
-                w.line(f"store {type_of(register.dtype)} {value}, ptr {variables[register.name]}")
+            numbers = [v for v in outputs if isinstance(v, Register)]
+            self.for_each(list(zip(registers, numbers, strict=True)), self.to_word if is_outer else write)
             w.branch(exit)
         w.label(exit)
-        for register in registers:
-            self.registers[register.name] = w.op(f"load {type_of(register.dtype)}, ptr {variables[register.name]}")
+        for register, variable in variables.items():
+            self.registers[register.name] = w.op(f"load {type_of(register.dtype)}, ptr {variable}")
 
     def epilogue(self) -> None:
         self.moves(self.plan.body)

@@ -29,7 +29,7 @@ from ctrlgrad.engines.native import frame, objects, target
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.runtime import Frame, Program
 from ctrlgrad.ir import TensorType
-from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.memory.pool import POOL
 from ctrlgrad.plan.model import Array
 
 # Frames of one entry: as many calls of it may run at a time without Python.

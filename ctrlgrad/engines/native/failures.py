@@ -6,7 +6,7 @@ from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.frame import Status
 from ctrlgrad.engines.native.positions import noted
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan, SizesDoNotFit
-from ctrlgrad.engines.native.running import Frame
+from ctrlgrad.engines.native.stacks import Frame
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import field
 from enum import IntEnum
 
-from ctrlgrad.engines.native.outlining import exchanged
+from ctrlgrad.engines.native.outlining import exchanged, is_cut
 from ctrlgrad.plan.chunks import ChunkedLoop, loops_in_chunks
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
+from ctrlgrad.plan.places import Place
 from ctrlgrad.records import record
 
 # The first words.
@@ -112,7 +113,10 @@ class Layout:
     # Of such a loop that is steady: how many chunks run in the blocks of the next one, each overwriting the last.
     passing: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
-    # Numbers that the functions of a long plan leave for each other.
+    # Of a plan that is several functions: where buffers of unknown size begin in the workspace, addresses of slots and
+    # rows, and numbers that the functions leave for each other.
+    offsets: int = 0
+    pointers: dict[Place, int] = field(default_factory=dict)
     numbers: int = 0
     words: int = FIRST
 
@@ -147,7 +151,12 @@ class Layout:
         self.ticks = self.take(1 + max(self.loops, default=-1))
         self.counters = self.take(1 + max(self.loops, default=-1))
         self.iterations = self.take(1 + max(self.loops, default=-1))
-        self.numbers = self.take(exchanged(plan))
+        if is_cut(plan):
+            self.offsets = self.take(len(plan.buffers))
+            for place in plan.places.values():
+                if place.kind in ("slot", "row") and place not in self.pointers:
+                    self.pointers[place] = self.take(1)
+            self.numbers = self.take(exchanged(plan))
 
     def take(self, words: int) -> int:
         start = self.words

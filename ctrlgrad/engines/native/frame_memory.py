@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.memory import address_of
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import Array
+from ctrlgrad.runtime.stack import empty
 
 # Bytes that a frame keeps from one call to the next: allocating so little again would cost a short call more than
 # keeping it. All memory of a frame that holds more goes back to the pool, which has a limit, and which a budget

@@ -21,13 +21,8 @@ from ctrlgrad.engines.native.expressions import PURE, emit_call, emit_expression
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.plan import elementary as elementary_functions
 from ctrlgrad.plan import expression
-from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.elementary.table import Elementary, elementary
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.model import Compute, Loop
-
-# Of a loop's calls of elementary functions on numbers so many are written in its place at most.
-MOST_IN_PLACE = 8
 
 _SYMBOL = re.compile(r"cg_(\w+?)_((?:u?int|float)\d+)(?:_v(\d+))?")
 _CALLED = re.compile(r"@(cg_\w+)\(")
@@ -182,14 +177,3 @@ def _outside(writer: Writer, function: Elementary, arguments: list[str]) -> str:
     kind = type_of(function.dtype)
     writer.declare(f"{kind} @{function.library}({', '.join([kind] * function.arity)}) {PURE}")
     return writer.op(f"call {kind} @{function.library}({', '.join(f'{kind} {x}' for x in arguments)})")
-
-
-def calls_in_place(loop: Loop) -> bool:
-    """Return true if a loop inlines elementary functions of scalars: an innermost loop with few such calls.
-
-    Around calls all that it computes with lies in memory, and functions of one angle would each reduce it.
-    """
-    steps = [*walk(loop.condition), *walk(loop.body)]
-    expressions = [step.expression for step in steps if isinstance(step, Compute)]
-    calls = sum(instruction.op == "call" for e in expressions for instruction in e.instructions)
-    return calls <= MOST_IN_PLACE and not any(isinstance(step, Loop) for step in steps)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype
-from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -24,7 +23,8 @@ from ctrlgrad.memory.session import current
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import Array, Stack
 from ctrlgrad.records import record
-from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.runtime.chunks import chunk_bytes
+from ctrlgrad.runtime.stack import BlockStack
 
 # The words of a frame as numbers of a dtype.
 Views = Mapping[np.dtype, np.ndarray]

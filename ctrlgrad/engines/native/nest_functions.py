@@ -1,30 +1,13 @@
-"""Kernels that a plan has several times, as functions: layers and passes over them repeat each other."""
+"""Kernels that the plan makes functions (`Plan.functions`), as LLVM text."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 
-from ctrlgrad.engines.native.axes import is_small
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.text import Writer, type_of
-from ctrlgrad.plan.model import Array, Kernel, Register, View
+from ctrlgrad.plan.model import Array, Kernel, Register
 from ctrlgrad.plan.sizes import Size
-
-
-def _form(columns: View | None) -> Hashable:
-    return None if columns is None else (columns.strides, columns.array.shape)
-
-
-def form_of(kernel: Kernel) -> Hashable:
-    """Hashable form of a kernel: equal for kernels that differ only in arrays and numbers."""
-    operands = [(o.view.dtype, o.view.offset, o.view.strides, o.gathered, _form(o.columns)) for o in kernel.operands]
-    writes = [
-        (w.view.dtype, w.view.offset, w.view.strides, w.how, w.outputs, w.indices, w.scattered, w.base is None)
-        for w in kernel.writes
-    ]
-    numbers = tuple(register.dtype for register in kernel.numbers)
-    return kernel.space, kernel.expression, tuple(operands), numbers, tuple(writes)
 
 
 class _Given:
@@ -51,19 +34,10 @@ class _Given:
 class NestFunctions:
     """The functions `void @nestK(addresses, numbers, sizes)` of a plan's kernels, each written once."""
 
-    def __init__(self, kernels: Iterable[Kernel], vector_bytes: int) -> None:
-        self.counts = Counter(form_of(kernel) for kernel in kernels if not kernel.checks)
+    def __init__(self, vector_bytes: int) -> None:
         self.vector_bytes = vector_bytes
         # Names by what comes after them in the text.
         self.names: dict[str, str] = {}
-
-    def has(self, kernel: Kernel) -> bool:
-        """Return true if a kernel shares its form with another one and becomes a function.
-
-        Kernels that may fail report their iteration, and LLVM keeps the arrays of small ones in registers: both stay
-        inline.
-        """
-        return not kernel.checks and not is_small(kernel) and self.counts[form_of(kernel)] > 1
 
     def call(
         self,

@@ -20,7 +20,6 @@ from ctrlgrad.engines.native.axes import (
     axes_of,
     has_calls,
     is_by_lane,
-    is_small,
     lanes_along,
     lanes_of,
 )
@@ -31,6 +30,7 @@ from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, advance, combine, element_parts
 from ctrlgrad.engines.native.sum_blocks import held, held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
+from ctrlgrad.plan.decisions import is_small
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of

@@ -247,6 +247,7 @@ def unsafe(path: Path) -> UserInputError | None:
         return None
     return UserInputError(
         f"compiled code is not kept on disk: {path} is not safe",
+        source=None,
         expected="a directory that belongs to you and that only you may write to, since what lies there is run",
         got=got,
         hint=f"chmod 700 {path}, or name another directory in CTRLGRAD_CACHE_DIR",

@@ -1,8 +1,8 @@
 """Long plans as several functions: LLVM's time grows with the square of a function's text, so each has a bounded one.
 
-A function of steps in a row takes the frame and numbers of the plan's own function. It gives whether the run has ended.
-Buffers it finds by the frame, whose last words are where the functions leave numbers for each other: a long plan may
-have more of them than a thread's stack has room for.
+A function of steps in a row takes the frame and the counters of the loops around it. It gives whether the run has
+ended. Buffers it finds by the frame, in whose words arguments, carried numbers and numbers of other functions lie, too:
+a long plan may have more of them than a thread's stack has room for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.effects import binds, blocks_of, defines, reads, walk, yields
-from ctrlgrad.plan.model import Array, Block, Cascade, Compute, Kernel, Loop, Plan, Register, Step
+from ctrlgrad.plan.model import Array, Block, Compute, Kernel, Loop, Plan, Register, Step
 
 # The most weight of a plan that is one function, and of a function of another plan. A weight is about a line of text.
 WHOLE, PIECE = 6000, 1500
@@ -23,8 +23,6 @@ def weight_of(step: Step) -> int:
     found = 0
     if isinstance(step, Kernel):
         found = 20 + 2 * len(step.expression.instructions) + 4 * (len(step.operands) + len(step.writes))
-    elif isinstance(step, Cascade):
-        found = weight_of(step.first) + weight_of(step.second)
     elif isinstance(step, Compute):
         found = len(step.expression.instructions)
     elif isinstance(step, Loop):
@@ -40,9 +38,7 @@ def is_cut(plan: Plan) -> bool:
 
 
 def exchanged(plan: Plan) -> int:
-    """The most numbers that the functions of a plan may leave for each other: all that its steps define."""
-    if not is_cut(plan):
-        return 0
+    """The most numbers that the functions of a plan may leave in the frame: all that its steps define."""
     return len({v.name for step in walk(plan.body) for v in (*defines(step), *binds(step)) if isinstance(v, Register)})
 
 
@@ -53,6 +49,8 @@ class Piece:
         self.name, self.w = f"piece{number}", Writer(outer.declarations)
         self.parameters, self.arguments = ["ptr %frame"], ["ptr %frame"]
         self.registers: dict[str, str] = {}
+        # Count of numbers that it loads from the frame where it starts.
+        self.loaded = 0
         # The piece's numbers that other pieces read.
         self.given: set[str] = set()
         self.result = ""

@@ -12,14 +12,14 @@ from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.native.frame import operand_words
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.positions import iterations, noted
-from ctrlgrad.engines.native.running import Frame
-from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
+from ctrlgrad.engines.native.stacks import Frame
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.model import Array, Stack, Step, View
 from ctrlgrad.plan.model import Outside as OutsideStep
 from ctrlgrad.records import record
+from ctrlgrad.runtime.stack import WHOLE_STACKS
 
 
 @record

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ctrlgrad.ir import Graph, Node, Op, TensorType, Trait, Type, Use, Value
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.types import RegionType
-from ctrlgrad.ops.traits import is_total
+from ctrlgrad.ops.arrays import is_total
 from ctrlgrad.plan.elementwise import DTYPES, has_expression
 from ctrlgrad.plan.lowering.lower import RULES
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.outlining import Piece, is_cut
-from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
+from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of, type_of
 from ctrlgrad.forks import once
 from ctrlgrad.ir import attributes
 from ctrlgrad.plan.model import (
@@ -34,6 +34,14 @@ from ctrlgrad.plan.windows import times_read
 # The most bytes of a temporary that lies on the stack, where LLVM makes registers of it if it can, and of all of them.
 SMALL, MOST_SMALL = 128, 1 << 14
 
+# The most numbers that a function of a long plan loads where it starts; more would lie on the thread's stack.
+MOST_LOADED = 256
+
+
+def from_word(word: int, kind: str, write: Callable[[str], str]) -> str:
+    """Load from a word of the frame, where `write` writes."""
+    return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %frame, i64 {word}')}")
+
 
 class PlanText:
     """The function of a plan while it is written."""
@@ -50,8 +58,10 @@ class PlanText:
         # numbers that other pieces have computed.
         self.piece: Piece | None = None
         self.given: dict[str, Piece] = {}
-        # In which words of the frame those lie that are read elsewhere.
+        # Words of the frame that hold such numbers, and numbers of the plan's own function, by name.
         self.numbers: dict[str, int] = {}
+        self.in_frame: dict[str, int] = {}
+        self.taken = 0
         self.bases: dict[int, str] = {}
         self.outer: dict[str, Any] = {}
         self.is_cut = is_cut(plan)
@@ -122,36 +132,50 @@ class PlanText:
             self.store_word(index, value, type_of(register.dtype))
 
     def number(self, register: Register) -> str:
-        found = self.registers.get(register.name)
+        name = register.name
+        found = self.registers.get(name)
         if found is not None:
             return found
         if self.piece is None:
-            return self.given_number(register)
-        if register.name in self.outer["given"] and register.name not in self.outer["registers"]:
-            found = self.given_number(register)
-        else:
+            return self.from_frame(register, self.w.op)
+        if name not in self.in_frame and (name in self.outer["registers"] or name not in self.outer["given"]):
             with self.around():
                 outside = self.number(register)
             found = self.piece.captured(type_of(register.dtype), outside)
-        self.registers[register.name] = found
+        elif self.piece.loaded < MOST_LOADED:
+            found = self.from_frame(register, self.w.at_entry)
+            self.piece.loaded += 1
+        else:
+            return self.from_frame(register, self.w.op)
+        self.registers[name] = found
         return found
 
-    def given_number(self, register: Register) -> str:
-        """A number that another function has computed."""
-        write, given = (self.w.op, self.given) if self.piece is None else (self.w.at_entry, self.outer["given"])
-        piece, kind = given[register.name], type_of(register.dtype)
-        inside = piece.registers[register.name]
-        if not inside.startswith("%"):
-            return inside
-        word = self.numbers.setdefault(register.name, self.layout.numbers + len(self.numbers))
-        assert word < self.layout.words, f"{register.name} is a number that no step defines"
-        if register.name not in piece.given:
-            piece.give(register.name, kind, word)
-        return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %frame, i64 {word}')}")
+    def from_frame(self, register: Register, write: Callable[[str], str]) -> str:
+        """A number of the plan's own function or of another piece, loaded where `write` writes."""
+        name, kind = register.name, type_of(register.dtype)
+        word = self.in_frame.get(name)
+        if word is None:
+            piece = (self.given if self.piece is None else self.outer["given"])[name]
+            inside = piece.registers[name]
+            if not inside.startswith("%"):
+                return inside
+            word = self.numbers.get(name)
+            if word is None:
+                word = self.numbers[name] = self.take_words(1)
+            if name not in piece.given:
+                piece.give(name, kind, word)
+        return from_word(word, kind, write)
+
+    def take_words(self, count: int) -> int:
+        """Words of the frame for numbers of a long plan; the first one."""
+        first = self.layout.numbers + self.taken
+        self.taken += count
+        assert first + count <= self.layout.words, "a number that no step defines"
+        return first
 
     def has_numbers(self, names: set[str]) -> bool:
         """Return true if registers have been computed so far."""
-        known = self.registers.keys() | self.given.keys()
+        known = self.registers.keys() | self.given.keys() | self.in_frame.keys()
         return names <= known if self.piece is None else names <= known | self.outer["registers"].keys()
 
     @contextmanager
@@ -176,11 +200,17 @@ class PlanText:
         for number, (argument, index) in enumerate(zip(plan.arguments, layout.arguments, strict=True)):
             if isinstance(argument, tuple):
                 for k, register in enumerate(argument):
-                    self.registers[register.name] = self.load_number(index + k, register.dtype)
+                    if self.is_cut:
+                        self.in_frame[register.name] = index + k
+                    else:
+                        self.registers[register.name] = self.load_number(index + k, register.dtype)
             elif isinstance(argument, Array) and not self.is_cut:
                 self.addresses[Place("argument", number)] = self.load_word(index, "ptr")
         for k, (register, _, _) in enumerate(plan.sizes):
-            self.registers[register.name] = self.load_word(layout.sizes + k)
+            if self.is_cut:
+                self.in_frame[register.name] = layout.sizes + k
+            else:
+                self.registers[register.name] = self.load_word(layout.sizes + k)
         for number in () if self.is_cut else range(len(plan.constants)):
             self.addresses[Place("constant", number)] = self.load_word(layout.constants + number, "ptr")
         mine = [b for b in plan.buffers if b.result is None and b.is_known_at_entry]
@@ -197,6 +227,9 @@ class PlanText:
             )
             base = self.load_word(frame.WORKSPACE, "ptr")
             self.offsets = {Place("buffer", b.number): offset for b, offset in zip(mine, offsets, strict=True)}
+            for buffer, offset in zip(mine, offsets, strict=True) if self.is_cut else ():
+                if not is_number(offset):
+                    self.store_word(layout.offsets + buffer.number, offset)
             for buffer in () if self.is_cut else mine:
                 place = Place("buffer", buffer.number)
                 self.addresses[place] = w.op(f"getelementptr i8, ptr {base}, i64 {self.offsets[place]}")
@@ -263,10 +296,11 @@ class PlanText:
             word = frame.WORKSPACE if place in self.offsets else self.layout.constants + place.number
         base = self.bases.get(word)
         if base is None:
-            base = write(f"load ptr, ptr {write(f'getelementptr i64, ptr %frame, i64 {word}')}")
+            base = from_word(word, "ptr", write)
         if place in self.offsets:
-            outside = self.offsets[place]
-            offset = outside if self.piece is None else self.piece.captured("i64", outside)
+            offset = self.offsets[place]
+            if not is_number(offset):
+                offset = from_word(self.layout.offsets + place.number, "i64", write)
             address = write(f"getelementptr i8, ptr {base}, i64 {offset}")
         else:
             address = base
@@ -275,14 +309,11 @@ class PlanText:
         return address
 
     def pointer(self, place: Place) -> str:
-        """The variable that holds the address of a slot or row."""
+        """The variable that holds the address of a slot or row; a word of the frame in a long plan."""
+        if self.is_cut:
+            return self.frame_word(self.layout.pointers[place])
         if place not in self.pointers:
-            if self.piece is None:
-                self.pointers[place] = self.w.alloca("ptr")
-            else:
-                with self.around():
-                    outside = self.pointer(place)
-                self.pointers[place] = self.piece.captured("ptr", outside)
+            self.pointers[place] = self.w.alloca("ptr")
         return self.pointers[place]
 
     def place_of(self, array: Array) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ctrlgrad.engines.native.running import Frame
+from ctrlgrad.engines.native.stacks import Frame
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.control_kernels import note
 from ctrlgrad.errors import MaximumIterationsError

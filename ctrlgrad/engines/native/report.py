@@ -11,14 +11,14 @@ import numpy as np
 from ctrlgrad.engines.native.engine import patterns_of
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Frame, Program
-from ctrlgrad.engines.pushes import Pushed, describe
-from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Push, Report
 from ctrlgrad.ir import Graph, attributes
+from ctrlgrad.ir.control import loop_name
 from ctrlgrad.plan import model
 from ctrlgrad.plan.chunks import carried_stacks
-from ctrlgrad.plan.model import Block, Branch, Cascade, Factorise, Kernel, Loop, Outside, Product, Stack, Step
+from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
+from ctrlgrad.runtime.rows import Pushed, describe
 
 
 def explain(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset()) -> Report:
@@ -77,9 +77,6 @@ class _Account:
         elif isinstance(step, Kernel):
             ops = ", ".join(node.op.name for node in step.nodes) or "copy"
             report.kernels.append(f"kernel over {self.shape(step.space)}: {ops}")
-        elif isinstance(step, Cascade):
-            self.step(step.first, report, around)
-            self.step(step.second, report, around)
         elif isinstance(step, Product):
             how = ", its right side laid out before the loops" if step.packed is not None else ""
             report.products.append(f"product {self.shape(step.a.shape)} @ {self.shape(step.b.shape)}{how}")

@@ -14,7 +14,7 @@ from ctrlgrad.engines.native.loops import counted_loop, hidden
 from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.stack_text import StackText
-from ctrlgrad.engines.native.sum_blocks import Held, held_in_registers, in_blocks
+from ctrlgrad.engines.native.sum_blocks import held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of
 from ctrlgrad.plan.columns import LONGEST, matrix_of
 from ctrlgrad.plan.model import Columns, Kernel, View
@@ -23,11 +23,6 @@ from ctrlgrad.records import record
 
 # Vectors of rows that are taken together.
 TOGETHER = 4
-
-
-Take = Callable[[str, str, str, Sequence[Sequence[str]]], None]
-"""Goes on with vectors of rows: the number of the first one, the first one that has not come before, the first one that
-comes again, and for each vector what its rows have come to, write by write."""
 
 
 @record
@@ -76,21 +71,11 @@ def are_across(nest: Nest, form: RowsAcross, start: str, end: str) -> str:
     return _all(w, holds)
 
 
-def reduce_across(
-    nest: Nest,
-    form: RowsAcross,
-    axes: Sequence[Axis],
-    offsets: list[str],
-    start: str,
-    end: str,
-    take: Take,
-    held: Sequence[Held] = (),
-) -> None:
+def reduce_across(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> None:
     """Write the reductions of the rows from start to end side by side: of none, or of as many as a vector has lanes.
 
     What whole turns leave over comes first, a vector at a time, and nothing waits for it at the end. Of its last vector
-    some rows come again: those before it, where there is no whole turn, or else those behind it. `held` are sums to
-    which `take` adds.
+    some rows come again: those before it, where there is no whole turn, or else those behind it.
     """
     w, width, step = nest.w, form.width, form.together * form.width
     w.declare("i64 @llvm.smin.i64(i64, i64)")
@@ -103,11 +88,10 @@ def reduce_across(
         for i in nest.each(start, rest, width):
             is_known = is_number(i) and is_number(latest)
             at = str(min(int(i), int(latest))) if is_known else w.op(f"call i64 @llvm.smin.i64(i64 {i}, i64 {latest})")
-            take(at, i, rest, _reduced(nest, form, axes, offsets, at, 1))
+            _reduce(nest, form, axes, offsets, at, 1)
         if form.together > 1:
-            for first, last in in_blocks(w, held, rest, end, step, axes[-2].size):
-                for i in nest.each(first, last, step):
-                    take(i, i, end, _reduced(nest, form, axes, offsets, i, form.together))
+            for i in nest.each(rest, end, step):
+                _reduce(nest, form, axes, offsets, i, form.together)
 
 
 def _has(nest: Nest, columns: View) -> str:
@@ -129,10 +113,8 @@ def _by_columns(nest: Nest) -> Iterator[None]:
     nest.through = before
 
 
-def _reduced(
-    nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], at: str, vectors: int
-) -> list[list[str]]:
-    """Reduce `vectors` vectors of rows from row `at` on. Return for each vector its result of each write."""
+def _reduce(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str], at: str, vectors: int) -> None:
+    """Reduce `vectors` vectors of rows from row `at` on, and store the results."""
     width, (outer, inner), count = form.width, axes[-2:], len(nest.kernel.writes)
     for k in range(count):
         nest.sums[k] = nest.gathered(k, [(width, number) for number in range(vectors)])
@@ -141,7 +123,13 @@ def _reduced(
             with nest.elements.turn():
                 for number in range(vectors):
                     nest.point(elements, width, number, outer, number * width)
-    return [[nest.sums[k].lanes(width, number) for k in range(count)] for number in range(vectors)]
+    rows = nest.moved(outer, offsets, at)
+    for number in range(vectors):
+        for k, write in enumerate(nest.kernel.writes):
+            dtype, parts = element_parts(write.view.dtype)
+            base, place = nest.target(k, rows)
+            found = nest.sums[k].lanes(width, number)
+            nest.elements.store(base, place, dtype, parts, 0, found, width, number * width)
 
 
 @contextmanager
@@ -174,20 +162,6 @@ def _along(nest: Nest, axis: Axis, offsets: list[str]) -> Iterator[list[str]]:
                 steps[stride] = w.op(f"load i64, ptr {variable}")
                 w.line(f"store i64 {w.add(steps[stride], nest.size(stride))}, ptr {variable}")
             yield [w.add(offset, steps[stride]) for offset, stride in zip(offsets, axis.strides, strict=True)]
-
-
-def stores(nest: Nest, form: RowsAcross, axes: Sequence[Axis], offsets: list[str]) -> Take:
-    """Writes what rows have come to where it goes."""
-
-    def take(at: str, begin: str, stop: str, made: Sequence[Sequence[str]]) -> None:
-        rows = nest.moved(axes[-2], offsets, at)
-        for number, found in enumerate(made):
-            for k, write in enumerate(nest.kernel.writes):
-                dtype, parts = element_parts(write.view.dtype)
-                base, place = nest.target(k, rows)
-                nest.elements.store(base, place, dtype, parts, 0, found[k], form.width, number * form.width)
-
-    return take
 
 
 def fits(w: Writer, size: Callable[[Size], str], rows: Size, terms: Size, capacity: int) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
-from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -19,18 +18,16 @@ from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
-from ctrlgrad.engines.native.stacks import RunningStack, copied
-from ctrlgrad.engines.pushes import describe
+from ctrlgrad.engines.native.stacks import Again, RunningStack, Session, copied
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
-from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.memory import Chunk
+from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.native.sessions import Again, Session
-    from ctrlgrad.memory import Chunk
+from ctrlgrad.runtime.rows import describe
+from ctrlgrad.runtime.stack import empty
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -68,7 +65,7 @@ class Program:
             # Its memory counts, and is given back at once.
             counted = Frame(self)
             counted.silent_callbacks = silent_callbacks
-            return _in_session(counted).run(arguments)
+            return Session(counted).run(arguments)
         try:
             found = self.idle.pop()
         except IndexError:
@@ -102,8 +99,6 @@ class Program:
 
         The scratch memory is that of the call that waits for it.
         """
-        from ctrlgrad.engines.native.sessions import Again
-
         try:
             found = self.idle.pop()
         except IndexError:
@@ -360,10 +355,3 @@ class Frame:
             for s, stack in zip(free, replaced.values(), strict=False):
                 self.stacks[s].hold(stack)
             self.moved.clear()
-
-
-def _in_session(frame: Frame) -> Session:
-    """A run that a memory manager looks after; those without one do not need to know how that goes."""
-    from ctrlgrad.engines.native.sessions import Session
-
-    return Session(frame)

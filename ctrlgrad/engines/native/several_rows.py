@@ -26,8 +26,7 @@ def take_several(nest: Nest, axes: Sequence[Axis], offsets: list[str], start: st
     if across is not None:
         does = rows_across.are_across(nest, across, start, end)
         stop = end if does == "true" else nest.w.op(f"select i1 {does}, i64 {end}, i64 {start}")
-        store = rows_across.stores(nest, across, axes, offsets)
-        rows_across.reduce_across(nest, across, axes, offsets, start, stop, store)
+        rows_across.reduce_across(nest, across, axes, offsets, start, stop)
         start = stop
     short = short_rows.short_rows(kernel, outer, inner, width, nest.vector_bytes, nest.can_mask)
     if short is not None:

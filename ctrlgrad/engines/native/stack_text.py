@@ -10,9 +10,11 @@ from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import memory_type_of
+from ctrlgrad.plan.decisions import entries
 from ctrlgrad.plan.effects import names_of, walk
 from ctrlgrad.plan.marks import partly_written
 from ctrlgrad.plan.model import (
+    Ahead,
     Array,
     Block,
     FromStack,
@@ -29,28 +31,12 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.places import Place
-from ctrlgrad.plan.sizes import ONE, Size, product
-from ctrlgrad.records import record
+from ctrlgrad.plan.sizes import Size, product
 
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
 # Steps whose code accesses rows of a stack's last block directly.
 _ROWS = (Push, Pop, ReadRow, WriteRow)
-
-
-@record
-class Ahead:
-    """Prefetch distance in rows (positive above a row, negative below it), and the least and most bytes of a row for
-    which prefetching pays."""
-
-    rows: int
-    least: int
-    most: int
-
-
-# When a row is pushed, and when it is taken off. Where rows are a few lines of the cache, or long, a processor fetches
-# ahead itself: measured with rows of 128 bytes to 8 KiB.
-PUSHED, POPPED = Ahead(2, 256, 1024), Ahead(-1, 256, 2048)
 
 
 class StackText(PlanText):
@@ -161,25 +147,16 @@ class StackText(PlanText):
         assert shape is not None
         return product(shape) * Size(stack.dtype.itemsize)
 
-    def rows_of(self, stack: Stack, row: View | Array | Sequence[Register]) -> Size:
-        """Number of entries that a row takes on its stack: 1, or the element count where the stack holds elements."""
-        return product(row.shape) if stack.holds == "elements" and isinstance(row, View | Array) else ONE
-
     def reserve(self, number: int) -> None:
         """Room for the row of a push, and its address."""
         push = self.pushes[number]
-        address = self.top(push.stack, self.rows_of(push.stack, push.row))
+        address = self.top(push)
         self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
 
-    def fetch(self, nbytes: Size, address: str, ahead: Ahead) -> None:
-        """Begin to bring a row near that lies above one of so many bytes, or below it, where that may pay.
-
-        What a backward loop takes off lies below what it took off before, and is read upwards: a processor goes on
-        fetching what is read in one direction, and takes this for none. So the row below is fetched downwards. Of what
-        is pushed, which is in order, the processor fetches too little ahead. Rows whose sizes differ are taken to be as
-        long as the one before.
-        """
-        if nbytes.is_known and not ahead.least <= nbytes.factor <= ahead.most:
+    def fetch(self, nbytes: Size, address: str, ahead: Ahead | None) -> None:
+        """Prefetch a row above or below one of so many bytes. Rows whose sizes differ are taken to be as long as the
+        one before."""
+        if ahead is None:
             return
         is_up = ahead.rows > 0
         step = shared_code.LINE if is_up else -shared_code.LINE
@@ -189,14 +166,15 @@ class StackText(PlanText):
         self.w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.call_shared("fetch", at, str(step), self.size(nbytes), str(ahead.least), str(ahead.most))
 
-    def top(self, stack: Stack, rows: Size = ONE) -> str:
-        """The address of the next rows of a stack, for which there is room."""
-        address = self.room(stack, self.size(rows))
-        self.fetch(self.row_bytes(stack) * rows, address, PUSHED)
+    def top(self, step: Push | WriteRow) -> str:
+        """The address of the next rows of a step's stack, for which there is room."""
+        rows = entries(step)
+        address = self.room(step.stack, self.size(rows))
+        self.fetch(self.row_bytes(step.stack) * rows, address, self.plan.ahead.get(step))
         return address
 
     def room(self, stack: Stack, rows: str) -> str:
-        """As `top`; a full block asks for another one."""
+        """The address of the next rows of a stack; a full block asks for another one."""
         if not self.near:
             return self.ask_of_stack("room", stack, self.size(self.row_bytes(stack)), rows, is_told_shape=True)
         handle = self.plan.handles[stack]
@@ -218,9 +196,9 @@ class StackText(PlanText):
         number = self.push_numbers[step]
         slot = Place("slot", number)
         is_in_place = isinstance(step.row, View) and self.plan.places[step.row.array] == slot
-        rows = self.rows_of(step.stack, step.row)
+        rows = entries(step)
         if not is_in_place:
-            self.store_row(step.row, self.top(step.stack, rows), self.row_bytes(step.stack) * rows)
+            self.store_row(step.row, self.top(step), self.row_bytes(step.stack) * rows)
         count = self.load_word(words + frame.COUNT)
         if self.plan.handles[step.stack] in self.partly_written:
             self.mark(words, count)
@@ -247,8 +225,9 @@ class StackText(PlanText):
             self.registers[register.name] = self.load_at(address, k, register.dtype)
 
     def pop(self, step: Pop) -> None:
-        rows = self.rows_of(step.stack, step.row)
-        address = self.last(step.stack, rows)
+        rows = entries(step)
+        address = self.taken_off(step.stack, self.size(rows))
+        self.fetch(self.row_bytes(step.stack) * rows, address, self.plan.ahead.get(step))
         if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
             self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
             return
@@ -256,14 +235,8 @@ class StackText(PlanText):
             self.define(step.row)
         self.load_row(step.row, address, self.row_bytes(step.stack) * rows)
 
-    def last(self, stack: Stack, rows: Size) -> str:
-        """The address of the last rows of a stack, which are taken off."""
-        address = self.taken_off(stack, self.size(rows))
-        self.fetch(self.row_bytes(stack) * rows, address, POPPED)
-        return address
-
     def taken_off(self, stack: Stack, rows: str) -> str:
-        """As `last`; an empty block asks for the one below."""
+        """The address of the last rows of a stack, which are taken off; an empty block asks for the one below."""
         if not self.near:
             return self.ask_of_stack("last", stack, self.size(self.row_bytes(stack)), rows)
         handle = self.plan.handles[stack]
@@ -356,7 +329,7 @@ class StackText(PlanText):
         if step.grow:
             at_end = w.op(f"icmp eq i64 {at}, {length}")
             with self.w.when(at_end):
-                self.top(step.stack)
+                self.top(step)
                 count = self.load_word(words + frame.COUNT)
                 self.store_word(words + frame.COUNT, w.op(f"add i64 {count}, 1"))
         marks = self.load_word(words + frame.MARKS, "ptr")

@@ -12,6 +12,7 @@ from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.errors import MaximumIterationsError, TypeMismatchError
 from ctrlgrad.ir import Loop, Node, TensorType, attributes
+from ctrlgrad.ir.control import loop_name
 
 
 class InterpretedLoop:
@@ -85,12 +86,6 @@ def in_iteration(node: Node, iteration: int, *, from_the_end: bool = False) -> s
     if not attributes.Loop.of(node).counts_down:
         return text
     return f"{text}, which runs backwards; " + ("counted from the end" if from_the_end else "numbered as forwards")
-
-
-def loop_name(node: Node) -> str:
-    """Name of a loop in an error."""
-    name = attributes.Loop.of(node).name or "while_loop"
-    return f"{name} at {node.source}" if node.source else str(name)
 
 
 class InterpretedBranches:

@@ -1,8 +1,4 @@
-"""Arrays made of a shape and a value, or of nested lists.
-
-With sizes and values that are known the result is a plain NumPy array, inside a trace too; a traced size or
-value makes a traced tensor.
-"""
+"""Arrays made of a shape, a value, or nested lists; questions about dtypes; parts of the Array API."""
 
 from __future__ import annotations
 
@@ -10,17 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import UserInputError
-from ctrlgrad.frontend.apply import check_dtype
-from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.dims import broadcasted, dims, dtype_of, expanded, rank_of, shape_of, sizes_argument
-from ctrlgrad.frontend.array.promote import from_nested, operand, to_dtype
-from ctrlgrad.frontend.concrete import concrete
-from ctrlgrad.frontend.float0 import float0
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad import dtypes
+from ctrlgrad.dtypes import is_dtype
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend.apply import check_dtype, concrete, float0, result_dtype
+from ctrlgrad.frontend.array.promote import (
+    broadcasted,
+    dims,
+    dtype_of,
+    expanded,
+    from_nested,
+    operand,
+    rank_of,
+    shape_of,
+    sizes_argument,
+    to_dtype,
+)
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
+
+# Arrays made of a shape and a value, or of nested lists.
+#
+# With sizes and values that are known the result is a plain NumPy array, inside a trace too; a traced size or
+# value makes a traced tensor.
 
 
 def _filled(operation: str, shape: Any, value: Any, dtype: Any, device: Any) -> Any:
@@ -168,7 +177,6 @@ def asarray(
     if copy is False and not (isinstance(result, Tensor) and result is x) and not _is_shared(result, x):
         raise UserInputError(
             "asarray: this needs a copy",
-            source=here(),
             expected="an array of the dtype that is asked for",
             got=f"{type(x).__name__}" + ("" if dtype is None else f" as {np.dtype(dtype)}"),
             hint="leave copy=False out",
@@ -193,15 +201,282 @@ def array(
     return expanded(result, range(ndmin - rank_of(result))) if rank_of(result) < ndmin else result
 
 
+# Questions about dtypes and shapes, answered at once: nothing is recorded.
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if isinstance(x, Tensor | np.ndarray | np.generic) else x
+
+
+class FloatLimits:
+    """The limits of a floating-point dtype: the standard's attributes as Python's numbers, further ones as NumPy's."""
+
+    def __init__(self, limits: Any) -> None:
+        self._limits = limits
+        self.bits, self.dtype = int(limits.bits), limits.dtype
+        self.eps, self.max, self.min = float(limits.eps), float(limits.max), float(limits.min)
+        self.smallest_normal = self.tiny = float(limits.smallest_normal)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._limits, name)
+
+    def __repr__(self) -> str:
+        return repr(self._limits)
+
+
+def finfo(dtype: Any) -> FloatLimits:
+    """The limits of a floating-point dtype, given itself or as an array of it; of a complex one, of its parts.
+
+    >>> print(cnp.finfo(cnp.float32).bits)
+    32
+    """
+    return FloatLimits(dtypes.finfo(_dtype(dtype)))
+
+
+def iinfo(dtype: Any) -> Any:
+    """The limits of an integer dtype, given itself or as an array of it.
+
+    >>> print(cnp.iinfo(cnp.int8).max)
+    127
+    """
+    return np.iinfo(_dtype(dtype))
+
+
+def isdtype(dtype: Any, kind: Any) -> Any:
+    """Return true if a dtype is of a kind: another dtype, a name such as "real floating", or a tuple of them.
+
+    >>> cnp.isdtype(cnp.float32, "real floating")
+    True
+    """
+    return dtypes.is_dtype(dtype, kind)
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """True if a dtype is below another, or below an abstract one such as `floating`; bfloat16 is below `floating`.
+
+    >>> [cnp.issubdtype(cnp.bfloat16, dtype) for dtype in (cnp.floating, cnp.float16)]
+    [True, False]
+    """
+    return dtypes.is_subdtype(arg1, arg2)
+
+
+def promote_types(type1: Any, type2: Any) -> np.dtype:
+    """The smallest dtype that two dtypes promote to; as in JAX for bfloat16, as in NumPy for the rest.
+
+    >>> [cnp.promote_types(cnp.bfloat16, dtype) for dtype in (cnp.int32, cnp.float16)]
+    [dtype(bfloat16), dtype('float32')]
+    """
+    return dtypes.result_type(np.dtype(type1), np.dtype(type2))
+
+
+@array_function()
+def can_cast(from_: Any, to: Any, /) -> Any:
+    """Return true if a dtype, or an array's dtype, becomes another without loss by promotion.
+
+    >>> cnp.can_cast(cnp.float32, cnp.float64)
+    True
+    """
+    return dtypes.can_cast(_dtype(from_), to)
+
+
+@array_function()
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that known shapes broadcast to.
+
+    Raises:
+        ShapeError: they do not.
+
+    >>> cnp.broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise ShapeError(
+            "broadcast_shapes: the shapes do not broadcast", got=" and ".join(map(str, shapes)), source=None
+        ) from error
+
+
+@array_function()
+def result_type(*arrays_and_dtypes: Any) -> np.dtype:
+    """The dtype that arrays, numbers and dtypes promote to; Python numbers do not widen arrays.
+
+    >>> cnp.result_type(cnp.float32, 1.0)
+    dtype('float32')
+    """
+    named = [x for x in arrays_and_dtypes if isinstance(x, type | np.dtype | str)]
+    arrays = [x for x in arrays_and_dtypes if not isinstance(x, type | np.dtype | str)]
+    return result_dtype(*(np.empty(0, dtype) for dtype in named), *arrays)
+
+
+def isscalar(element: Any) -> bool:
+    """Return true if the argument is a Python number or an array of rank 0; as `jax.numpy.isscalar`.
+
+    >>> cnp.isscalar(3.0), cnp.isscalar([3.0])
+    (True, False)
+    """
+    return np.isscalar(element) or (isinstance(element, Tensor | np.ndarray) and element.ndim == 0)
+
+
+def iterable(y: Any) -> bool:
+    """Return true if the argument can be iterated over; an array can unless its rank is 0. As `numpy.iterable`.
+
+    >>> cnp.iterable([1, 2]), cnp.iterable(1)
+    (True, False)
+    """
+    return y.ndim > 0 if isinstance(y, Tensor) else np.iterable(y)
+
+
+DEVICE = "cpu"
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+
+
+def check_device(operation: str, device: Any) -> None:
+    """Refuse a device that arrays do not live on: those of a program are the host's, whatever computes it."""
+    if device is not None and device != DEVICE:
+        raise UserInputError(
+            f"{operation}: an unknown device",
+            expected=f"{DEVICE!r} or None",
+            got=repr(device),
+            hint="where a program runs is an option: ctrlgrad.options(engine=...)",
+        )
+
+
+def check_version(api_version: str | None) -> None:
+    """Refuse a version of the Array API that the namespace does not follow."""
+    if api_version is not None and api_version not in VERSIONS:
+        raise UserInputError(
+            "__array_namespace__: an unknown version of the Array API",
+            expected=", ".join(VERSIONS),
+            got=repr(api_version),
+        )
+
+
+def to_device(x: Tensor, device: Any, stream: Any) -> Tensor:
+    """The tensor itself: arrays have one device."""
+    check_device("to_device", device)
+    if stream is not None:
+        raise UserInputError("to_device: the host has no streams", expected="None", got=repr(stream))
+    return x
+
+
+FUNCTIONS["__to_device__"] = to_device
+FUNCTIONS["__check_version__"] = check_version
+
+
+class ArrayNamespaceInfo:
+    """Description of this Array API namespace; the result of the standard's `__array_namespace_info__()`.
+
+    >>> cnp.__array_namespace_info__().default_device()
+    'cpu'
+    """
+
+    def capabilities(self) -> dict[str, Any]:
+        """Boolean masks and shapes that depend on data are allowed; a shape has 64 axes at most."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> str:
+        """List with the only device."""
+        return DEVICE
+
+    def devices(self) -> list[str]:
+        """All devices."""
+        return [DEVICE]
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
+        """The dtypes of what is made without one."""
+        check_device("default_dtypes", device)
+        real = default_float()
+        return {
+            "real floating": real,
+            "complex floating": np.result_type(real, np.complex64),
+            "integral": np.dtype(np.int64),
+            "indexing": np.dtype(np.int64),
+        }
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, np.dtype]:
+        """The dtypes of a kind, such as "real floating", or of a tuple of kinds; all of them for None."""
+        check_device("dtypes", device)
+        names = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128"
+        found = {name: np.dtype(name) for name in names.split()}
+        return found if kind is None else {name: dtype for name, dtype in found.items() if is_dtype(dtype, kind)}
+
+
+def __array_namespace_info__() -> ArrayNamespaceInfo:
+    """Describe this Array API namespace: its devices, dtypes and capabilities.
+
+    >>> sorted(cnp.__array_namespace_info__().dtypes(kind="real floating"))
+    ['float32', 'float64']
+    """
+    return ArrayNamespaceInfo()
+
+
+@array_function()
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+    """An array of another library by DLPack, in the memory that it has unless `copy` is true.
+
+    A traced tensor is returned as it is.
+
+    >>> cnp.from_dlpack(np.arange(3))
+    array([0, 1, 2])
+    """
+    check_device("from_dlpack", device)
+    if isinstance(x, Tensor):
+        return x
+    if not hasattr(x, "__dlpack__"):
+        raise TypeMismatchError("from_dlpack: no DLPack", expected="an array with __dlpack__", got=type(x).__name__)
+    found = np.from_dlpack(x)
+    check_dtype(found.dtype)
+    return found.copy() if copy else found
+
+
+class _Arrays(type):
+    """Metaclass of `ndarray`: traced tensors and NumPy's arrays are its instances."""
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Tensor | np.ndarray)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, Tensor | np.ndarray)
+
+
+class ndarray(metaclass=_Arrays):
+    """The type of arrays, traced and concrete ones; as `jax.numpy.ndarray`. Make one by `ctrlgrad.numpy.array`.
+
+    >>> isinstance(cnp.zeros(2), cnp.ndarray)
+    True
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeMismatchError(
+            "ndarray: not a constructor",
+            expected="a check of a type, or an annotation",
+            got="ndarray(...)",
+            hint="ctrlgrad.numpy.array(x), .zeros(shape), .empty(shape)",
+        )
+
+
 __all__ = [
     "array",
     "asarray",
+    "broadcast_shapes",
+    "can_cast",
     "empty",
     "empty_like",
+    "finfo",
+    "from_dlpack",
     "full",
     "full_like",
+    "iinfo",
+    "isdtype",
+    "isscalar",
+    "issubdtype",
+    "iterable",
+    "ndarray",
     "ones",
     "ones_like",
+    "promote_types",
+    "result_type",
     "zeros",
     "zeros_like",
 ]

@@ -15,9 +15,30 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import add, conjugate, imag, maximum, minimum, multiply, power, real, subtract
 from ctrlgrad.frontend.array.creation import ones_like, zeros_like
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import (
+    add,
+    conjugate,
+    equal,
+    greater,
+    imag,
+    maximum,
+    minimum,
+    multiply,
+    not_equal,
+    power,
+    real,
+    sqrt,
+    square,
+    stop_gradient,
+    subtract,
+    where,
+)
+from ctrlgrad.frontend.array.indexing import take
+from ctrlgrad.frontend.array.linalg import matmul
+from ctrlgrad.frontend.array.manipulation import concatenate, matrix_transpose, moveaxis, ravel
+from ctrlgrad.frontend.array.promote import (
     at_index,
     axes_in_order,
     axes_of,
@@ -28,20 +49,16 @@ from ctrlgrad.frontend.array.dims import (
     dims,
     dtype_of,
     expanded,
+    operand,
     rank_of,
+    same_dtype,
     shape_of,
+    shown,
     sliced,
     squeezed,
+    to_dtype,
     whole_number,
 )
-from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import sqrt, square, stop_gradient
-from ctrlgrad.frontend.array.indexing import take
-from ctrlgrad.frontend.array.joining import concatenate
-from ctrlgrad.frontend.array.linalg import matmul
-from ctrlgrad.frontend.array.logic import equal, greater, not_equal, where
-from ctrlgrad.frontend.array.manipulation import matrix_transpose, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import operand, same_dtype, shown, to_dtype
 from ctrlgrad.frontend.array.ranges import eye, triu
 from ctrlgrad.frontend.array.reduction import any as any_of
 from ctrlgrad.frontend.array.reduction import max as largest

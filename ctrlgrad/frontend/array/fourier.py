@@ -14,25 +14,33 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import conjugate, divide, floor_divide, maximum, minimum, multiply, subtract
-from ctrlgrad.frontend.array.arithmetic import real as real_part
-from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.creation import check_device
+from ctrlgrad.frontend.array.elementwise import (
+    conjugate,
+    divide,
+    floor_divide,
+    maximum,
+    minimum,
+    multiply,
+    sqrt,
+    subtract,
+)
+from ctrlgrad.frontend.array.elementwise import real as real_part
+from ctrlgrad.frontend.array.manipulation import flip, roll
+from ctrlgrad.frontend.array.promote import (
     axes_in_order,
     axis_of,
     broadcasted,
     concatenated,
     dim,
     dtype_of,
+    operand,
     rank_of,
     shape_of,
+    shown,
     size_argument,
     sliced,
 )
-from ctrlgrad.frontend.array.elementwise import sqrt
-from ctrlgrad.frontend.array.joining import roll
-from ctrlgrad.frontend.array.manipulation import flip
-from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float

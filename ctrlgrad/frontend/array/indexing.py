@@ -22,8 +22,9 @@ from ctrlgrad.errors import (
     UserInputError,
 )
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
-from ctrlgrad.frontend.array.arithmetic import divide, maximum, minimum, multiply, power, remainder
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
+from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.promote import (
     along,
     at_index,
     axis_of,
@@ -33,20 +34,23 @@ from ctrlgrad.frontend.array.dims import (
     dims,
     dtype_of,
     expanded,
+    from_nested,
+    has_tensor,
     iota,
     known_size,
     laid_along,
+    operand,
+    operands,
     rank_of,
     reshaped,
     shape_of,
+    shown,
     sliced,
     squeezed,
     times,
+    truth,
 )
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, operands, shown, truth
-from ctrlgrad.frontend.calling import explains_calls
+from ctrlgrad.frontend.checks import explains_calls
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
@@ -122,12 +126,12 @@ class Place:
 
     @explains_calls
     def min(self, value: Any) -> Any:
-        """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
+        """With the minimum of the element and `value`, or of all values if a position is repeated."""
         return self._whole(self._combine("min", minimum, value))
 
     @explains_calls
     def max(self, value: Any) -> Any:
-        """With the larger one of what is there and `value`, or the largest where a position is named twice."""
+        """With the maximum of the element and `value`, or of all values if a position is repeated."""
         return self._whole(self._combine("max", maximum, value))
 
     @explains_calls
@@ -153,7 +157,7 @@ class Place:
 
     @explains_calls
     def apply(self, function: Callable[[Any], Any]) -> Any:
-        """With what is there replaced by an elementwise function of it, once however often a position is named."""
+        """With an elementwise function applied to the elements, once even if a position is repeated."""
         return self.set(function(self.get()))
 
     mul = multiply
@@ -316,7 +320,7 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
     _refuse_in_place("put", inplace)
     arr, ind = operand("put", arr), ravel(operand("put", ind))
     if mode not in (None, "clip", "wrap"):
-        raise UserInputError("put: the mode is not known", source=here(), expected="None, clip, wrap", got=repr(mode))
+        raise UserInputError("put: the mode is not known", expected="None, clip, wrap", got=repr(mode))
     if 0 in shape_of(arr) or shape_of(ind)[0] == 0 or np.size(v) == 0:
         return arr
     flat, values = ravel(arr), cast(_again("put", v, dim(ind, 0)), dtype_of(arr))
@@ -395,7 +399,7 @@ class Index:
 
     @property
     def is_everything(self) -> bool:
-        """True if the key selects the whole array as it is."""
+        """True if the key selects the whole array unchanged."""
         return all(isinstance(item, slice) and item == slice(None) for item in self.key)
 
     @property

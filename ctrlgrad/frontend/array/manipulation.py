@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply
-from ctrlgrad.frontend.array.arithmetic import floor_divide
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.elementwise import add, equal, floor_divide, minimum, multiply, negative, remainder, where
+from ctrlgrad.frontend.array.promote import (
+    at_index,
     axes_in_order,
     axes_of,
     axis_of,
     broadcasted,
+    concatenated,
     dim,
     dims,
     expanded,
+    operand,
     rank_of,
     reshaped,
+    same_dtype,
     shape_of,
+    shown,
     size_argument,
     sizes_argument,
+    sliced,
     squeezed,
     times,
+    to_dtype,
     transposed,
+    whole_number,
 )
-from ctrlgrad.frontend.array.logic import equal, where
-from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import broadcast_shapes
@@ -103,7 +109,7 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
 
 
 def _remaining(x: Any, others: Sequence[Any]) -> Any:
-    """The size that -1 stands for: an int wherever the known sizes tell."""
+    """Size for -1 in a shape: an int if the known sizes determine it."""
     known_before = times([d for d in shape_of(x) if d is not None])
     known_after = times([d for d in others if not isinstance(d, Tensor)])
     traced = [d for d in others if isinstance(d, Tensor)]
@@ -298,20 +304,450 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
     return sizes
 
 
+# Joining, splitting, and rotating arrays.
+
+
+def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ...]]) -> Any:
+    arrays = [operand(f"atleast_{rank}d", x) for x in xs]
+    found = [expanded(x, new_axes[rank_of(x)]) if rank_of(x) in new_axes else x for x in arrays]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@array_function()
+def atleast_1d(*xs: Any) -> Any:
+    """Arrays of rank 1 or more; as `numpy.atleast_1d`.
+
+    >>> cnp.atleast_1d(2.0)
+    array([2.])
+    """
+    return _at_least(1, xs, {0: (0,)})
+
+
+@array_function()
+def atleast_2d(*xs: Any) -> Any:
+    """Arrays of rank 2 or more, vectors as rows; as `numpy.atleast_2d`.
+
+    >>> cnp.atleast_2d([1, 2])
+    array([[1, 2]])
+    """
+    return _at_least(2, xs, {0: (0, 1), 1: (0,)})
+
+
+@array_function()
+def atleast_3d(*xs: Any) -> Any:
+    """Arrays of rank 3 or more; as `numpy.atleast_3d`.
+
+    >>> cnp.atleast_3d([1, 2]).shape
+    (1, 2, 1)
+    """
+    return _at_least(3, xs, {0: (0, 1, 2), 1: (0, 2), 2: (2,)})
+
+
+@array_function()
+def column_stack(tup: Any) -> Any:
+    """Vectors as columns, and matrices, side by side; as `numpy.column_stack`.
+
+    >>> cnp.column_stack([[1, 2], [3, 4]])
+    array([[1, 3],
+           [2, 4]])
+    """
+    arrays = [operand("column_stack", x) for x in tup]
+    return concatenate([x if rank_of(x) > 1 else reshaped(x, [times(dims(x)), 1]) for x in arrays], axis=1)
+
+
+@array_function()
+def dstack(tup: Any) -> Any:
+    """Arrays of rank 3 or more joined along axis 2; as `numpy.dstack`.
+
+    >>> cnp.dstack([[1, 2], [3, 4]]).shape
+    (1, 2, 2)
+    """
+    return concatenate([atleast_3d(x) for x in tup], axis=2)
+
+
+@array_function()
+def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+    """Parts along axis 1, of a vector along axis 0; as `numpy.hsplit`.
+
+    >>> cnp.hsplit(cnp.arange(4), 2)
+    [array([0, 1]), array([2, 3])]
+    """
+    x = operand("hsplit", x)
+    return split(x, indices_or_sections, 0 if rank_of(x) == 1 else 1)
+
+
+@array_function()
+def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+    """Parts along axis 0; as `numpy.vsplit`.
+
+    >>> [part.shape for part in cnp.vsplit(cnp.ones((4, 1)), 2)]
+    [(2, 1), (2, 1)]
+    """
+    return split(x, indices_or_sections, 0)
+
+
+@array_function()
+def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
+    """Parts along axis 2; as `numpy.dsplit`.
+
+    >>> [part.shape for part in cnp.dsplit(cnp.ones((1, 2, 4)), 2)]
+    [(1, 2, 2), (1, 2, 2)]
+    """
+    return split(x, indices_or_sections, 2)
+
+
+@array_function()
+def block(arrays: Any) -> Any:
+    """Nested lists of arrays as blocks of one array; as `numpy.block`.
+
+    >>> cnp.block([[cnp.ones((1, 1)), cnp.zeros((1, 1))]])
+    array([[1., 0.]])
+    """
+    depth = _depth(arrays)
+    rank = max([depth, *(rank_of(operand("block", x)) for x in _flat(arrays))])
+    return _block(arrays, depth, rank)
+
+
+def _depth(x: Any) -> int:
+    return 1 + max(map(_depth, x)) if isinstance(x, list) and x else 0
+
+
+def _flat(x: Any) -> list[Any]:
+    return [leaf for item in x for leaf in _flat(item)] if isinstance(x, list) else [x]
+
+
+def _block(x: Any, depth: int, rank: int) -> Any:
+    if isinstance(x, list):
+        return concatenate([_block(item, depth - 1, rank) for item in x], axis=-depth)
+    x = operand("block", x)
+    return expanded(x, range(rank - rank_of(x))) if rank_of(x) < rank else x
+
+
+@array_function()
+def fliplr(x: Any) -> Any:
+    """x with axis 1 turned round; as `numpy.fliplr`.
+
+    >>> cnp.fliplr([[1, 2]])
+    array([[2, 1]])
+    """
+    return flip(x, 1)
+
+
+@array_function()
+def flipud(x: Any) -> Any:
+    """x with axis 0 turned round; as `numpy.flipud`.
+
+    >>> cnp.flipud([[1], [2]])
+    array([[2],
+           [1]])
+    """
+    return flip(x, 0)
+
+
+@array_function()
+def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    """x turned by quarters in the plane of two axes; as `numpy.rot90`.
+
+    >>> cnp.rot90([[1, 2], [3, 4]])
+    array([[2, 4],
+           [1, 3]])
+    """
+    x = operand("rot90", x)
+    first, second = (axis_of("rot90", a, rank_of(x)) for a in axes)
+    turns = whole_number("rot90", "k", k) % 4
+    if turns == 2:
+        return flip(x, (first, second))
+    if turns == 1:
+        return swapaxes(flip(x, second), first, second)
+    return flip(swapaxes(x, first, second), second) if turns else x
+
+
+@array_function()
+def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
+    """x with an axis moved before another; as `numpy.rollaxis`.
+
+    >>> cnp.rollaxis(cnp.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
+    x = operand("rollaxis", x)
+    axis = axis_of("rollaxis", axis, rank_of(x))
+    start = start + rank_of(x) if start < 0 else start
+    return moveaxis(x, axis, start - 1 if axis < start else start)
+
+
+def _several(operation: str, xs: Any) -> list[Any]:
+    """The arrays to join, promoted to one dtype; a single array counts as the sequence of its rows."""
+    if isinstance(xs, Tensor | np.ndarray):
+        xs = list(xs)
+    if not isinstance(xs, list | tuple) or not xs:
+        raise TypeMismatchError(
+            f"{operation}: takes a list of one array or more",
+            expected="a list or a tuple of arrays, or one array, which stands for its rows",
+            got=f"{type(xs).__name__} {xs!r}"[:60],
+            hint=f"numpy.{operation}([x, y])",
+        )
+    return same_dtype(operation, xs)
+
+
+def _check_fit(operation: str, arrays: Sequence[Any], axis: int | None) -> None:
+    """Refuse arrays whose sizes differ elsewhere than on `axis`."""
+    if len({rank_of(x) for x in arrays}) > 1:
+        raise ShapeError(
+            f"{operation}: the ranks differ",
+            expected="arrays of one rank",
+            got=", ".join(map(shown, arrays)),
+            hint="add a dimension with x[None], or join along a new one with numpy.stack",
+        )
+    for place in range(rank_of(arrays[0])):
+        if place != axis and len({shape_of(x)[place] for x in arrays} - {None}) > 1:
+            raise ShapeError(
+                f"{operation}: sizes differ on axis {place}",
+                expected="arrays that differ at most in the axis along which they are joined",
+                got=", ".join(map(shown, arrays)),
+                hint="join along the axis that differs, or pad the smaller ones",
+            )
+
+
+@array_function("concat")
+def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
+    """Arrays one after the other along an axis; flattened first where it is None.
+
+    Raises:
+        ShapeError: sizes differ on another axis, or the arrays are scalars.
+
+    >>> cnp.concatenate([[1, 2], [3.5]])
+    array([1. , 2. , 3.5])
+    """
+    parts = _several("concatenate", arrays)
+    if axis is None:
+        parts, axis = [ravel(x) for x in parts], 0
+    if rank_of(parts[0]) == 0:
+        raise ShapeError(
+            "concatenate: scalars have no axis",
+            expected="arrays of rank 1 or more, in a list",
+            got=", ".join(map(shown, parts)),
+            hint="numpy.stack([a, b]) makes an array of scalars; numpy.concatenate([x, y]) takes arrays as a list",
+        )
+    place = axis_of("concatenate", axis, rank_of(parts[0]))
+    _check_fit("concatenate", parts, place)
+    if dtype is not None:
+        parts = [to_dtype("concatenate", x, dtype) for x in parts]
+    return concatenated(parts, place)
+
+
+@array_function()
+def stack(arrays: Any, axis: Any = 0, *, dtype: Any = None) -> Any:
+    """Arrays of one shape side by side along a new axis.
+
+    >>> cnp.stack([[1, 2], [3, 4]], axis=1)
+    array([[1, 3],
+           [2, 4]])
+    """
+    parts = _several("stack", arrays)
+    _check_fit("stack", parts, None)
+    place = axis_of("stack", axis, rank_of(parts[0]) + 1)
+    if dtype is not None:
+        parts = [to_dtype("stack", x, dtype) for x in parts]
+    return concatenated([expanded(x, [place]) for x in parts], place)
+
+
+def _lifted(x: Any, rank: int) -> Any:
+    return expanded(x, range(max(rank - rank_of(x), 0)))
+
+
+@array_function("row_stack")
+def vstack(arrays: Any) -> Any:
+    """Arrays below each other; vectors are rows.
+
+    >>> cnp.vstack([[1, 2], [3, 4]])
+    array([[1, 2],
+           [3, 4]])
+    """
+    return concatenate([_lifted(x, 2) for x in _several("vstack", arrays)])
+
+
+@array_function()
+def hstack(arrays: Any) -> Any:
+    """Arrays beside each other: along the second axis, or the first for vectors.
+
+    >>> cnp.hstack([[1, 2], [3, 4]])
+    array([1, 2, 3, 4])
+    """
+    parts = [_lifted(x, 1) for x in _several("hstack", arrays)]
+    return concatenate(parts, 0 if rank_of(parts[0]) == 1 else 1)
+
+
+@array_function()
+def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
+    """The slices along an axis of known size, without that axis.
+
+    >>> cnp.unstack([[1, 2], [3, 4]])[1]
+    array([3, 4])
+    """
+    x = operand("unstack", x)
+    place = axis_of("unstack", axis, rank_of(x))
+    count = shape_of(x)[place]
+    if count is None:
+        raise ShapeError(
+            "unstack: the axis has an unknown size", got=shown(x), hint="use ctrlgrad.scan to loop over it"
+        )
+    return tuple(at_index(x, place, i) for i in range(count))
+
+
+def _cut(x: Any, axis: int, bounds: Sequence[Any]) -> list[Any]:
+    """x cut at the given places along an axis."""
+    starts, stops = [None, *bounds], [*bounds, None]
+    return [sliced(x, axis, start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _places(operation: str, indices_or_sections: Any) -> list[Any] | None:
+    """The places to cut at, or None for a number of equal parts."""
+    if isinstance(indices_or_sections, list | tuple) or np.ndim(_known(indices_or_sections)) == 1:
+        return [size_argument(operation, "a place to cut", place) for place in indices_or_sections]
+    return None
+
+
+def _known(x: Any) -> Any:
+    return 0 if isinstance(x, Tensor) and x.ndim == 0 else () if isinstance(x, Tensor) else x
+
+
+def _sections(operation: str, count: Any) -> int:
+    number = whole_number(operation, "the number of parts", count)
+    if number <= 0:
+        raise ShapeError(f"{operation}: at least one part", got=str(number))
+    return number
+
+
+@array_function()
+def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
+    """x cut into equal parts along an axis, or at the given places (which may be traced).
+
+    Raises:
+        ShapeError: the size does not divide.
+
+    >>> cnp.split([1, 2, 3, 4], 2)[1]
+    array([3, 4])
+    """
+    x = operand("split", x)
+    place = axis_of("split", axis, rank_of(x))
+    cuts = _places("split", indices_or_sections)
+    if cuts is not None:
+        return _cut(x, place, cuts)
+    count, size = _sections("split", indices_or_sections), shape_of(x)[place]
+    if size is not None:
+        if size % count:
+            raise ShapeError(
+                "split: the parts are not equal",
+                expected=f"a size that {count} divides",
+                got=shown(x),
+                hint="use array_split",
+            )
+        return _cut(x, place, range(size // count, size, size // count) if size else [0] * (count - 1))
+    # A reshape fails at run time where the size does not divide.
+    sizes = dims(x)
+    rows = reshaped(x, [*sizes[:place], count, floor_divide(sizes[place], count), *sizes[place + 1 :]])
+    return [at_index(rows, place, i) for i in range(count)]
+
+
+@array_function()
+def array_split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
+    """As `split`, but the parts may differ by one element, the larger ones first.
+
+    >>> cnp.array_split([1, 2, 3], 2)[1]
+    array([3])
+    """
+    x = operand("array_split", x)
+    place = axis_of("array_split", axis, rank_of(x))
+    cuts = _places("array_split", indices_or_sections)
+    if cuts is None:
+        count, size = _sections("array_split", indices_or_sections), dim(x, place)
+        if isinstance(size, Tensor):
+            small, extra = floor_divide(size, count), remainder(size, count)
+            cuts = [add(multiply(small, i), minimum(extra, i)) for i in range(1, count)]
+        else:
+            cuts = [size // count * i + min(size % count, i) for i in range(1, count)]
+    return _cut(x, place, cuts)
+
+
+@array_function()
+def roll(x: Any, shift: Any, axis: Any = None) -> Any:
+    """Elements moved along axes by `shift` places (which may be traced), around the end.
+
+    Without an axis, all elements in one dimension are moved.
+
+    >>> cnp.roll([1, 2, 3], 1)
+    array([3, 1, 2])
+    """
+    x = operand("roll", x)
+    if axis is None:
+        return reshaped(_rolled(ravel(x), _total(shift), 0, times(dims(x))), dims(x))
+    places = [axis_of("roll", a, rank_of(x)) for a in (axis if isinstance(axis, list | tuple) else (axis,))]
+    shifts = list(shift) if isinstance(shift, list | tuple) else [shift] * len(places)
+    if len(shifts) != len(places) and len(places) == 1:
+        places = places * len(shifts)
+    if len(shifts) != len(places):
+        raise ShapeError("roll: as many shifts as axes", expected=f"{len(places)} shifts", got=str(shift))
+    for place, by in zip(places, shifts, strict=True):
+        x = _rolled(x, size_argument("roll", "the shift", by), place, dim(x, place))
+    return x
+
+
+def _total(shift: Any) -> Any:
+    several = shift if isinstance(shift, list | tuple) else (shift,)
+    total: Any = 0
+    for by in several:
+        by = size_argument("roll", "the shift", by)
+        total = add(total, by) if isinstance(total, Tensor) or isinstance(by, Tensor) else total + by
+    return total
+
+
+def _rolled(x: Any, shift: Any, axis: int, size: Any) -> Any:
+    if not isinstance(size, Tensor) and not isinstance(shift, Tensor):
+        first = -shift % size if size else 0
+        return x if first == 0 else concatenated([sliced(x, axis, first, None), sliced(x, axis, None, first)], axis)
+    if not isinstance(shift, Tensor) and shift == 0:
+        return x
+    first = remainder(negative(cast(shift, np.int64)), size)
+    rolled = concatenated([sliced(x, axis, first, None), sliced(x, axis, None, first)], axis)
+    # Cutting at a traced place loses the size.
+    return reshaped(rolled, [size if place == axis else dim(x, place) for place in range(rank_of(x))])
+
+
 __all__ = [
+    "array_split",
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "block",
     "broadcast_arrays",
     "broadcast_to",
+    "column_stack",
+    "concatenate",
+    "dsplit",
+    "dstack",
     "expand_dims",
     "flatten",
     "flip",
+    "fliplr",
+    "flipud",
+    "hsplit",
+    "hstack",
     "matrix_transpose",
     "moveaxis",
     "ndim",
     "ravel",
     "reshape",
+    "roll",
+    "rollaxis",
+    "rot90",
     "shape",
     "size",
+    "split",
     "squeeze",
+    "stack",
     "swapaxes",
     "transpose",
+    "unstack",
+    "vsplit",
+    "vstack",
 ]

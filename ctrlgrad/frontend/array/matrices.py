@@ -9,7 +9,6 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply
-from ctrlgrad.frontend.array.arithmetic import conjugate, divide, multiply, real, subtract
 from ctrlgrad.frontend.array.decompositions import (
     cholesky,
     cross,
@@ -30,10 +29,10 @@ from ctrlgrad.frontend.array.decompositions import (
     svdvals,
     vector_norm,
 )
-from ctrlgrad.frontend.array.dims import expanded, rank_of, shape_of, squeezed
+from ctrlgrad.frontend.array.elementwise import conjugate, divide, multiply, real, subtract
 from ctrlgrad.frontend.array.linalg import matmul, outer, tensordot, vecdot
 from ctrlgrad.frontend.array.manipulation import matrix_transpose
-from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
+from ctrlgrad.frontend.array.promote import expanded, operand, rank_of, same_dtype, shape_of, shown, squeezed
 from ctrlgrad.frontend.array.ranges import diagonal as _diagonal
 from ctrlgrad.frontend.array.reduction import sum as _sum
 from ctrlgrad.frontend.array.reduction import sum as total
@@ -77,7 +76,7 @@ def eigvals(x: Any, /) -> Any:
     return apply("general_eigenvalues", [matrices("eigvals", x, square=True)])
 
 
-# Least squares, condition numbers, and products of several matrices: composed of what `linalg` has.
+# Least squares, condition numbers, and products of several matrices, composed of the functions above.
 
 
 @array_function()
@@ -96,7 +95,8 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     Raises:
         ShapeError: `a` is no matrix, `b` is of another rank than 1 or 2, or has other rows.
 
-    >>> x, squares, rank, s = cnp.linalg.lstsq([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]], [1.0, 3.0, 5.0])
+    >>> a = [[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
+    >>> x, squares, rank, s = cnp.linalg.lstsq(a, [1.0, 3.0, 5.0])
     >>> np.round(x, 6), int(rank)
     (array([1., 2.]), 2)
     """

@@ -9,37 +9,43 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import (
+from ctrlgrad.frontend.array.creation import ones, zeros
+from ctrlgrad.frontend.array.decompositions import svd
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import (
     bitwise_and,
     bitwise_right_shift,
     floor_divide,
+    log,
     multiply,
     power,
     remainder,
+    sqrt,
+    where,
 )
-from ctrlgrad.frontend.array.creation import ones, zeros
-from ctrlgrad.frontend.array.decompositions import svd
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.indexing import take
+from ctrlgrad.frontend.array.linalg import matmul
+from ctrlgrad.frontend.array.manipulation import broadcast_arrays, concatenate, flip, moveaxis, ravel, stack
+from ctrlgrad.frontend.array.promote import (
     axis_of,
     dim,
     dims,
     dtype_of,
+    floats,
     known_size,
+    loop_dtypes,
+    operand,
+    operands,
     rank_of,
     reshaped,
+    same_dtype,
     shape_of,
+    shown,
     sliced,
     times,
+    truth,
     whole_number,
 )
-from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import log, sqrt
-from ctrlgrad.frontend.array.indexing import take
-from ctrlgrad.frontend.array.joining import concatenate, stack
-from ctrlgrad.frontend.array.linalg import matmul
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_arrays, flip, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import floats, loop_dtypes, operand, operands, same_dtype, shown, truth
 from ctrlgrad.frontend.array.ranges import vander
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import cumsum, trace
@@ -47,9 +53,7 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.windows import pad
 from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.frontend.loops import fori_loop
-from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.source import here
+from ctrlgrad.frontend.loops import fori_loop, while_loop
 
 # Polynomials as arrays of coefficients, the highest first.
 
@@ -344,7 +348,7 @@ def unpackbits(x: Any, axis: int | None = None, count: int | None = None, bitord
     return moveaxis(found, -1, axis)
 
 
-# Terms of a convolution that are written out one by one.
+# Largest number of terms of a convolution that are unrolled.
 _TERMS = 16
 
 
@@ -412,7 +416,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     array([3., 4., 5.])
     """
     if edge_order != 1:
-        raise UserInputError("gradient: edge_order 1 alone", source=here(), expected="1", got=repr(edge_order))
+        raise UserInputError("gradient: edge_order 1 alone", expected="1", got=repr(edge_order))
     f = floats("gradient", f)
     axes = range(rank_of(f)) if axis is None else [axis] if isinstance(axis, int) else axis
     axes = [axis_of("gradient", a, rank_of(f)) for a in axes]
@@ -458,7 +462,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
         return sliced(full, 0, (size - 1) // 2, (size - 1) // 2 + count)
     if mode == "valid":
         return sliced(full, 0, size - 1, count)
-    raise UserInputError("convolve: no such mode", source=here(), expected="full, same or valid", got=repr(mode))
+    raise UserInputError("convolve: no such mode", expected="full, same or valid", got=repr(mode))
 
 
 def _sliding(x: Any, weights: Any, count: Any, size: int) -> Any:

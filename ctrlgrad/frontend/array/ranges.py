@@ -8,11 +8,25 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, result_dtype
-from ctrlgrad.frontend.array.arithmetic import add, divide, floor_divide, maximum, minimum, multiply, subtract
-from ctrlgrad.frontend.array.array_api import check_device
-from ctrlgrad.frontend.array.creation import zeros, zeros_like
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.apply import apply, cast, concrete, result_dtype
+from ctrlgrad.frontend.array.creation import check_device, zeros, zeros_like
+from ctrlgrad.frontend.array.elementwise import (
+    add,
+    ceil,
+    divide,
+    equal,
+    floor_divide,
+    greater_equal,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
+    where,
+)
+from ctrlgrad.frontend.array.indexing import at
+from ctrlgrad.frontend.array.manipulation import concatenate, moveaxis, ravel, stack
+from ctrlgrad.frontend.array.promote import (
     axis_of,
     dim,
     dims,
@@ -20,24 +34,20 @@ from ctrlgrad.frontend.array.dims import (
     expanded,
     iota,
     known_size,
+    operand,
+    operands,
     rank_of,
     reshaped,
     shape_of,
+    shown,
     size_argument,
+    to_dtype,
     whole_number,
 )
-from ctrlgrad.frontend.array.elementwise import ceil, negative
-from ctrlgrad.frontend.array.indexing import at
-from ctrlgrad.frontend.array.joining import concatenate, stack
-from ctrlgrad.frontend.array.logic import equal, greater_equal, where
-from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
-from ctrlgrad.frontend.array.promote import operand, operands, shown, to_dtype
-from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 
 @array_function()
@@ -224,7 +234,6 @@ class Joined:
         if not 1 <= len(numbers) <= 3:
             raise UserInputError(
                 "r_ and c_: an unknown first item",
-                source=here(),
                 expected='up to three integers as text, such as "0,2"',
                 got=repr(text),
             )

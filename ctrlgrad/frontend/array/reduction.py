@@ -11,8 +11,10 @@ import numpy as np
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import add, floor_divide, maximum, multiply, subtract
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import add, floor_divide, maximum, multiply, sqrt, square, subtract
+from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.promote import (
     axes_of,
     axis_of,
     broadcasted,
@@ -20,21 +22,21 @@ from ctrlgrad.frontend.array.dims import (
     dim,
     dims,
     dtype_of,
+    operand,
     rank_of,
     reshaped,
     shape_of,
+    shown,
     sliced,
     squeezed,
     times,
+    to_dtype,
+    truth,
     whole_number,
 )
-from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import sqrt, square
-from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import operand, shown, to_dtype, truth
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.options import default_float
 
 # Products along an axis, running sums and products, and differences.

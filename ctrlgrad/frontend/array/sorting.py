@@ -13,9 +13,11 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import maximum, subtract
 from ctrlgrad.frontend.array.choosing import filled, first_positions, known_count
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import isnan, maximum, subtract, where
+from ctrlgrad.frontend.array.indexing import getitem, positions, take, take_along_axis
+from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
+from ctrlgrad.frontend.array.promote import (
     axis_of,
     broadcasted,
     concatenated,
@@ -23,18 +25,16 @@ from ctrlgrad.frontend.array.dims import (
     dims,
     dtype_of,
     iota,
+    operand,
     rank_of,
     reshaped,
+    same_dtype,
     shape_of,
+    shown,
     sliced,
     times,
     whole_number,
 )
-from ctrlgrad.frontend.array.elementwise import isnan
-from ctrlgrad.frontend.array.indexing import getitem, positions, take, take_along_axis
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function

@@ -12,15 +12,26 @@ from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import zeros
-from ctrlgrad.frontend.array.dims import axes_of, dim, dims, dtype_of, known_size, rank_of, reshaped, shape_of, times
-from ctrlgrad.frontend.array.elementwise import ceil, floor, isnan, sqrt
+from ctrlgrad.frontend.array.elementwise import ceil, floor, isnan, sqrt, where
+from ctrlgrad.frontend.array.elementwise import where as choose
 from ctrlgrad.frontend.array.indexing import at, take_along_axis
-from ctrlgrad.frontend.array.joining import concatenate, stack
 from ctrlgrad.frontend.array.linalg import matmul
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.logic import where as choose
-from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel, squeeze
-from ctrlgrad.frontend.array.promote import double_dtype, floats, operand, truth
+from ctrlgrad.frontend.array.manipulation import broadcast_to, concatenate, expand_dims, moveaxis, ravel, squeeze, stack
+from ctrlgrad.frontend.array.promote import (
+    axes_of,
+    dim,
+    dims,
+    double_dtype,
+    dtype_of,
+    floats,
+    known_size,
+    operand,
+    rank_of,
+    reshaped,
+    shape_of,
+    times,
+    truth,
+)
 from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import all as every
 from ctrlgrad.frontend.array.reduction import argmax, argmin, cumprod, cumsum, mean, prod, var
@@ -30,7 +41,6 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted, sort
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
 # Reductions over the elements that are not nan, and nan as another number.
 
@@ -371,9 +381,7 @@ def _places(method: str, position: Any) -> tuple[Any, Any, Any]:
         "midpoint": lambda: where(part > 0, 0.5, 0.0),
     }
     if method not in methods:
-        raise UserInputError(
-            "quantile: the method is not known", source=here(), expected=", ".join(methods), got=repr(method)
-        )
+        raise UserInputError("quantile: the method is not known", expected=", ".join(methods), got=repr(method))
     return low, high, methods[method]()
 
 

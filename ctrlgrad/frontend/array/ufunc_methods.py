@@ -14,7 +14,10 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import full
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import where as choose
+from ctrlgrad.frontend.array.indexing import at, getitem, take
+from ctrlgrad.frontend.array.manipulation import broadcast_to, concatenate, expand_dims, moveaxis, ravel
+from ctrlgrad.frontend.array.promote import (
     axes_in_order,
     axis_of,
     broadcasted,
@@ -24,20 +27,19 @@ from ctrlgrad.frontend.array.dims import (
     expanded,
     iota,
     laid_along,
+    loop_dtypes,
+    operand,
+    operands,
     rank_of,
     reshaped,
     shape_of,
     sliced,
     times,
+    to_dtype,
+    truth,
 )
-from ctrlgrad.frontend.array.indexing import at, getitem, take
-from ctrlgrad.frontend.array.joining import concatenate
-from ctrlgrad.frontend.array.logic import where as choose
-from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import loop_dtypes, operand, operands, to_dtype, truth
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.functions import FUNCTIONS, ufunc
 from ctrlgrad.frontend.loops import fori_loop, scan
-from ctrlgrad.frontend.ufuncs import ufunc
 
 # The array functions that are a ufunc's own reduction, running reduction, or update of a part.
 REDUCTIONS = {

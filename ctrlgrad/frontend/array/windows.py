@@ -10,27 +10,29 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.dims import (
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt, where
+from ctrlgrad.frontend.array.indexing import take
+from ctrlgrad.frontend.array.manipulation import moveaxis
+from ctrlgrad.frontend.array.promote import (
     at_index,
     broadcasted,
     concatenated,
     dim,
     dims,
+    double_dtype,
     dtype_of,
     expanded,
+    floats,
     known_size,
+    operand,
     rank_of,
     reshaped,
     shape_of,
     sliced,
     times,
+    to_dtype,
 )
-from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt
-from ctrlgrad.frontend.array.indexing import take
-from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import moveaxis
-from ctrlgrad.frontend.array.promote import double_dtype, floats, operand, to_dtype
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
@@ -39,14 +41,13 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import map as mapped
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.source import here
 
-# Arrays with a margin: constant, taken from the array itself, or of a function's making.
+# Padding: with constants, with elements of the array, or by a function.
 #
-# The axes are filled one after another, so that a corner is the margin of a margin, as in NumPy.
+# The axes are padded one after another, so that a corner is the padding of padding, as in NumPy.
 
 
-# Mode -> its option and what that is where it is left out.
+# Mode -> its option, and the default of the option.
 OPTIONS: dict[str, dict[str, Any]] = {
     "constant": {"constant_values": 0},
     "edge": {},
@@ -143,20 +144,19 @@ def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
 def _options(mode: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if mode not in OPTIONS:
         raise UserInputError(
-            "pad: the mode is not known", source=here(), expected=", ".join(OPTIONS) + " or a function", got=repr(mode)
+            "pad: the mode is not known", expected=", ".join(OPTIONS) + " or a function", got=repr(mode)
         )
     unknown = sorted(set(given) - set(OPTIONS[mode]))
     if unknown:
         raise UserInputError(
             f"pad: mode {mode!r} has no option {unknown[0]!r}",
-            source=here(),
             expected=", ".join(OPTIONS[mode]) or "no option",
             got=", ".join(unknown),
         )
     chosen = {**OPTIONS[mode], **given}
     if chosen.get("reflect_type", "even") not in ("even", "odd"):
         raise UserInputError(
-            "pad: the reflect_type is not known", source=here(), expected="even, odd", got=repr(chosen["reflect_type"])
+            "pad: the reflect_type is not known", expected="even, odd", got=repr(chosen["reflect_type"])
         )
     return chosen
 
@@ -209,9 +209,7 @@ def _statistic(x: Any, axis: int, side: int, mode: str, length: Any) -> Any:
     """The statistic of the `length` elements next to the margin, or of all; that of integers is rounded."""
     if length is not None:
         if length < 1:
-            raise UserInputError(
-                "pad: a stat_length below 1", source=here(), expected="1 or more, or None", got=str(length)
-            )
+            raise UserInputError("pad: a stat_length below 1", expected="1 or more, or None", got=str(length))
         size = shape_of(x)[axis]
         count = int(length) if size is None else min(int(length), size)
         x = sliced(x, axis, -count, None) if side else sliced(x, axis, 0, count)
@@ -220,7 +218,7 @@ def _statistic(x: Any, axis: int, side: int, mode: str, length: Any) -> Any:
 
 
 def _ramp(edge: Any, axis: int, width: int, side: int, end: Any) -> Any:
-    """From `end`, which stands outermost, towards the edge, which is not among them; integers are rounded down."""
+    """Values from `end` at the outside towards the edge, without the edge itself; integers are rounded down."""
     dtype = dtype_of(edge)
     exact = result_type(dtype, np.float32 if dtype_kind(dtype) in "fc" else np.float64)
     start = to_dtype("pad", end, exact)

@@ -13,8 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.onnx.layers import cubic
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape, recorded
-from ctrlgrad.interop.onnx.protos import dtype_of
+from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry, known_shape, recorded
 
 # Sequences, which are lists here, and optionals, which are a value or None.
 
@@ -391,7 +390,7 @@ def _bound(n: int, size: int, step: int) -> int:
 
 
 def _traced_bound(n: Any, size: int | None, x: Any, axis: int) -> Any:
-    """A bound of a slice that lies inside, 0 to the size; a known one that lies inside for certain is left as it is."""
+    """A bound of a slice, clipped to 0 to the size; a known bound that is certainly inside stays unchanged."""
     if isinstance(n, int) and n == 0:
         return 0
     most = cnp.shape(x)[axis] if size is None else size

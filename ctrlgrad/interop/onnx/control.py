@@ -12,12 +12,11 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.branches import cond
-from ctrlgrad.frontend.loops import scan
+from ctrlgrad.frontend.loops import scan, unknown_dims, while_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tensor_array import TensorArray
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, leaves_of
-from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.interop.onnx.arrays import reversed_rows
 from ctrlgrad.interop.onnx.operators import Body, Node, entry, is_array, known_shape, recorded
 from ctrlgrad.ir import close
@@ -263,7 +262,7 @@ class _Read:
         self._closed = close([self._traced.finish()])
 
     def types(self) -> Any:
-        """The structure and types of what it returns."""
+        """Structure and types of its results."""
         return self._traced.treedef, [(np.dtype(x.dtype), known_shape(x)) for x in self._traced.leaves]
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -345,7 +344,7 @@ def _forgotten(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _counted(read: _Read, count: int, carried: Sequence[Any]) -> tuple[Any, ...]:
-    """A loop of which it is known how often it runs."""
+    """A loop of known trip count."""
     held = len(carried)
 
     def step(values: Any, i: Any) -> Any:

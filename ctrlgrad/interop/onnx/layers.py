@@ -13,8 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry
-from ctrlgrad.interop.onnx.protos import dtype_of
+from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry
 
 # Normalisations.
 
@@ -143,7 +142,7 @@ def _mel_weight_matrix(node: Node, *_: Any) -> Any:
 
 @dataclass(frozen=True)
 class Window:
-    """A window's sizes, strides and dilations, and what stands before and after each axis."""
+    """A window's sizes, strides, dilations, and the padding before and after each axis."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]

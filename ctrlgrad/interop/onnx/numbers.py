@@ -15,8 +15,7 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.interop.onnx.arrays import axes_of
 from ctrlgrad.interop.onnx.layers import conv_integer
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape, plain
-from ctrlgrad.interop.onnx.protos import dtype_of
+from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry, known_shape, plain
 
 # Quantisation of floats to integers of 8 and 16 bits, and back.
 

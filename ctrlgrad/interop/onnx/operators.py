@@ -12,12 +12,100 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.source import Source
+
+# Tensors, types and attributes of ONNX models as values of Python.
+
+
+_NAMES = {number: name for name, number in TensorProto.DataType.items()}
+# ONNX's dtypes that this library has.
+_DTYPES: dict[int, str] = {
+    TensorProto.BOOL: "bool",
+    TensorProto.INT8: "int8",
+    TensorProto.INT16: "int16",
+    TensorProto.INT32: "int32",
+    TensorProto.INT64: "int64",
+    TensorProto.UINT8: "uint8",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.FLOAT: "float32",
+    TensorProto.DOUBLE: "float64",
+    TensorProto.COMPLEX64: "complex64",
+    TensorProto.COMPLEX128: "complex128",
+}
+_NUMBERS = {np.dtype(name): number for number, name in _DTYPES.items()}
+
+
+def dtype_of(number: int) -> np.dtype:
+    """The dtype of an element type."""
+    if number not in _DTYPES:
+        name = _NAMES.get(number, str(number))
+        raise UnsupportedPrimitiveError(
+            f"from_onnx: the element type {name} is not supported",
+            expected=", ".join(_DTYPES.values()),
+            got=name,
+            hint="convert the model to float32: onnxconverter_common, or the exporter's settings"
+            if name != "STRING"
+            else "keep text outside of the model",
+            source=None,
+        )
+    return np.dtype(_DTYPES[number])
+
+
+def array_of(tensor: TensorProto) -> np.ndarray:
+    """A constant of a model."""
+    dtype = dtype_of(tensor.data_type)
+    array: np.ndarray = np.asarray(numpy_helper.to_array(tensor), dtype)
+    return array
+
+
+def attribute(proto: AttributeProto) -> Any:
+    """The value of an attribute; a graph stays unchanged."""
+    kind = proto.type
+    if kind == AttributeProto.TENSOR:
+        return array_of(proto.t)
+    if kind == AttributeProto.TENSORS:
+        return [array_of(t) for t in proto.tensors]
+    if kind == AttributeProto.SPARSE_TENSOR:
+        return _dense(proto.sparse_tensor)
+    value = helper.get_attribute_value(proto)
+    if kind == AttributeProto.STRING:
+        return value.decode()
+    if kind == AttributeProto.STRINGS:
+        return [s.decode() for s in value]
+    return list(value) if kind in (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.GRAPHS) else value
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
+    values, places = array_of(sparse.values), array_of(sparse.indices)
+    shape = tuple(sparse.dims)
+    array = np.zeros(shape, values.dtype)
+    if places.ndim == 1:
+        array.reshape(-1)[places] = values
+    else:
+        array[tuple(places.T)] = values
+    return array
+
+
+def type_proto(x: Any) -> TypeProto:
+    """The type of a value, as ONNX writes it; an empty one for a value that is left out."""
+    if x is None:
+        return TypeProto()
+    if isinstance(x, list):
+        return helper.make_sequence_type_proto(type_proto(x[0]) if x else TypeProto())
+    found: TypeProto = helper.make_tensor_type_proto(_NUMBERS[np.dtype(x.dtype)], list(x.shape))
+    return found
+
 
 Entry = Callable[..., Any]
 
@@ -88,9 +176,9 @@ class Node:
         return default if value is None else value
 
     def known(self, i: int) -> np.ndarray | None:
-        """The value of an input, None where it is there only when the model runs.
+        """The value of an input; None if it is known only when the model runs.
 
-        Where it follows from inputs of the model alone, the model is read again with their values, if they have any.
+        If the value depends on inputs of the model alone, the model is read again with their values, if they are known.
         """
         x = self.inputs[i] if i < len(self.inputs) else None
         if not isinstance(x, Tensor):
@@ -188,7 +276,8 @@ def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Calla
     >>> @cg.interop.onnx_op("ScaledSine", "my.domain")
     ... def _(x, *, scale):
     ...     return cnp.sin(scale * x)
-    >>> x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    >>> vector = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    >>> x, y = vector("x"), vector("y")
     >>> node = helper.make_node("ScaledSine", ["x"], ["y"], domain="my.domain", scale=2.0)
     >>> f = cg.from_onnx(helper.make_model(helper.make_graph([node], "g", [x], [y])))
     >>> cg.grad(lambda x: f(x).sum())(np.zeros(2, np.float32))

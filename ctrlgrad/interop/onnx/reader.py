@@ -25,10 +25,20 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.onnx import arrays, control, layers, numbers  # noqa: F401  (they fill the table)
-from ctrlgrad.interop.onnx.operators import REFUSED, TABLE, Body, NeedsInputs, Node, known_shape
-from ctrlgrad.interop.onnx.protos import array_of, attribute, dtype_of, type_proto
+from ctrlgrad.interop.onnx.operators import (
+    REFUSED,
+    TABLE,
+    Body,
+    NeedsInputs,
+    Node,
+    array_of,
+    attribute,
+    dtype_of,
+    known_shape,
+    type_proto,
+)
 from ctrlgrad.signature import Static
-from ctrlgrad.source import Source, here, read_from
+from ctrlgrad.source import Source, read_from
 
 Origins = frozenset[str] | None
 NOWHERE: Origins = frozenset()
@@ -353,7 +363,6 @@ class OnnxFunction:
             found = [f"{len(args)} by position", *(f"{name} by name" for name in kwargs)]
             raise UserInputError(
                 f"from_onnx: {self.name} is called with arguments that are not its inputs",
-                source=here(),
                 expected=", ".join(self.inputs) or "no arguments",
                 got=", ".join(found),
                 hint=f"pass {', '.join(missing)}"
@@ -398,7 +407,6 @@ def read_model(model: Any) -> tuple[onnx.ModelProto, str]:
         return found, name
     raise UserInputError(
         "from_onnx: the argument is no model",
-        source=here(),
         expected="an onnx.ModelProto, its bytes, or the path of a file",
         got=type(model).__name__,
         hint="model = onnx.load(path)",
@@ -409,7 +417,6 @@ def _no_model(model: Any, reason: str) -> UserInputError:
     what = model if isinstance(model, str | os.PathLike) else type(model).__name__
     return UserInputError(
         "from_onnx: this is no ONNX model",
-        source=here(),
         expected="the bytes of an onnx.ModelProto, as onnx.save writes them",
         got=f"{what}: {reason}",
         hint="a file of weights alone, or one cut short, is none: onnx.checker.check_model(path) judges a file",

@@ -15,13 +15,11 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.autograph.truth import REPRESENTATION, plain, represented
-from ctrlgrad.frontend.associative_scan import associative_scan
+from ctrlgrad.autograph.values import REPRESENTATION, plain, represented
 from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.loops import associative_scan, scan, while_loop
 from ctrlgrad.frontend.loops import map as map_rows
-from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.while_loops import while_loop
 
 
 def _on_values(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,14 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.watched import Watched
-from ctrlgrad.function import SIGNATURES, Function
-from ctrlgrad.interop.torch.autograd import apply
-from ctrlgrad.interop.torch.program import TorchProgram
+from ctrlgrad.function import MOST_KNOWN, SIGNATURES, Function
+from ctrlgrad.interop.torch.autograd import TorchProgram, apply
+from ctrlgrad.interop.torch.module import SWAPPING, FromTorch
+from ctrlgrad.interop.torch.operators import NeedsKey
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import LARGEST
-from ctrlgrad.known_calls import MOST_KNOWN
 from ctrlgrad.options import current_options
 from ctrlgrad.signature import Concrete, Signature, Static, TensorSpec, static
 from ctrlgrad.source import here
@@ -79,30 +79,30 @@ class TorchFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, treedef = tree.flatten((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        # Of another leaf a copy may be needed, or a trace of its own.
+        return self.on(treedef if len(tensors) == len(leaves) else None, tensors, lambda: (leaves, treedef))
+
+    def on(self, key: Any, tensors: list[torch.Tensor], given: Callable[[], tuple[list[Any], tree.TreeDef]]) -> Any:
+        """The results of a call with these tensors, in order; the key stands for all other arguments, if they have one.
+
+        `given` flattens all arguments, for the first call with such a key.
+        """
         options = current_options()
-        key: list[Any] = [treedef, options.engine, options.of_traces]
-        tensors: list[torch.Tensor] = []
-        for x in leaves:
-            if isinstance(x, torch.Tensor):
-                key += (x.dtype, x.shape, x.device, x.layout)
-                tensors.append(x)
-            elif type(x) is Static:
-                key += (x.kind, x.value)
-            else:
-                # It may need a copy, or a trace of its own.
-                key.clear()
-                break
-        known = tuple(key)
+        known = None
+        if key is not None:
+            kinds = [(x.dtype, x.shape, x.device, x.layout) for x in tensors]
+            known = (key, options.engine, options.of_traces, *kinds)
         bound = self._known.get(known)
         if bound is None or not bound[0].watched.is_current():
             tensors = []
-            bound = self._bound(leaves, treedef, tensors)
-            if known:
+            bound = self._bound(*given(), tensors)
+            if known is not None:
                 if len(self._known) >= MOST_KNOWN:
                     self._known.clear()
                 self._known[known] = bound
         concrete, program = bound
-        return concrete.unflatten(apply(program, tensors, budget=self.budget))
+        return concrete.unflatten(apply(program, tensors, self.budget))
 
     def _bound(self, leaves: list[Any], treedef: tree.TreeDef, tensors: list[torch.Tensor]) -> Bound:
         """The trace of a call, and its program; its arrays are appended to `tensors`."""
@@ -136,4 +136,103 @@ class TorchFunction:
         return static(x)
 
 
-__all__: Sequence[str] = ["TorchFunction"]
+# A module of PyTorch that runs as a program of this library: its parameters, its `state_dict`, machine code inside.
+
+
+class DropIn(torch.nn.Module):
+    """The module that a function was read from, run by this library; made by `ctrlgrad.to_torch(from_torch(module))`.
+
+    It has the module's own parameters, buffers and submodules, by the same names: optimisers and `state_dict` see no
+    difference. Buffers that the program changes are written back.
+    """
+
+    _of: Any
+    # Buffers that the last call has changed, and the modes of its modules in which it draws dropout.
+    _changed: set[str] | None
+    _draws: set[tuple[bool, ...]]
+    _run: TorchFunction
+
+    def __init__(self, program: FromTorch, budget: int | None = None) -> None:
+        super().__init__()
+        assert program.module is not None
+        module = program.module
+        self._parameters, self._buffers, self._modules = module._parameters, module._buffers, module._modules
+        self._non_persistent_buffers_set = module._non_persistent_buffers_set
+        self.training = module.training
+        self.__dict__.update(_of=program, _changed=None, _draws=set())
+
+        def run(state: Any, values: Any, key: Any, args: Any, kwargs: Any) -> Any:
+            key = None if key is None else key.astype(np.uint32)
+            return program.results(dict(zip(state[1], values, strict=True)), args, kwargs, key)
+
+        run.__name__ = program.name
+        # A module's Python code may ask for sizes; of a captured program some may be left open.
+        self.__dict__["_run"] = TorchFunction(run, budget, exact=program.program is None)
+
+    @property
+    def traces(self) -> int:
+        """Number of times that the module has been traced."""
+        found: int = self._run.traces
+        return found
+
+    def train(self, mode: bool = True) -> DropIn:
+        """Set the module itself to training too."""
+        self._of.module.train(mode)
+        super().train(mode)
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._uncompiled if torch.compiler.is_compiling() else self._forward)(*args, **kwargs)
+
+    @torch.compiler.disable  # type: ignore[misc, untyped-decorator, unused-ignore]
+    def _uncompiled(self, *args: Any, **kwargs: Any) -> Any:
+        return self._forward(*args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        named: dict[str, Any] = {}
+        buffers: dict[str, Any] = {}
+        modes: list[bool] = []
+        # Another thread may be tracing the module, which has traced tensors in place of its parameters then.
+        with SWAPPING:
+            _walk(self._of.module, "", named, buffers, modes, set())
+        # Buffers that the last call has changed are copied: PyTorch would miss its numbers when it goes backwards.
+        for name, x in buffers.items():
+            named[name] = x.clone() if self._changed is None or name in self._changed else x
+        try:
+            result, changed = self._called(tuple(modes), named, args, kwargs)
+        except NeedsKey:
+            # Whether a module draws is known only when it has been traced.
+            self._draws.add(tuple(modes))
+            result, changed = self._called(tuple(modes), named, args, kwargs)
+        if changed:
+            with torch.no_grad():
+                for name, x in changed.items():
+                    buffers[name].copy_(x)
+        if changed or self._changed is None:
+            self.__dict__["_changed"] = set(changed)
+        return result
+
+    def _called(self, modes: Any, named: dict[str, Any], args: Any, kwargs: Any) -> Any:
+        """Results, and buffers that have changed. Keys of dropout come from PyTorch's generator, by `manual_seed`."""
+        key = torch.empty(2, dtype=torch.int64).random_(1 << 32) if modes in self._draws else None
+        state = Static((modes, tuple(named)), tuple)
+        tensors = [*named.values(), *(() if key is None else (key,)), *args]
+        known = None if kwargs or not all(isinstance(x, torch.Tensor) for x in args) else (state.value, len(args))
+        given = lambda: tree.flatten(((state, tuple(named.values()), key, args, kwargs), {}))
+        return self._run.on(known, tensors, given)
+
+
+def _walk(module: Any, path: str, params: Any, buffers: Any, modes: list[bool], seen: set[int]) -> None:
+    """The parameters and buffers of a module by their names, each once, and which of its modules are training."""
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    modes.append(module.training)
+    for held, found in ((module._parameters, params), (module._buffers, buffers)):
+        for name, x in held.items():
+            if x is not None and id(x) not in seen:
+                seen.add(id(x))
+                found[path + name] = x
+    for name, inner in module._modules.items():
+        if inner is not None:
+            _walk(inner, f"{path}{name}.", params, buffers, modes, seen)

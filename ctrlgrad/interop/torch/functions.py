@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.autograph.truth import SAME
+from ctrlgrad.autograph.values import SAME
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.entries import TABLE
 from ctrlgrad.interop.torch.operators import at

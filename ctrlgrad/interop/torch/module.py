@@ -21,6 +21,7 @@ from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.torch.control import install
+from ctrlgrad.interop.torch.operators import DRAWS, Draws
 from ctrlgrad.interop.torch.reader import decompositions, inputs_of, read
 from ctrlgrad.interop.torch.tensors import to_array
 from ctrlgrad.interop.torch.tracing import Trace
@@ -89,6 +90,7 @@ class FromTorch:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree.map(_array, (args, kwargs))
+        key = kwargs.pop("dropout_key", None)
         if self.module is not None and (not args or not isinstance(args[0], Mapping)):
             raise UserInputError(
                 f"from_torch: {self.name} is called without its parameters",
@@ -100,23 +102,32 @@ class FromTorch:
         if self.module is not None:
             args = ({**self.buffers, **args[0]}, *args[1:])
         if trace.current() is not None:
-            return self._run(args, kwargs)
+            return self._run(key, args, kwargs)
         modes = () if self.module is None else tuple(m.training for m in self.module.modules())
         sizes = tuple(map(_size, tree.leaves((args, kwargs))))
         if self._fits((args[1:] if self.module is not None else args, kwargs)):
             sizes = (*sizes[: len(sizes) - len(self._sizes)], *self._sizes)
-        return self._function(Static((modes, sizes, torch.is_grad_enabled()), tuple), *args, **kwargs)
+        return self._function(Static((modes, sizes, torch.is_grad_enabled()), tuple), key, *args, **kwargs)
 
-    def _on_signature(self, _: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._run(args, kwargs)
+    def _on_signature(self, _: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._run(key, args, kwargs)
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         params, args = (args[0], args[1:]) if self.module is not None else ({}, args)
-        result, buffers = self.results(params, args, kwargs)
+        result, buffers = self.results(params, args, kwargs, key)
         return (result, buffers) if buffers else result
 
-    def results(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The result and the buffers that have changed, recorded in the trace that goes on."""
+    def results(
+        self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: Any = None
+    ) -> tuple[Any, Any]:
+        """The result and the buffers that have changed, recorded in the trace; dropout draws by the key."""
+        token = DRAWS.set(None if key is None else Draws(key))
+        try:
+            return self._results(params, args, kwargs)
+        finally:
+            DRAWS.reset(token)
+
+    def _results(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         if self._fits((args, kwargs)):
             return self._read(params, args, kwargs)
         running = Trace()

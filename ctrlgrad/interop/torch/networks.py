@@ -14,7 +14,7 @@ from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.interop.torch.operators import REFUSED, TABLE, entry, unsupported
+from ctrlgrad.interop.torch.operators import TABLE, drawn, dropped, entry
 from ctrlgrad.source import here
 
 
@@ -26,11 +26,6 @@ def _all(values: Any, rank: int) -> tuple[int, ...]:
 
 def _per_channel(v: Any, x: Any) -> Any:
     return cnp.reshape(v, (1, -1, *[1] * (x.ndim - 2)))
-
-
-def refuse_dropout(name: str, p: float) -> None:
-    if p:
-        raise unsupported(name, reason=f"dropout of {p}: " + REFUSED["dropout"])
 
 
 @entry("convolution", "_convolution")
@@ -265,7 +260,6 @@ def attention(
     enable_gqa: bool = False,
 ) -> Any:
     """softmax(q k^T scale + attn_mask) v, for q[..., heads, queries, features]."""
-    refuse_dropout("scaled_dot_product_attention", dropout_p)
     if enable_gqa and q.shape[-3] != k.shape[-3]:
         k, v = (cnp.repeat(y, q.shape[-3] // y.shape[-3], axis=-3) for y in (k, v))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -277,7 +271,8 @@ def attention(
         logits = cnp.where(mask, logits, np.asarray(-np.inf, logits.dtype))
     elif mask is not None:
         logits = logits + mask
-    return cnp.matmul(cnp.softmax(logits, axis=-1), v)
+    weights = dropped("scaled_dot_product_attention", cnp.softmax(logits, axis=-1), dropout_p)
+    return cnp.matmul(weights, v)
 
 
 # As PyTorch calls it on a processor: nothing reads the second result outside of its own reverse mode.
@@ -307,8 +302,18 @@ def _attention_math(
 
 @entry("native_dropout")
 def _dropout(x: Any, p: float, train: bool | None = None) -> Any:
-    refuse_dropout("native_dropout", p if train else 0)
-    return x, cnp.ones(x.shape, bool)
+    if not train or not p:
+        return x, cnp.ones(x.shape, bool)
+    if p == 1:
+        return cnp.zeros_like(x), cnp.zeros(x.shape, bool)
+    kept = drawn("native_dropout", 1 - p, x.shape)
+    return cnp.where(kept, x / (1 - p), 0), kept
+
+
+@entry("bernoulli", "bernoulli.p")
+def _bernoulli(x: Any, p: Any = None) -> Any:
+    """Ones with probability p, or that of each element of x; of the dtype of x."""
+    return cast(drawn("bernoulli", x if p is None else p, x.shape), x.dtype)
 
 
 # The loss of connectionist temporal classification.

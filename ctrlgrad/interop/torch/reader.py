@@ -17,12 +17,10 @@ from torch.utils import _pytree
 
 from ctrlgrad.errors import locate
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.associative_scan import associative_scan
 from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.loops import associative_scan, scan, while_loop
 from ctrlgrad.frontend.loops import map as map_rows
-from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.interop.torch.entries import arguments, find, name_of, promoted, unsupported
 from ctrlgrad.interop.torch.tensors import DTYPES, to_array
 from ctrlgrad.source import Source, is_own, read_from

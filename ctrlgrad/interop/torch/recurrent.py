@@ -14,8 +14,7 @@ from typing import Any
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.loops import scan
-from ctrlgrad.interop.torch.networks import refuse_dropout
-from ctrlgrad.interop.torch.operators import TABLE
+from ctrlgrad.interop.torch.operators import TABLE, dropped
 
 # A step maps (W x + its bias, the product with the state, a bias, state) to the new state; None where there is none.
 Step = Callable[[Any, Any, Any, Sequence[Any]], list[Any]]
@@ -84,7 +83,6 @@ def _layers(
 ) -> tuple[Any, ...]:
     """The outputs of all layers, and the last state of each, in the order of PyTorch."""
     _, layers, dropout, train, bidirectional = settings
-    refuse_dropout("dropout between layers", dropout if train and layers > 1 else 0)
     directions = 2 if bidirectional else 1
     count = len(flat) // (layers * directions)
     ends: list[list[Any]] = [[] for _ in range(states)]
@@ -98,6 +96,8 @@ def _layers(
             for collected, s in zip(ends, last, strict=True):
                 collected.append(s)
         x = found[0] if directions == 1 else cnp.concatenate(found, -1)
+        if train and layer < layers - 1:
+            x = dropped("dropout between layers", x, dropout)
     return (x, *(cnp.stack(collected) for collected in ends))
 
 

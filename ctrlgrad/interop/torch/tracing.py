@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.autograph.truth import REPRESENTATION
+from ctrlgrad.autograph.values import REPRESENTATION
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace as tracing
 from ctrlgrad.frontend.apply import cast, type_of
@@ -33,8 +33,7 @@ from ctrlgrad.interop.torch.entries import arguments, find, name_of, promoted, u
 from ctrlgrad.interop.torch.functions import Functions
 from ctrlgrad.interop.torch.networks import batch_norm
 from ctrlgrad.interop.torch.tensors import DTYPES, to_array, to_tensor
-from ctrlgrad.interop.torch.values import Storage, TracedTensor, outside, value_of
-from ctrlgrad.interop.torch.writing import View, written
+from ctrlgrad.interop.torch.values import Storage, TracedTensor, View, outside, value_of, written
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import stop_gradient
 
@@ -157,7 +156,8 @@ class Trace(TorchDispatchMode):
         name = name_of(func)
         if func in _PRIMS:
             return func(*args, **kwargs)
-        if torch.Tag.nondeterministic_seeded in func.tags and find(func) is None:
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        if is_random and find(func) is None and name.split(".")[0] != "bernoulli_":
             raise unsupported(name)
         leaves = _pytree.arg_tree_leaves(*args, **kwargs)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -167,7 +167,7 @@ class Trace(TorchDispatchMode):
             return self._write(func, name, args, kwargs)
         if name == "native_batch_norm" and args[5]:
             return self._batch_norm(args)
-        if known:
+        if known and not is_random:
             return self._computed(func, args, kwargs)
         if name in ("_local_scalar_dense", "is_nonzero"):
             return value_of(args[0]).__bool__()
@@ -249,6 +249,8 @@ class Trace(TorchDispatchMode):
                 found = torch.ops.aten.expand.default(torch.as_tensor(args[1]), list(target.shape))
             elif plain == "zero_":
                 found = torch.ops.aten.zeros_like.default(target)
+            elif name == "bernoulli_.float":
+                found = torch.ops.aten.bernoulli.p(target, *(args[1:] or (kwargs.get("p", 0.5),)))
             else:
                 packet = getattr(torch.ops.aten, plain.removesuffix("_") if out is None else plain)
                 found = getattr(packet, overload)(*args, **kwargs)

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ctrlgrad.plan import model
-from ctrlgrad.plan.cascades import reads_as_made
 from ctrlgrad.plan.checking.memory import Cell, Content, PlanError, Pointer, RunningStack, Token, described
 from ctrlgrad.plan.chunks import loops_in_chunks
 from ctrlgrad.plan.effects import blocks_of, defines, names_of, numbers_of, reads, walk
@@ -494,15 +493,6 @@ class Steps(State):
         self.computed(step, [*reads, *columns], targets)
         for write, cell in zip(step.writes, targets, strict=True):
             cell.content = self.define(write.view.array)
-
-    def on_cascade(self, step: model.Cascade) -> None:
-        for write in step.first.writes:
-            if not reads_as_made(write.view, step.second):
-                self.fail(f"of {write.view.array} other rows are read than the one that is there")
-        self.on_kernel(step.first)
-        self.on_kernel(step.second)
-        for write in step.first.writes:
-            self.cell_at(self.place_of(write.view.array), write.view.array).content = None
 
     def on_product(self, step: model.Product) -> None:
         base = None if step.base is None else self.read(step.base)

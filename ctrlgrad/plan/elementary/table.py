@@ -17,7 +17,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.forks import once
-from ctrlgrad.ops import special
+from ctrlgrad.ops import elementwise
 from ctrlgrad.plan.elementary.constants import (
     DOUBLE,
     LOG_TAIL_DOUBLE,
@@ -720,8 +720,8 @@ def _functions(f: Format) -> Functions:
     functions: Functions = {}
     for family in (exponentials, logarithms, sums_of_exponentials, powers, circular, inverses, lengths, divisions):
         functions |= family(f)
-    given = special.Functions(f is SINGLE, functions["log"], square_root, select)
-    return functions | {name: functools.partial(formula, of=given) for name, formula in special.FORMULAS.items()}
+    given = elementwise.Functions(f is SINGLE, functions["log"], square_root, select)
+    return functions | {name: functools.partial(formula, of=given) for name, formula in elementwise.FORMULAS.items()}
 
 
 def _beyond(f: Format) -> Callable[[Number], Number]:

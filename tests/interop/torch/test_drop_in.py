@@ -15,7 +15,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import ctrlgrad as cg  # noqa: E402
-from ctrlgrad.errors import UnsupportedPrimitiveError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -107,11 +106,32 @@ def test_training_and_evaluation_are_those_of_the_module() -> None:
     near(ours.state_dict(), twin.state_dict())
 
 
-def test_dropout_passes_in_evaluation_and_is_refused_in_training() -> None:
-    ours, twin = pair(Dropped)
-    with pytest.raises(UnsupportedPrimitiveError, match=r"module\.eval"):
-        ours(torch.ones(4, 3))
-    torch.testing.assert_close(ours.eval()(torch.ones(4, 3)), twin.eval()(torch.ones(4, 3)), rtol=1e-4, atol=1e-5)
+def test_dropout_in_training_draws_by_the_generator_and_passes_in_evaluation() -> None:
+    ours, twin = pair(lambda: nn.Dropout(0.25))
+    x = torch.ones(200, 300, requires_grad=True)
+
+    def drawn(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return ours(x)
+
+    first = drawn(5)
+    assert torch.equal(first, drawn(5)) and not torch.equal(first, ours(x))
+    assert first.unique().tolist() == twin(x).unique().tolist()
+    assert abs((first == 0).double().mean().item() - 0.25) < 0.01  # 5 standard deviations
+    (gradient,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(gradient, first.detach())
+    state = torch.get_rng_state()
+    assert torch.equal(ours.eval()(x), x) and torch.equal(torch.get_rng_state(), state)
+
+
+def test_checkpointed_dropout_goes_backwards_through_the_same_mask() -> None:
+    ours, _ = pair(Dropped)
+    x = torch.randn(6, 3, requires_grad=True)
+    found = []
+    for through in (ours, lambda x: torch.utils.checkpoint.checkpoint(ours, x, use_reentrant=False)):
+        torch.manual_seed(2)
+        found.append(torch.autograd.grad((through(x) ** 2).sum(), x)[0])
+    torch.testing.assert_close(*found)
 
 
 def test_state_goes_both_ways() -> None:

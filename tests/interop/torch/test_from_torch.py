@@ -21,6 +21,9 @@ from interop.torch.torch_modules import (  # noqa: E402
     Tagger,
     Translator,
 )
+from torch._higher_order_ops.associative_scan import associative_scan  # noqa: E402
+from torch._higher_order_ops.map import map as map_rows  # noqa: E402
+from torch._higher_order_ops.scan import scan  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import ctrlgrad as cg  # noqa: E402
@@ -189,6 +192,49 @@ def test_loops_and_branches_of_pytorch(captured: bool) -> None:
     cg.check_grads(f, (x,), order=2)
 
 
+def scanned(x: Any) -> Any:
+    """A recurrence over rows, whose carry multiplies them."""
+
+    def step(carry: Any, row: Any) -> Any:
+        new = torch.tanh(carry * row + 0.5 * row)
+        return new, new * carry
+
+    last, rows = scan(step, torch.ones(3, dtype=torch.float64), x)
+    return (last * rows.sum(0)).sum() + (rows**2).sum()
+
+
+def scanned_by_pairs(x: Any) -> Any:
+    """Running products of x[4, 3]."""
+    return (associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic") ** 2).sum()
+
+
+def mapped(x: Any) -> Any:
+    """A product that all rows share."""
+    return (map_rows(lambda row, w: torch.sin(row * w).exp(), x, x[0] ** 2) * x).sum()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("fn", [scanned, scanned_by_pairs, mapped])
+def test_scans_and_maps_to_second_order(fn: Callable[..., Any], captured: bool) -> None:
+    """PyTorch judges value and gradient. Twice it loses terms without a word, so differences of its gradient judge."""
+    x, v = RNG.normal(size=(2, 4, 3))
+
+    def by_pytorch(at: np.ndarray) -> tuple[float, np.ndarray]:
+        given = torch.tensor(at, requires_grad=True)
+        value = fn(given)
+        return value.item(), torch.autograd.grad(value, given)[0].numpy()
+
+    f = cg.from_torch(fn, *([x] if captured else []))
+    value, gradient = cg.value_and_grad(f)(x)
+    expected, first = by_pytorch(x)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    np.testing.assert_allclose(gradient, first, rtol=1e-10)
+    h = 1e-5
+    slope = (by_pytorch(x + h * v)[1] - by_pytorch(x - h * v)[1]) / (2 * h)
+    np.testing.assert_allclose(cg.grad(lambda x: (cg.grad(f)(x) * v).sum())(x), slope, rtol=1e-6, atol=1e-7)
+    cg.check_grads(f, (x,), order=2)
+
+
 def written_in_place(x: Any) -> Any:
     out = torch.zeros(3, 3, dtype=torch.float64)
     out[1] = x * 2
@@ -267,7 +313,7 @@ def changes_what_is_outside(x: Any) -> Any:
 
 REFUSED: dict[str, tuple[Callable[..., Any], type[CtrlgradError], str]] = {
     "random numbers": (uses_random_numbers, UnsupportedPrimitiveError, "randn"),
-    "dropout": (uses_dropout, UnsupportedPrimitiveError, "dropout|bernoulli"),
+    "dropout without a key": (uses_dropout, UnsupportedPrimitiveError, "dropout_key"),
     "numbers of a tensor": (asks_for_numbers, TracingError, "tolist"),
     "in place from inside a loop": (changes_what_is_outside, TracingError, "add_"),
 }
@@ -279,6 +325,54 @@ def test_what_cannot_be_read_is_refused_by_name_and_line(name: str) -> None:
     with pytest.raises(error, match=word) as found:
         cg.from_torch(fn)(np.ones(3))
     assert "test_from_torch.py" in str(found.value)
+
+
+class Stacked(torch.nn.Module):
+    """Dropout of a layer, between the layers of an LSTM, and of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(3, 4, num_layers=2, dropout=0.4).double()
+
+    def forward(self, x: Any) -> Any:
+        h = self.lstm(F.dropout(x, 0.3))[0]
+        return (F.scaled_dot_product_attention(h, h, h, dropout_p=0.2) ** 2).sum()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_dropout_draws_by_a_key_and_is_differentiated_through_its_masks(captured: bool) -> None:
+    x, keys = RNG.normal(size=(2, 5, 3)), cg.random.split(cg.random.key(0))
+    f = cg.from_torch(Stacked(), *([torch.tensor(x)] if captured else []))
+    values = [float(f(f.params, x, dropout_key=key)) for key in (keys[0], keys[0], keys[1])]
+    assert values[0] == values[1] != values[2] and f.traces == 1
+    weights = {name: f.params[name] for name in ("lstm.weight_hh_l0", "lstm.weight_ih_l1")}
+    cg.check_grads(lambda ws, x: f({**f.params, **ws}, x, dropout_key=keys[0]), (weights, x), order=2)
+
+
+def test_masks_of_dropout_are_distributed_as_in_pytorch() -> None:
+    """Each operator draws masks of its own; channels go as a whole in `dropout2d`."""
+
+    def masks(x: Any) -> Any:
+        return F.dropout(x, 0.2), F.dropout(x, 0.2), F.dropout2d(x, 0.5), F.alpha_dropout(x, 0.3, training=True)
+
+    first, second, channels, alpha = cg.from_torch(masks)(np.ones((50, 40, 3, 5)), dropout_key=cg.random.key(0))
+    for found in (first, second):
+        assert set(np.unique(found)) == {0.0, 1.25} and abs(np.mean(found == 0) - 0.2) < 0.015  # 6 deviations
+    assert abs(np.mean((first == 0) & (second == 0)) - 0.04) < 0.008
+    assert (channels == channels[:, :, :1, :1]).all() and abs(np.mean(channels == 0) - 0.5) < 0.06
+    np.testing.assert_allclose(np.unique(alpha), np.unique(F.alpha_dropout(torch.ones(2000).double(), 0.3, True)))
+    assert cg.from_torch(lambda x: F.dropout(x, 1.0))(np.ones(3), dropout_key=cg.random.key(0)).tolist() == [0, 0, 0]
+
+
+def dropout_in_a_loop(x: Any) -> Any:
+    while x.sum() < 10:
+        x = F.dropout(x, 0.1) + 1
+    return x
+
+
+def test_dropout_inside_of_a_loop_is_refused() -> None:
+    with pytest.raises(UnsupportedPrimitiveError, match="each iteration would draw the same"):
+        cg.from_torch(dropout_in_a_loop)(np.ones(3), dropout_key=cg.random.key(0))
 
 
 class Remembers(torch.nn.Module):

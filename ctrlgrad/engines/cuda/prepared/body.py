@@ -1,61 +1,186 @@
-"""Compile the steps of a loop body, for given input shapes, to a `PreparedBody`, or raise `CannotPrepare`."""
+"""Compile the steps of a loop body, for given input shapes, to a `PreparedBody`, or raise `CannotPrepare`.
+
+A branch is a launch list for each side; the card decides which list runs. A kernel writes the number of the side, from
+the selector as the op defines it: 0 for a selector below 0, the last side for one that is too large. A result that all
+sides share (an array that one of them updates in place, say) is used itself; else there is a buffer, which each side
+writes. A side that pushes or pops counts its passes, since only the card knows their number; the rows of its stacks
+lie by these counters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.branches import branches, called
-from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, TableInput
-from ctrlgrad.engines.cuda.prepared.listing import Listing, Rates
+from ctrlgrad.engines.cuda.compile import GroupStep
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.kernels import add_product
+from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, viewed
 from ctrlgrad.engines.cuda.prepared.loops import repeated
 from ctrlgrad.engines.cuda.prepared.model import (
+    INT64,
+    Affine,
+    Branching,
     CannotPrepare,
+    Carried,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
     CarriedTable,
     Carry,
-    Ending,
-    PreparedBody,
-    Unchanged,
-)
-from ctrlgrad.engines.cuda.prepared.operands import (
-    INT64,
-    Affine,
-    Buffer,
-    Carried,
     Converted,
+    Ending,
     Fixed,
+    Item,
     Limit,
     Operand,
+    PreparedBody,
     RunNumber,
     Shape,
+    Unchanged,
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed
-from ctrlgrad.engines.cuda.prepared.placement import placed
-from ctrlgrad.engines.cuda.prepared.products import product_sum
+from ctrlgrad.engines.cuda.prepared.ops import (
+    DEVICE,
+    IDENTITIES,
+    NUMBERS,
+    TABLES,
+    as_table,
+    computed,
+    marks_of,
+    product_sum,
+    pushed,
+)
+from ctrlgrad.engines.cuda.prepared.placement import Sharing, placed
 from ctrlgrad.engines.cuda.prepared.reading import (
+    ArrayInput,
     Computed,
+    Input,
     LocalStack,
     Reading,
     StackValue,
+    TableInput,
     TableValue,
     Unusable,
     body_inputs,
 )
-from ctrlgrad.engines.cuda.prepared.rows import NUMBERS, pushed
-from ctrlgrad.engines.cuda.prepared.stack_forms import as_table, marks_of
-from ctrlgrad.engines.cuda.prepared.tables import TABLES
-from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
-from ctrlgrad.engines.cuda.reductions.model import ReductionText
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
 from ctrlgrad.ir import Branch, Node, attributes, view
 from ctrlgrad.ir.control import is_loop
+
+# Reads the steps of a region.
+Read = Callable[[Reading], None]
+
+
+@dataclass(frozen=True)
+class _Side:
+    reading: Reading
+    items: list[Item]
+
+
+def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read: Read) -> tuple[object, ...]:
+    """The results of a `cond`, whose sides are these."""
+    selector, *operands = step.operands
+    chosen = _chosen(reading, reading.operand(selector), len(programs))
+    given = [reading.values[slot] for slot in operands]
+    sides = [_read_side(reading, program, given, read) for program in programs]
+    stacks = {x.position: x for x in given if isinstance(x, StackValue)}
+    results = zip(*(side.reading.results for side in sides), strict=True)
+    joined = tuple(_joined_sides(reading, sides, values, stacks) for values in results)
+    for side in sides:
+        _count(side, stacks)
+    for position in {position for side in sides for position in side.reading.most}:
+        most = [side.reading.most.get(position, 0) for side in sides]
+        reading.add_most(position, None if None in most else max(rows for rows in most if rows is not None))
+    reading.launches.items.append(Branching(chosen, tuple(tuple(side.items) for side in sides)))
+    return joined
+
+
+def called(reading: Reading, step: NodeStep, program: Program, read: Read) -> tuple[object, ...]:
+    """The results of a `call`, whose launches are among those around it."""
+    inside = reading.inside(program, [reading.values[slot] for slot in step.operands], is_counted=False)
+    read(inside)
+    for position, most in inside.most.items():
+        reading.add_most(position, most)
+    return tuple(inside.results)
+
+
+def _chosen(reading: Reading, selector: Operand, count: int) -> View:
+    dtype = INT64 if isinstance(selector, Affine) else selector.dtype
+    chosen = reading.launches.buffer((), INT64)
+    number, last = "int64(a0)", f"int64({count - 1})"
+    operation = f"o0 = np_select({number} < int64(0), int64(0), np_select({number} > {last}, {last}, {number}));"
+    text = KernelText((Parameter(dtype.name, "a0"),), (Parameter("int64", "o0"),), operation)
+    reading.launches.kernel(text, (), [selector], [chosen])
+    return chosen
+
+
+def _read_side(reading: Reading, program: Program, given: Sequence[object], read: Read) -> _Side:
+    with reading.launches.listing([]) as items:
+        side = _Side(reading.inside(program, given), items)
+        reading.launches.enter(reading.listing.slots(side.reading.counter))
+        read(side.reading)
+    return side
+
+
+def _joined_sides(
+    reading: Reading, sides: Sequence[_Side], values: Sequence[Any], stacks: dict[int, StackValue]
+) -> object:
+    """Join the sides' values of one result."""
+    first = values[0]
+    if isinstance(first, StackValue):
+        if any(not isinstance(x, StackValue) or x.position != first.position for x in values):
+            raise CannotPrepare("stacks change places")
+        # Rows that sides push are counted.
+        return stacks[first.position]
+    if all(x is first or x == first for x in values):
+        return first
+    if any(isinstance(x, TableValue) for x in values):
+        tables = [as_table(side.reading, x) for side, x in zip(sides, values, strict=True)]
+        rows, marks = (
+            _joined_sides(reading, sides, its, stacks)
+            for its in ([table.rows for table in tables], [marks_of(table) for table in tables])
+        )
+        assert isinstance(rows, View)
+        return TableValue(rows, marks if isinstance(marks, View) else None)
+    for x in values:
+        if isinstance(x, Unusable):
+            return x
+    found = [_operand(side, x) for side, x in zip(sides, values, strict=True)]
+    shapes = {x.shape if isinstance(x, View) else () for x in found}
+    dtypes = {INT64 if isinstance(x, Affine) else x.dtype for x in found}
+    if len(shapes) != 1 or len(dtypes) != 1:
+        raise CannotPrepare("what branches yield differs in shape")
+    result = reading.launches.buffer(shapes.pop(), dtypes.pop())
+    for side, x in zip(sides, found, strict=True):
+        with reading.launches.listing(side.items):
+            reading.launches.become(x, result)
+    return result
+
+
+def _operand(side: _Side, value: object) -> Operand:
+    if isinstance(value, Computed):
+        with side.reading.launches.listing(side.items):
+            return side.reading.computed(value)
+    if not isinstance(value, View | Fixed | Affine | Converted):
+        raise CannotPrepare("branches yield a stack and something else")
+    return value
+
+
+def _count(side: _Side, stacks: dict[int, StackValue]) -> None:
+    """Note what a side has added to stacks, and have its counter count, if it has pushed or popped anything."""
+    reading = side.reading
+    for x in reading.results:
+        if isinstance(x, StackValue):
+            rows = x.rows - stacks[x.position].rows
+            reading.listing.added(x.position, reading.counter, rows)
+            reading.add_most(x.position, abs(rows))
+    if any(transfer.counter == reading.counter for transfer in reading.transfers):
+        with reading.launches.listing(side.items):
+            reading.launches.advance(reading.counter, reading.listing.slots(reading.counter))
 
 
 def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: Ending | None = None) -> PreparedBody:
@@ -94,10 +219,12 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     launches.word(RunNumber())
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
+    sharing = Sharing(launches.items, launches.buffers, carries)
+    items, carries = sharing.resolved(launches.items), sharing.left(carries)
     return PreparedBody(
-        tuple(launches.items),
+        tuple(items),
         words,
-        placed(launches.items, launches.buffers, carries),
+        placed(items, launches.buffers, carries, sharing.memory_of),
         carries,
         tuple(listing.programs),
         tuple(listing.bounds),
@@ -222,14 +349,13 @@ def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
 
 
 def _leave(reading: Reading, captures: int) -> tuple[Carry, ...]:
-    kept: dict[Buffer, Carried] = {}
     return tuple(
-        _left(reading, position, reading.values[captures + position], after, kept)
+        _left(reading, position, reading.values[captures + position], after)
         for position, after in enumerate(reading.results)
     )
 
 
-def _left(reading: Reading, position: int, before: object, after: object, kept: dict[Buffer, Carried]) -> Carry:
+def _left(reading: Reading, position: int, before: object, after: object) -> Carry:
     listing = reading.listing
     if isinstance(after, StackValue):
         _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
@@ -246,8 +372,8 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         after = as_table(reading, after)
         assert before.marks is not None
         return CarriedTable(
-            _left_array(reading, before.rows, after.rows, kept),
-            _left_array(reading, before.marks, marks_of(after), kept),
+            _left_array(reading, before.rows, after.rows),
+            _left_array(reading, before.marks, marks_of(after)),
         )
     _require(not isinstance(after, LocalStack | TableValue), "a stack that is made inside is carried")
     if before is after and not isinstance(after, View):
@@ -258,27 +384,17 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         if isinstance(after, Computed):
             after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
-        return _left_array(reading, before, after, kept)
+        return _left_array(reading, before, after)
     step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
     if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
     return CarriedNumber(step.constant)
 
 
-def _left_array(reading: Reading, before: View, after: Operand, kept: dict[Buffer, Carried]) -> CarriedArray:
+def _left_array(reading: Reading, before: View, after: Operand) -> CarriedArray:
     assert isinstance(before.source, Carried)
-    target = replace(before.source, is_next=True)
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")
-        if after.source == before.source and after.is_contiguous and not after.offset and not after.is_moving:
-            return CarriedArray(before.dtype, before.shape, False)
-        source = after.source
-        if isinstance(source, Buffer) and source in kept:
-            # It is another carry's buffer by now.
-            after = replace(after, source=kept[source])
-        elif isinstance(source, Buffer) and reading.is_whole(after):
-            kept[source] = target
-            reading.launches.renamed(source, kept[source])
-            return CarriedArray(before.dtype, before.shape, True)
-    reading.launches.copied(after, replace(before, source=target))
-    return CarriedArray(before.dtype, before.shape, True)
+    if after != before:
+        reading.launches.become(after, replace(before, source=replace(before.source, is_next=True)))
+    return CarriedArray(before.dtype, before.shape, after != before)

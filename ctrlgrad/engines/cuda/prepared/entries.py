@@ -1,49 +1,210 @@
-"""Writer of a launch list: entries for each half, and the kernels that set the words of a run.
+"""A launch list in the processor's memory: words, kernels as CUDA C++, and the writer of entries.
 
-Addresses are named in the list (`words`), and set when a run begins. The sides of a branch stand one after the
-other: the number of the chosen side is read from the card, and tells how many entries to skip. A loop begins with
-an entry that can jump behind the loop, and ends with one that jumps back to it. Words of the host count the
-iterations where it knows the trip count; else the card is asked each time.
+Some words are addresses that are known only when a loop runs: they are named in the list, and set when a run begins.
+The sides of a branch stand one after the other: the number of the chosen side is read from the card, and tells how
+many entries to skip. A loop begins with an entry that can jump behind the loop, and ends with one that jumps back to
+it. Words of the host count the iterations where it knows the trip count; else the card is asked each time.
+
+In a kernel, shapes and strides are numbers in the text. Moving addresses and numbers come from words on the card:
+`words[0]` counts the iterations; other words count passes of inner regions, or hold an address or a number from a
+run's beginning. The numbers of these words, and the step for each count, are parameters: kernels that differ in them
+alone are one.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.arguments import Access
-from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda import reduction_kernels as tree
+from ctrlgrad.engines.cuda.indexing import BLOCK as INDEX_BLOCK
+from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.indexing import source as index_source
+from ctrlgrad.engines.cuda.kernel import NAME, Access, KernelText, Parameter, address, declared, number
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import walker
-from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
+from ctrlgrad.engines.cuda.prepared.launches import movement
 from ctrlgrad.engines.cuda.prepared.model import (
+    Affine,
+    Become,
     Branching,
+    Buffer,
+    Carried,
+    Counter,
+    Fixed,
+    GoesOn,
     Item,
     KernelLaunch,
     KernelSpec,
     Launch,
+    Operand,
     PreparedBody,
     ProductLaunch,
     Repeating,
+    Shape,
+    View,
     all_launches,
     lists_in,
     loops_in,
+    wrapped,
 )
-from ctrlgrad.engines.cuda.prepared.movement import movement
-from ctrlgrad.engines.cuda.prepared.operands import Affine, Buffer, Carried, Counter, Fixed, GoesOn, Operand, View
-from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
-from ctrlgrad.engines.cuda.reductions import tree
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import source as reduction_source
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.precision import Precision
+
+# Stores the condition of a graph. NVRTC has no header that declares it.
+_SET_CONDITION = 'extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);'
+# Threads of a block, and the most blocks: a thread goes on with the elements behind those of the whole grid.
+BLOCK, MOST_BLOCKS = 128, 1 << 16
+
+
+def grid_of(spec: KernelSpec) -> int:
+    """The blocks of a launch."""
+    return min(-(-spec.threads // BLOCK), MOST_BLOCKS)
+
+
+def source(spec: KernelSpec | ReductionSpec | IndexSpec) -> str:
+    """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
+    if isinstance(spec, ReductionSpec):
+        return reduction_source(spec)
+    if not isinstance(spec, KernelSpec):
+        return index_source(spec)
+    text = spec.text
+    named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
+    parameters = ["long long* words"] if spec.is_moving else []
+    inputs = len(text.inputs)
+    parameters += [text for p, access in named[:inputs] for text in declared(p, access)]
+    parameters += [text for p, access in named[inputs:] for text in _target(p, access)]
+    lines = ["const long long iteration = words[0];"] * spec.is_moving
+    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
+    lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
+    first = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
+    lines += [f"for (long long i = {first}; i < {spec.threads}LL; i += stride) {{"]
+    lines += _indices("i", spec.shape)
+    lines += [_load(p, access) for p, access in zip(text.inputs, spec.inputs, strict=True)]
+    lines += [*(f"{p.dtype} {p.name};" for p in text.outputs), text.operation]
+    stores = zip(text.outputs, spec.outputs, strict=True)
+    lines += [_store(p, access) for p, access in stores]
+    preamble = text.preamble + (_SET_CONDITION if any(access.strides is None for access in spec.outputs) else "")
+    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
+    return "\n".join([preamble, head, *lines, "}", "}", ""])
+
+
+def _target(p: Parameter, access: Access) -> list[str]:
+    return [f"const unsigned long long h_{p.name}"] if access.strides is None else declared(p, access)
+
+
+def _store(p: Parameter, access: Access) -> str:
+    if access.strides is None:
+        return f"cudaGraphSetConditional(h_{p.name}, {p.name});"
+    return f"*({p.dtype}*){_element(p, access)} = {p.name};"
+
+
+def _load(p: Parameter, access: Access) -> str:
+    if access.strides is not None:
+        return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access)};"
+    return f"const {p.dtype} {p.name} = {number(p, access)};"
+
+
+def _element(p: Parameter, access: Access) -> str:
+    assert access.strides is not None
+    terms = [f" + i{axis} * {stride}LL" for axis, stride in enumerate(access.strides) if stride]
+    return f"(p_{p.name}{''.join(terms)})"
+
+
+def _indices(flat: str, shape: Shape) -> list[str]:
+    """The index along each axis, from the number of the element."""
+    lines: list[str] = []
+    below = 1
+    for axis in reversed(range(len(shape))):
+        place = flat if below == 1 else f"({flat} / {below}LL)"
+        lines.append(f"const long long i{axis} = {place}{'' if not axis else f' % {shape[axis]}LL'};")
+        below *= shape[axis]
+    return lines
+
+
+WORD = np.dtype(np.int64).itemsize
+
+
+@dataclass(frozen=True)
+class Known:
+    """Word that is known when a loop runs, and an amount to add to it."""
+
+    what: Hashable
+    plus: int = 0
+
+
+class Words:
+    """Words in one array that must not be moved: `inner` words hold addresses of other words."""
+
+    def __init__(self) -> None:
+        self._words: list[int] = []
+        self._inner: list[int] = []
+        self._places: dict[Hashable, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def add(self, *words: int | Known) -> int:
+        """Add words; the number of the first."""
+        first = len(self._words)
+        for word in words:
+            if isinstance(word, Known):
+                self._places.setdefault(word.what, []).append(len(self._words))
+                word = word.plus
+            self._words.append(wrapped(word))
+        return first
+
+    def inner(self, *numbers: int) -> int:
+        """Add the addresses of words of these numbers; the number of the first."""
+        self._inner += range(len(self._words), len(self._words) + len(numbers))
+        return self.add(*(WORD * number for number in numbers))
+
+    def made(self) -> LaunchList:
+        return LaunchList(self._words, self._inner, self._places)
+
+
+class LaunchList:
+    """The words, of which those that stand for something known later can be set again and again."""
+
+    def __init__(self, words: list[int], inner: list[int], places: Mapping[Hashable, list[int]]) -> None:
+        self.words = np.array(words, np.int64)
+        self.words[inner] += self.address
+        self._places = {what: (np.array(found), self.words[found]) for what, found in places.items()}
+        self._now = dict.fromkeys(places, 0)
+
+    @property
+    def address(self) -> int:
+        return int(self.words.ctypes.data)
+
+    @property
+    def named(self) -> tuple[Hashable, ...]:
+        """All that is to be set."""
+        return tuple(self._places)
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        """All that is set."""
+        return tuple(self._now.values())
+
+    def now(self, known: Known) -> int:
+        """Current value of a known word."""
+        return self._now[known.what] + known.plus
+
+    def set(self, what: Hashable, word: int) -> None:
+        """From now on this is its address, or its number."""
+        if word != self._now[what]:
+            places, plus = self._places[what]
+            self.words[places] = plus + word
+            self._now[what] = word
+
 
 # Words that one kernel writes: each is two of its parameters.
 MOST_WORDS = 64
@@ -117,6 +278,8 @@ class ListWriter:
         """Of branches the sides follow the number of entries that it is to the one that is chosen."""
         found: list[tuple[int, int]] = []
         for item in items:
+            if isinstance(item, Become):
+                continue
             if isinstance(item, Repeating):
                 found += self._repeated(item, side)
                 continue
@@ -238,7 +401,8 @@ class ListWriter:
 def entries_of(items: Sequence[Item]) -> int:
     """Number of list entries of the items."""
     # Of branches and loops two before their lists, and one behind each of these.
-    return sum(2 + sum(entries_of(x) + 1 for x in inside) if (inside := lists_in(item)) else 1 for item in items)
+    each = (2 + sum(entries_of(x) + 1 for x in lists_in(item)) if lists_in(item) else 1 for item in items)
+    return sum(each) - sum(isinstance(item, Become) for item in items)
 
 
 def _factor(view: View, place: Known) -> Factor[Known]:

@@ -1,59 +1,164 @@
-"""The launches of an iteration while they are listed, with the words and buffers that they need."""
+"""The launches of an iteration while they are listed, with their views, words and buffers.
+
+`Launches` lists kernels and products of the region that is being read. `Listing` has what the readings of a body and
+of its regions share: launches, counters, rows, bounds. The regions are the body (0), sides of branches and bodies of
+loops; their numbers are those of their counters. The host knows a trip count beforehand if it follows from integers
+that go by steps, or from numbers that are popped off a stack of the host: the loops of a gradient take their trip
+counts from such a stack. NumPy computes views of views, on memory that is never looked at.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
-from ctrlgrad.engines.cuda.arguments import Access, joined_axes
-from ctrlgrad.engines.cuda.indexing.keys import Chosen
-from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
-from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather, scatter
+from ctrlgrad.engines.cuda.kernel import ADVANCE, Access, KernelText, Parameter, copy_text, joined_axes
 from ctrlgrad.engines.cuda.prepared.model import (
-    Branching,
-    CannotPrepare,
-    CarriedRows,
-    Item,
-    KernelLaunch,
-    KernelSpec,
-    ProductLaunch,
-    Repeating,
-)
-from ctrlgrad.engines.cuda.prepared.movement import movement
-from ctrlgrad.engines.cuda.prepared.operands import (
     INT64,
     Affine,
+    Become,
     Before,
     Began,
     Buffer,
+    CannotPrepare,
     Capacity,
+    Carried,
+    CarriedRows,
+    Clipped,
+    Converted,
     Counter,
     Flag,
     GoesOn,
+    Item,
+    KernelLaunch,
+    KernelSpec,
     LastSlot,
     Limit,
     Most,
     Operand,
+    Popped,
+    ProductLaunch,
+    Region,
+    Regions,
     Rows,
     Shape,
     Short,
+    Since,
     Source,
+    Transfer,
     View,
     Word,
     contiguous,
     slot,
     word_view,
 )
-from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
-from ctrlgrad.engines.cuda.reductions.stages import scan, stages
+from ctrlgrad.engines.cuda.program import Program
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
+from ctrlgrad.engines.cuda.reductions import scan, stages
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, MOST_NOTED, Site
-from ctrlgrad.engines.cuda.texts import ADVANCE, copy_text
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
+
+
+@dataclass(frozen=True)
+class Movement:
+    """The word by which an address or a number moves, what each iteration adds, and by other counters what these do."""
+
+    word: View | Affine
+    step: int
+    others: tuple[tuple[int, int], ...]
+
+
+def movement(x: Operand) -> Movement | None:
+    """Movement of an operand; None where it does not move."""
+    if isinstance(x, View):
+        # However the elements of rows lie, one word tells where they begin.
+        word = replace(x, shape=(), strides=()) if isinstance(x.source, Rows) else x.moved
+        return _by(word, x.moved) if x.is_moving else None
+    number = x.number if isinstance(x, Converted) else x
+    return _by(number, number) if isinstance(number, Affine) and number.is_moving else None
+
+
+def _by(word: View | Affine, moved: Affine) -> Movement:
+    return Movement(word, moved.step, tuple((counter, step) for counter, step in moved.steps if counter))
+
+
+def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
+    """Apply a NumPy function that copies nothing to a view."""
+    memory = np.zeros(1, view.dtype)
+    # An array without elements has no address that could be compared.
+    shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape
+    whole = as_strided(memory, shape, view.strides)
+    part = of(whole)
+    assert isinstance(part, np.ndarray)
+    offset = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return replace(view, shape=part.shape, strides=part.strides, offset=view.offset + offset)
+
+
+def part(view: View, key: Sequence[Any], indices: Sequence[Affine]) -> tuple[View, list[tuple[Affine, int]]]:
+    """A basic part of a view, and what its indices must be below, where they are numbers of the host."""
+    if not view.size:
+        raise CannotPrepare("an array without elements")
+    rest, moved, bounds = iter(indices), view.moved, []
+    items: list[Any] = []
+    axis = 0
+    for item in key:
+        if isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step):
+            raise CannotPrepare("a slice's bounds are values")
+        if item is DYNAMIC:
+            index = next(rest)
+            bounds.append((index, view.shape[axis]))
+            moved = moved.plus(index, view.strides[axis])
+            items.append(0)
+        else:
+            if isinstance(item, int) and not -view.shape[axis] <= item < view.shape[axis]:
+                raise CannotPrepare("an index is out of range")
+            items.append(item)
+        axis += item is not None
+    found = viewed(replace(view, moved=moved), lambda x: np.asarray(x[(*items, ...)]))
+    return found, bounds
+
+
+def reshaped(view: View, shape: Shape) -> View | None:
+    """A view that is seen with another shape, in which one size may be -1; None where its elements lie otherwise."""
+    rest = math.prod(size for size in shape if size != -1)
+    sizes = tuple(view.size // rest if size == -1 else size for size in shape)
+    # Elements that are equally far apart, from the last axis: how many, and how far.
+    runs: list[tuple[int, int]] = []
+    for size, step in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if runs and step == runs[-1][0] * runs[-1][1]:
+            runs[-1] = runs[-1][0] * size, runs[-1][1]
+        elif size != 1:
+            runs.append((size, step))
+    ahead, left, step, strides = iter(runs), 1, view.dtype.itemsize, list[int]()
+    for size in reversed(sizes):
+        if left == 1 and size != 1:
+            left, step = next(ahead)
+        if left % size:
+            return None
+        strides.append(step)
+        left, step = left // size, step * size
+    return replace(view, shape=sizes, strides=tuple(reversed(strides)))
+
+
+def known_shape(node: Node) -> Shape:
+    """The shape that a node says, where all of it is known."""
+    shape = attributes.Shape.of(node).shape
+    if None in shape:
+        raise CannotPrepare(f"a size of {node.op.name} is not known")
+    return tuple(d for d in shape if d is not None)
+
+
+def broadcast(view: View, shape: Shape) -> View:
+    """A view that is seen with a shape that it broadcasts to."""
+    return viewed(view, lambda x: np.broadcast_to(x, shape))
 
 
 def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list[Operand], list[View]]:
@@ -85,6 +190,8 @@ class Launches:
         self.items: list[Item] = []
         self.words: dict[Word, int] = {Counter(0): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
+        # The name of the value that each was an update of.
+        self._updated: dict[Source, Source] = {}
         # The loops around the region that is read now, the outermost first.
         self.loops: list[tuple[Node, int]] = []
 
@@ -102,6 +209,30 @@ class Launches:
         self.buffers.append((shape, dtype))
         return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
 
+    # Values that become others.
+
+    def may_lie_in(self, source: Source) -> Source:
+        """The first of the names whose values were updated to that of a source: all may have one memory."""
+        while source in self._updated:
+            source = self._updated[source]
+        return source
+
+    def updated(self, view: View) -> View:
+        """The value that the next launches make of another one, in its place if nothing reads that later."""
+        after = self.buffer(view.shape, view.dtype)
+        self._updated[after.source] = view.source
+        self.become(view, after)
+        return after
+
+    def become(self, value: Operand, target: View) -> None:
+        """A value is that of a whole buffer or carried array from now on: it lies there already, or is copied."""
+        if not isinstance(value, View):
+            self.copied(value, target)
+            return
+        with self.listing([]) as copy:
+            self.copied(value, target)
+        self.items.append(Become(value, target, tuple(copy)))
+
     def kernel(self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View]) -> None:
         """Nothing is launched where there is nothing to compute."""
         if 0 in shape:
@@ -114,13 +245,13 @@ class Launches:
         self.items.append(KernelLaunch(spec, (*seen, *outputs)))
 
     def gather(self, its: Chosen, node: Node) -> View:
-        """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing.stages`."""
+        """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing`."""
         found = self.buffer(its.shape, its.whole.dtype)
         self.items += gather(its, found, self.around(node))
         return found
 
     def scatter(self, its: Chosen, value: View, text: KernelText | None, node: Node) -> None:
-        """See `ctrlgrad.engines.cuda.indexing.stages`."""
+        """See `ctrlgrad.engines.cuda.indexing`."""
         self.items += scatter(its, value, text, self.around(node))
 
     def around(self, node: Node) -> Surroundings:
@@ -152,11 +283,11 @@ class Launches:
         stored: Sequence[View],
         results: Sequence[View],
     ) -> None:
-        """See `ctrlgrad.engines.cuda.reductions.stages`."""
+        """See `ctrlgrad.engines.cuda.reductions`."""
         self.items += stages(text, shape, axes, inputs, stored, results, self._sized, self.buffer)
 
     def scan(self, text: ReductionText, axis: int, x: View, result: View) -> None:
-        """See `ctrlgrad.engines.cuda.reductions.stages`."""
+        """See `ctrlgrad.engines.cuda.reductions`."""
         self.items += scan(text, x.shape, axis, [x], [result], self._sized, self.buffer)
 
     def _sized(self, x: Operand) -> Access:
@@ -273,22 +404,106 @@ class Launches:
         found[GoesOn()] = f"np_select({' & '.join(conditions)}, int64(1), int64(0))"
         self.kernel(whole(dtypes, list(found.values())), (), given, [word_view(self.word(x)) for x in found])
 
-    def renamed(self, before: Source, after: Source) -> None:
-        """Write and read elsewhere, in the region that is read now."""
 
-        def view(x: Operand) -> Operand:
-            return replace(x, source=after) if isinstance(x, View) and x.source == before else x
+@dataclass
+class Rates:
+    """Amounts that an iteration adds. One reading of the body finds them; the next reading uses them.
 
-        def named(launch: Item) -> Item:
-            if isinstance(launch, Branching):
-                sides = tuple(tuple(map(named, side)) for side in launch.sides)
-                return Branching(launch.chosen, sides)
-            if isinstance(launch, Repeating):
-                return replace(launch, items=tuple(map(named, launch.items)))
-            if isinstance(launch, KernelLaunch | ReductionLaunch | IndexLaunch):
-                return replace(launch, arguments=tuple(map(view, launch.arguments)))
-            a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
-            assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)
-            return replace(launch, a=a, b=b, out=out)
+    Attributes:
+        numbers: amount added to each integer on the host, or to the rows of a local stack, by the counter of iterations
+            since the loop began and the carry's position.
+        rows: rows that each region adds to a carried stack, by the stack's position and the region's counter.
+        lengths: final number of rows of each new local stack.
+        endless: carried stacks with a number of pushed rows that depends on the data, or of popped rows that only the
+            card knows.
+    """
 
-        self.items[:] = map(named, self.items)
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    rows: dict[int, dict[int, int]] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+    endless: frozenset[int] = frozenset()
+
+
+class Listing:
+    """Shared record of the readings of a body and of the regions in it."""
+
+    def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
+        # Rates that the previous reading found, and the shapes of carried arrays.
+        self.rates, self.carried = rates, carried
+        # True if iterations may run past the loop's end.
+        self.is_masked = is_masked
+        self.launches = Launches()
+        self.programs = [program]
+        self.bounds: list[tuple[Affine, int]] = []
+        self.transfers: list[Transfer] = []
+        self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
+        # As in `Rates`; the numbers are those of loops inside.
+        self.rows: dict[int, dict[int, int]] = {}
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.lengths: dict[int, int] = {}
+        self.counters = self.stacks = 0
+        # The counters by which a number goes that only the card has.
+        self.endless: set[int] = set()
+        self.regions = Regions()
+        self._pushes: dict[int, bool] = {}
+
+    def new_counter(self) -> int:
+        self.counters += 1
+        return self.counters
+
+    def new_stack(self) -> int:
+        self.stacks += 1
+        return self.stacks
+
+    def popped(self, position: int, region: int) -> int:
+        """The counter in which a number is that a region pops off a stack of the host's."""
+        counter = self.new_counter()
+        self.endless.add(counter)
+        self.regions.numbers[counter] = Popped(position, region)
+        return counter
+
+    def settle(self) -> None:
+        """All has been read: the host knows a number that is popped where each pass of a region takes the next one."""
+        for counter, its in list(self.regions.numbers.items()):
+            if isinstance(its, Popped) and self.rows.get(its.position) != {its.region: -1}:
+                del self.regions.numbers[counter]
+
+    def clipped(self, number: Affine, region: int) -> int:
+        """The counter in which such a number is, or 0 where it is below."""
+        counter = self.new_counter()
+        self.endless.add(counter)
+        self.regions.numbers[counter] = Clipped(number, region)
+        return counter
+
+    def is_clipped(self, step: tuple[int, int]) -> bool:
+        """Return true if a step is a clipped number: its counter, once."""
+        counter, factor = step
+        return factor == 1 and isinstance(self.regions.numbers.get(counter), Clipped)
+
+    def repeats(self, counter: int, since: int, outside: int, trips: Affine | None) -> None:
+        """A loop goes on so often each time that the region around it is gone through."""
+        self.regions.found[counter] = Region(outside, trips)
+        self.regions.numbers[since] = Since(counter)
+
+    def added(self, position: int, counter: int, rows: int) -> None:
+        """A region adds rows to a stack."""
+        if rows:
+            self.rows.setdefault(position, {})[counter] = rows
+
+    def slots(self, counter: int) -> dict[int, int]:
+        """Rows that a region pushes, or pops (below 0), by the positions of the stacks whose number of rows only the
+        card knows."""
+        found = {position: self.rates.rows[position].get(counter, 0) for position in sorted(self.rates.endless)}
+        return {position: rows for position, rows in found.items() if rows}
+
+    @property
+    def may_be_short(self) -> bool:
+        """Return true if only the card knows how many rows are popped: a run may have fewer."""
+        return any(rows < 0 for position in self.rates.endless for rows in self.rates.rows[position].values())
+
+    def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
+        """Have all rows of a stack be alike, and none popped off where some are pushed."""
+        if self.row_types.setdefault(position, its) != its:
+            raise CannotPrepare("rows of one stack differ in shape")
+        if self._pushes.setdefault(position, pushes) != pushes:
+            raise CannotPrepare("a stack is pushed on and popped off")

@@ -15,30 +15,31 @@ The list is the same for all iterations, so each carry has one form:
 Where the loop counts to a bound that goes by steps, a run only has iterations in which the trip count is not below
 0; indices that go by the loop's counter are checked at its first and its last iteration. Where the loop counts to a
 number that only the card has (a trip count that was popped), the card has the trip count, and the host may know it
-beforehand too (`passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
-more than a run has: such a run is repeated (`row_memory`). An index that goes by a counter with an end that only
+beforehand too (`model.Passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
+more than a run has: such a run is repeated (`binding.RowMemory`). An index that goes by a counter with an end that only
 the card knows is an index of the card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, Protocol, cast
 
-from ctrlgrad.engines.cuda.placement import HOST
+import numpy as np
+
+from ctrlgrad.engines.cuda.placement import HOST, Places
 from ctrlgrad.engines.cuda.prepared.launches import whole
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Item, KernelLaunch, Repeating, lists_in
-from ctrlgrad.engines.cuda.prepared.operands import (
+from ctrlgrad.engines.cuda.prepared.model import (
     ENDLESS,
     INT64,
     Affine,
-    Buffer,
+    CannotPrepare,
     Operand,
-    Source,
+    Repeating,
     View,
 )
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order, views_of
+from ctrlgrad.engines.cuda.prepared.ops import as_popped, as_table, marks_of, own_table
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     LocalStack,
@@ -46,12 +47,82 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     StackValue,
     TableValue,
     Unusable,
-    sources_of,
 )
-from ctrlgrad.engines.cuda.prepared.stack_forms import as_popped, as_table, marks_of, own_table
-from ctrlgrad.engines.cuda.prepared.trips import Looping, at_least, is_at_most, trips_of
-from ctrlgrad.engines.cuda.program import NodeStep
-from ctrlgrad.ir import StackType, Use, walk
+from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.ir import StackType, TensorType, Use, Value, walk
+from ctrlgrad.ir.control import Counting, Loop
+
+
+class HasTables(Protocol):
+    """A body (`ctrlgrad.engines.cuda.prepared.runner.Body`): which of its inputs are stacks that are read and written
+    by index."""
+
+    tables: Mapping[int, TensorType]
+
+
+class Looping(Protocol):
+    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.loops.Loop`) that this module needs."""
+
+    parts: Loop
+    places: Places
+    cond: Program
+    counting: tuple[Counting, ...]
+    maximum: int | None
+
+    @property
+    def body(self) -> HasTables:
+        """Of which this is asked."""
+
+    @property
+    def iteration(self) -> Program:
+        """The body, none of whose iterations are past the end."""
+
+
+def at_least(reading: Reading, value: object) -> object:
+    """The greater one of two integers as the one that goes by steps, in runs in which it is the greater one."""
+    if not isinstance(value, Computed) or value.node.op.name != "maximum":
+        return value
+    a, b = value.operands
+    if not isinstance(a, Affine) or not isinstance(b, Affine) or a.is_moving == b.is_moving:
+        return value
+    greater, other = (a, b) if a.is_moving else (b, a)
+    if reading.is_endless(greater):
+        return reading.clipped(greater.plus(other, -1)).plus(other)
+    reading.bounds.append((greater.plus(other, -1), ENDLESS))
+    return greater
+
+
+def trips_of(reading: Reading, loop: Looping, given: Sequence[Any], captures: int) -> Affine | None:
+    """Trip count of a loop, where the host knows it; below 0 means no iteration."""
+    found = [_distance(reading, loop, counting, given, captures) for counting in loop.counting]
+    if not found or None in found:
+        return None
+    known = [x for x in found if x is not None]
+    if len(known) > 1 and any(x.is_moving for x in known):
+        return None
+    trips = min(known, key=lambda x: x.constant)
+    return trips if trips.is_moving else Affine(max(trips.constant, 0))
+
+
+def _distance(
+    reading: Reading, loop: Looping, counting: Counting, given: Sequence[Any], captures: int
+) -> Affine | None:
+    """Number of iterations until a counter reaches its bound."""
+    bound: Any = counting.bound
+    if isinstance(bound, Value):
+        bound = at_least(reading, given[next(n for n, c in enumerate(loop.parts.captures) if c.outer is bound)])
+    elif isinstance(bound, np.ndarray):
+        bound = Affine(int(bound))
+    count = at_least(reading, given[captures + loop.parts.carries.index(counting.carry)])
+    if not isinstance(bound, Affine) or not isinstance(count, Affine):
+        return None
+    ahead = bound.plus(count, -1) if counting.step > 0 else count.plus(bound, -1)
+    return ahead.plus(Affine(counting.beyond))
+
+
+def is_at_most(trips: Affine | None, maximum: int) -> bool:
+    return trips is not None and not trips.is_moving and trips.constant <= maximum
+
 
 # Reads the steps of a region.
 Read = Callable[[Reading], None]
@@ -89,7 +160,6 @@ class _Listed:
         self.goes_on = self.launches.buffer((), INT64)
         self.given = [_captured(reading, reading.values[slot]) for slot in self.captured]
         self.given += [self._carried(position) for position in range(len(loop.parts.carries))]
-        self.first = len(self.launches.buffers)
 
     def results(self) -> tuple[object, ...]:
         bounds = len(self.reading.bounds)
@@ -97,7 +167,7 @@ class _Listed:
             self._begin()
             with self.launches.listing([]) as items:
                 self.launches.enter(self.listing.slots(self.counter))
-                inside = self.reading.repeated(self.loop.iteration, self.given, self.counter, self._fixed())
+                inside = self.reading.repeated(self.loop.iteration, self.given, self.counter)
                 self.read(inside)
                 self._leave(inside)
                 self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
@@ -126,15 +196,14 @@ class _Listed:
         moved = Affine(0, (), ((self.since, adds),) if adds else ())
         if isinstance(value, StackValue) or self._stays(position):
             return value
-        others = [*self.captured, *self.entering[:position], *self.entering[position + 1 :]]
         if self.captures + position in self.loop.body.tables:
-            return own_table(self.reading, slot, others)
+            return own_table(self.reading, slot)
         if isinstance(self.loop.parts.carries[position].result.type, StackType):
             stack = value if isinstance(value, LocalStack) else as_popped(self.reading, value)
             return replace(stack, length=stack.length.plus(moved))
         if self.loop.places[position] is HOST:
             return self._number(value).plus(moved)
-        return self.reading.own(slot, others)
+        return self.reading.own(slot)
 
     def _number(self, value: object) -> Affine:
         """An integer of the host's, which the card has in a counter where it does not go by steps."""
@@ -147,12 +216,6 @@ class _Listed:
         if not isinstance(value, Affine):
             raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
         return value
-
-    def _fixed(self) -> frozenset[Source]:
-        """Memory that all iterations read unchanged."""
-        stay = [n < self.captures or self._stays(n - self.captures) for n in range(len(self.given))]
-        seen = [x for x, stays in zip(self.given, stay, strict=True) if stays]
-        return frozenset(source for x in seen for source in sources_of(x))
 
     # Predicate and counters.
 
@@ -224,16 +287,8 @@ class _Listed:
                 continue
             is_read = isinstance(after, View) and after.source in carried
             left.append((before, self.launches.copy(after, before.shape) if is_read else after))
-        kept: dict[Source, View] = {}
         for before, after in left:
-            if isinstance(after, View) and after.source in kept:
-                # It is another carry's buffer by now.
-                after = replace(after, source=kept[after.source].source)
-            elif isinstance(after, View) and self._is_its_own(inside, after) and self._may_be_in(after, before):
-                self.launches.renamed(after.source, before.source)
-                kept[after.source] = before
-                continue
-            self.launches.copied(after, before)
+            self.launches.become(after, before)
 
     def _leave_other(self, inside: Reading, position: int, before: object, after: object) -> None:
         """A stack that is pushed on or popped off, or a number."""
@@ -263,24 +318,6 @@ class _Listed:
     def _stays(self, position: int) -> bool:
         """Return true if an iteration leaves a carry unchanged."""
         return self.loop.iteration.outputs[position] == self.captures + position
-
-    def _is_its_own(self, inside: Reading, view: View) -> bool:
-        """Return true if a view is a whole buffer that the iteration made."""
-        return isinstance(view.source, Buffer) and view.source.number >= self.first and inside.is_whole(view)
-
-    def _may_be_in(self, after: View, before: View) -> bool:
-        """Return true if values for `after`'s buffer may be written to `before`'s buffer at once. All launches that
-        read `before` must come first; the writing kernel itself may read each element at the place where it writes
-        it."""
-        is_written = False
-        for item in self.launches.items:
-            views = [view for inner in items_in_order([item]) for view in views_of(inner)]
-            reads = [view for view in views if view.source == before.source]
-            writes = [view for view in views if view.source == after.source]
-            if reads and (is_written or (writes and not _is_in_place(item, reads, writes))):
-                return False
-            is_written |= bool(writes)
-        return True
 
     # When it is over.
 
@@ -329,16 +366,3 @@ def _captured(reading: Reading, value: object) -> object:
         return as_table(reading, value)
     except CannotPrepare as reason:
         return Unusable(str(reason))
-
-
-def _is_in_place(item: Item, reads: Sequence[View], writes: Sequence[View]) -> bool:
-    """Return true if a launch only writes one view, and reads the other buffer's elements at the places where it
-    writes."""
-    if lists_in(item) or not isinstance(item, KernelLaunch) or len(writes) != 1:
-        return False
-    outputs = item.arguments[len(item.spec.inputs) :]
-    (target,) = writes
-    return any(x is target for x in outputs) and all(
-        not x.is_moving and (x.shape, x.strides, x.offset) == (target.shape, target.strides, target.offset)
-        for x in reads
-    )

@@ -1,28 +1,489 @@
-"""Preparation of a body's steps other than groups: views, numbers, products, updates and the like."""
+"""Preparation of a body's steps other than groups: views, numbers, products, updates, and stacks in their three forms.
+
+A stack that a body carries is pushed on or popped off (a `StackValue`), or its rows are read and written by index
+(a `TableValue`). A stack that begins within an iteration is made of an array or by a known number of pushes (a
+`LocalStack`). Its form follows from its use: a table where it is read by index, else rows to pop off, or an array.
+A stack that an inner loop carries has the same form in all of its iterations.
+
+The rows of a table lie in one array, beside a mark for each: true if it was written. An unwritten row is read as
+zeros, and adding to it writes it. An index that goes by steps makes a row a part of the array, whose address moves; any
+other index is resolved on the card. Where rows may be written once, the card notes in the run's flag a row that is
+written again. Rows stay where they lie, except those of a table with unwritten rows: these are zeros then.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.expressions import is_fusible
-from ctrlgrad.engines.cuda.functions import C_TYPES
-from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
-from ctrlgrad.engines.cuda.prepared.indices import index_in
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.prepared.operands import INT64, Affine, Converted, Fixed, View, wrapped
-from ctrlgrad.engines.cuda.prepared.products import matmul
-from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading
-from ctrlgrad.engines.cuda.prepared.rows import STACKS
-from ctrlgrad.engines.cuda.prepared.steps import stepped
-from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
+from ctrlgrad.engines.cuda.indexing import Chosen, chosen
+from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, binary_text, is_fusible
+from ctrlgrad.engines.cuda.placement import stepped
+from ctrlgrad.engines.cuda.prepared.launches import broadcast, known_shape, part, reshaped, viewed
+from ctrlgrad.engines.cuda.prepared.model import (
+    INT64,
+    Affine,
+    CannotPrepare,
+    Converted,
+    Fixed,
+    Operand,
+    Rows,
+    Shape,
+    Transfer,
+    View,
+    contiguous,
+    slot,
+    word_view,
+    wrapped,
+)
+from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, TableValue, index_in
+from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, is_one_product, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
-from ctrlgrad.engines.cuda.reductions.ops import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
-from ctrlgrad.engines.cuda.texts import binary_text
-from ctrlgrad.ir import Node, attributes
+from ctrlgrad.engines.cuda.reductions import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
+from ctrlgrad.engines.cuda.sites import Site
+from ctrlgrad.ir import Node, StackType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir.types import Shape as KnownShape
+
+BOOL = np.dtype(np.bool_)
+# The mark of a row that was written.
+WRITTEN = Fixed(BOOL, np.True_)
+
+
+def marks_of(table: TableValue) -> View | Fixed:
+    return WRITTEN if table.marks is None else table.marks
+
+
+def as_array(reading: Reading, stack: object) -> View:
+    """All rows of a stack."""
+    if isinstance(stack, TableValue):
+        return _filled(reading, stack)
+    if not isinstance(stack, LocalStack):
+        raise CannotPrepare("a stack is read as an array that was not made inside")
+    count = stack.length.constant
+    if stack.length != Affine(count) or count <= 0:
+        raise CannotPrepare("how many rows a stack has is not known")
+    if stack.number is not None:
+        lengths = reading.listing.lengths
+        lengths[stack.number] = max(count, lengths.get(stack.number, 0))
+    return part(stack.rows, (slice(0, count),), ())[0]
+
+
+def _filled(reading: Reading, table: TableValue) -> View:
+    """The rows of a table, zeros for those that were not written."""
+    if table.marks is None:
+        return table.rows
+    lead = (slice(None), *(None,) * (len(table.rows.shape) - 1))
+    return chosen_rows(reading, viewed(table.marks, lambda x: x[lead]), table.rows)
+
+
+def chosen_rows(reading: Reading, marks: View, rows: View) -> View:
+    """A buffer with rows, zeros for those that were not written."""
+    zero = Fixed(rows.dtype, rows.dtype.type(0))
+    return elementwise(reading, "where", [marks, rows, zero], [BOOL, rows.dtype, rows.dtype], rows.shape, rows.dtype)
+
+
+def elementwise(
+    reading: Reading, name: str, operands: list[Operand], dtypes: list[np.dtype], shape: Shape, dtype: np.dtype
+) -> View:
+    """A buffer with the result of an op."""
+    builder = TextBuilder()
+    text = builder.text(builder.elementwise(name, [builder.input(d) for d in dtypes], dtypes, dtype), dtype)
+    found = reading.launches.buffer(shape, dtype)
+    reading.launches.kernel(text, shape, operands, [found])
+    return found
+
+
+def as_table(reading: Reading, stack: object) -> TableValue:
+    if isinstance(stack, TableValue):
+        return stack
+    if not isinstance(stack, LocalStack):
+        raise CannotPrepare("a stack that grows or shrinks is read by index")
+    return TableValue(as_array(reading, stack), None)
+
+
+def own_table(reading: Reading, slot: int) -> TableValue:
+    """The table in a slot as one that the step may overwrite."""
+    table, launches = as_table(reading, reading.value(slot)), reading.launches
+    rows = launches.updated(table.rows)
+    marks = launches.copy(WRITTEN, table.rows.shape[:1]) if table.marks is None else launches.updated(table.marks)
+    return TableValue(rows, marks)
+
+
+def as_popped(reading: Reading, stack: object) -> LocalStack:
+    """As one whose rows are popped off."""
+    if isinstance(stack, LocalStack) and stack.number is None:
+        return stack
+    rows = as_array(reading, stack)
+    return LocalStack(rows, Affine(rows.shape[0]))
+
+
+# Rows of a new stack, as long as it is not known how many it will have.
+MANY = 1 << 20
+
+
+def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
+    """Push a row on the stack in a slot: the view to write, and the stack with it."""
+    stack = reading.value(slot)
+    after: object
+    if isinstance(stack, LocalStack):
+        if stack.number is None:
+            raise CannotPrepare("a stack is pushed on and popped off")
+        if _is_used_again(reading, stack.number):
+            raise CannotPrepare("a stack is used again that was pushed on")
+        row, after = _row(reading, stack, stack.length), replace(stack, length=stack.length.plus(Affine(1)))
+        if (row.shape, row.dtype) != (shape, dtype):
+            raise CannotPrepare("rows of one stack differ in shape")
+    else:
+        before = _carried(stack)
+        row, after = _carried_row(reading, before, shape, dtype, True), replace(before, rows=before.rows + 1)
+    reading.transfers.append(Transfer(node, row.size * dtype.itemsize, reading.counter))
+    return row, after
+
+
+def _push(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """Of a number, on a stack of the host's."""
+    stack = reading.value(step.operands[0])
+    if not isinstance(stack, LocalStack) and not _carried(stack).is_on_host:
+        raise CannotPrepare("a push that is no kernel")
+    value = reading.operand(step.operands[1])
+    row, after = pushed(reading, step.node, step.operands[0], (), step.node.operands[1].tensor.dtype)
+    reading.launches.copied(value, row)
+    return (after,)
+
+
+def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    stack, element = reading.value(step.operands[0]), step.node.results[1].tensor
+    shape = _known(element.shape, step.node)
+    after: object
+    if isinstance(stack, LocalStack | TableValue):
+        stack = as_popped(reading, stack)
+        after = replace(stack, length=stack.length.plus(Affine(1), -1))
+        row = _row(reading, stack, stack.length.plus(Affine(1), -1))
+    else:
+        before = _carried(stack)
+        row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
+    reading.transfers.append(Transfer(step.node, None, reading.counter))
+    if isinstance(stack, StackValue) and stack.is_on_host and element.dtype == INT64:
+        return after, reading.stored(row, reading.listing.popped(stack.position, reading.counter))
+    return after, row
+
+
+def _carried(value: object) -> StackValue:
+    if not isinstance(value, StackValue):
+        raise CannotPrepare("a stack is read in another way than it was made")
+    return value
+
+
+def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
+    """View of the row behind the last one, for a push; else of the last row."""
+    reading.listing.row_type(stack.position, (shape, dtype), pushes)
+    row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
+    nbytes = row.size * dtype.itemsize
+    rates = reading.listing.rates
+    is_endless, sign = stack.position in rates.endless, 1 if pushes else -1
+    known = {slot(stack.position): sign} if is_endless else rates.rows.get(stack.position, {})
+    steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
+    number = stack.rows if pushes else stack.rows - 1
+    return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
+
+
+def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
+    """One row of an array."""
+    if index.is_moving:
+        found, bounds = part(stack.rows, (DYNAMIC,), (index,))
+        reading.bounds.extend(bounds)
+        return found
+    if index.constant < 0:
+        raise CannotPrepare("more rows are popped than there are")
+    return part(stack.rows, (index.constant,), ())[0]
+
+
+def _is_used_again(reading: Reading, number: int) -> bool:
+    """Return true if a stack is read after the current step."""
+    same = [n for n, x in reading.values.items() if isinstance(x, LocalStack) and x.number == number]
+    if any(reading.last.get(n, -1) > reading.position for n in same):
+        return True
+    return reading.outside is not None and _is_used_again(reading.outside, number)
+
+
+# Stacks that begin and end within an iteration.
+
+
+def _new(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    (stack,) = step.node.results
+    assert isinstance(stack.type, StackType)
+    element = stack.type.element
+    if step.operands and reading.value(step.operands[0]) != Affine(0):
+        return (_blank(reading, reading.value(step.operands[0]), _known(element.shape, step.node), element.dtype),)
+    number = reading.listing.new_stack()
+    count = reading.listing.rates.lengths.get(number, MANY)
+    rows = reading.launches.buffer((count, *_known(element.shape, step.node)), element.dtype)
+    return (LocalStack(rows, Affine(0), number),)
+
+
+def _blank(reading: Reading, size: object, shape: Shape, dtype: np.dtype) -> TableValue:
+    """A table of which no row was written."""
+    if not isinstance(size, Affine) or size.is_moving or size.constant <= 0:
+        raise CannotPrepare("how many rows a stack has is not known")
+    rows = reading.launches.copy(Fixed(dtype, dtype.type(0)), (size.constant, *shape))
+    return TableValue(rows, reading.launches.copy(Fixed(BOOL, np.False_), rows.shape[:1]))
+
+
+def _from_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    rows = reading.view(step.operands[0])
+    return (LocalStack(rows, Affine(rows.shape[0])),)
+
+
+def _to_tensor(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    rows = as_array(reading, reading.value(step.operands[0]))
+    # The rows are about to be overwritten, so they are copied first.
+    return (reading.launches.copy(rows) if reading.is_updated(rows) else rows,)
+
+
+def _known(shape: KnownShape, node: Node) -> Shape:
+    if None in shape:
+        raise CannotPrepare(f"a size of {node.op.name} is not known")
+    return tuple(d for d in shape if d is not None)
+
+
+STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
+# Ops on stacks of numbers on the host.
+NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
+
+
+Index = Affine | View
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row of an array: `place` where the index goes by steps, else what the index chooses."""
+
+    shape: Shape
+    place: View | None
+    its: Chosen | None
+
+
+def _row_at(reading: Reading, array: View, index: Index) -> _Row:
+    if isinstance(index, Affine):
+        place, bounds = part(array, (DYNAMIC,), [index])
+        reading.bounds += bounds
+        return _Row(array.shape[1:], place, None)
+    its = chosen(len(array.shape), [index], lambda item: isinstance(item, View), lambda key: array)
+    return _Row(array.shape[1:], None, its)
+
+
+def _seen(reading: Reading, row: _Row, node: Node) -> View:
+    """A row where it lies, or a copy of it."""
+    if row.place is not None:
+        return row.place
+    assert row.its is not None
+    return reading.launches.gather(row.its, node)
+
+
+def _written(reading: Reading, row: _Row, value: Operand, node: Node) -> None:
+    if row.place is not None:
+        reading.launches.copied(value, row.place)
+        return
+    assert row.its is not None
+    found = value if isinstance(value, View) else reading.launches.copy(value)
+    reading.launches.scatter(row.its, found, None, node)
+
+
+def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    table, index = as_table(reading, reading.value(step.operands[0])), index_in(reading, step.operands[1])
+    row = _seen(reading, _row_at(reading, table.rows, index), step.node)
+    if table.marks is not None:
+        mark = _seen(reading, _row_at(reading, table.marks, index), step.node)
+        return (chosen_rows(reading, mark, row),)
+    # The row is about to be overwritten, so it is copied first.
+    return (reading.launches.copy(row) if reading.is_updated(table.rows) else row,)
+
+
+def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    how = attributes.Write.of(step.node)
+    if how.grow:
+        raise CannotPrepare("an array that may grow is written")
+    value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
+    table = own_table(reading, step.operands[0])
+    assert table.marks is not None
+    marks = _row_at(reading, table.marks, index)
+    if how.once:
+        _check(reading, _seen(reading, marks, step.node), index, len(table), step.node)
+    _require_dtype(value, table)
+    _written(reading, _row_at(reading, table.rows, index), value, step.node)
+    _written(reading, marks, WRITTEN, step.node)
+    return (table,)
+
+
+def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
+    table = own_table(reading, step.operands[0])
+    assert table.marks is not None
+    _require_dtype(value, table)
+    rows, marks = _row_at(reading, table.rows, index), _row_at(reading, table.marks, index)
+    before, mark = _seen(reading, rows, step.node), _seen(reading, marks, step.node)
+    dtype = table.rows.dtype
+    target = rows.place or reading.launches.buffer(rows.shape, dtype)
+    builder = TextBuilder()
+    old, new, is_written = builder.input(dtype), builder.input(dtype), builder.input(BOOL)
+    total = builder.elementwise("add", [old, new], [dtype, dtype], dtype)
+    found = builder.elementwise("where", [is_written, total, new], [BOOL, dtype, dtype], dtype)
+    reading.launches.kernel(builder.text(found, dtype), rows.shape, [before, value, mark], [target])
+    if rows.place is None:
+        _written(reading, rows, target, step.node)
+    _written(reading, marks, WRITTEN, step.node)
+    return (table,)
+
+
+def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    index = index_in(reading, step.operands[1])
+    table = own_table(reading, step.operands[0])
+    assert table.marks is not None
+    _written(reading, _row_at(reading, table.marks, index), Fixed(BOOL, np.False_), step.node)
+    return (table,)
+
+
+def both(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """The sum of two tables, of which a row that was not written is nothing."""
+    tables = [as_table(reading, reading.value(slot)) for slot in step.operands]
+    a, b = tables
+    if a.rows.shape != b.rows.shape:
+        raise CannotPrepare("stacks are added that differ in shape")
+    if a.marks is None and b.marks is None:
+        return (TableValue(_sum(reading, a, b), None),)
+    marks = elementwise(reading, "logical_or", [marks_of(a), marks_of(b)], [BOOL, BOOL], a.rows.shape[:1], BOOL)
+    return (TableValue(_sum(reading, a, b), marks),)
+
+
+def _sum(reading: Reading, a: TableValue, b: TableValue) -> View:
+    dtype, builder = a.rows.dtype, TextBuilder()
+    lead = (slice(None), *(None,) * (len(a.rows.shape) - 1))
+    marks = [x if isinstance(x, Fixed) else viewed(x, lambda v: v[lead]) for x in map(marks_of, (a, b))]
+    left, right = builder.input(dtype), builder.input(dtype)
+    in_left, in_right = builder.input(BOOL), builder.input(BOOL)
+    types = [BOOL, dtype, dtype]
+    total = builder.elementwise("add", [left, right], [dtype, dtype], dtype)
+    total = builder.elementwise("where", [in_right, total, left], types, dtype)
+    total = builder.elementwise("where", [in_left, total, right], types, dtype)
+    found = reading.launches.buffer(a.rows.shape, dtype)
+    reading.launches.kernel(builder.text(total, dtype), found.shape, [a.rows, b.rows, *marks], [found])
+    return found
+
+
+def length(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    stack = reading.value(step.operands[0])
+    return (stack.length if isinstance(stack, LocalStack) else Affine(len(as_table(reading, stack))),)
+
+
+def _require_dtype(value: Operand, table: TableValue) -> None:
+    if (INT64 if isinstance(value, Affine) else value.dtype) != table.rows.dtype:
+        raise CannotPrepare("a row is converted when it is written")
+
+
+def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) -> None:
+    """Note a row that is written again: what is noted first stays."""
+    around = reading.launches.around(node)
+    assert isinstance(around.site, Site)
+    told: list[Operand] = [around.site, index, *map(word_view, around.noted)]
+    names = [f"int64(a{1 + k})" for k in range(len(told))]
+    noted = [*names[:2], f"int64({size})", *names[2:]]
+    words = [part(around.flag, (n,), ())[0] for n in range(len(noted))]
+    first = 1 + len(told)
+    lines = [f"o{n} = np_select(a0 & (a{first} == int64(0)), {x}, a{first + n});" for n, x in enumerate(noted)]
+    dtypes = ["bool", *(INT64.name if isinstance(x, Affine) else x.dtype.name for x in told), *["int64"] * len(words)]
+    inputs = tuple(Parameter(name, f"a{n}") for n, name in enumerate(dtypes))
+    text = KernelText(inputs, tuple(Parameter("int64", f"o{n}") for n in range(len(words))), "\n".join(lines))
+    reading.launches.kernel(text, (), [mark, *told, *words], words)
+
+
+TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
+    "stack_read": read,
+    "stack_write": write,
+    "stack_add": add,
+    "stack_clear": clear,
+    "stack_sum": both,
+    "stack_length": length,
+}
+
+
+def matmul(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """`numpy.matmul`: by the same rules as `ctrlgrad.engines.cuda.products.product`."""
+    a, b = (_numbers(reading, slot) for slot in step.operands)
+    return (_product(reading, a, b),)
+
+
+def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """Add a product to the first operand, in place where no later step reads that operand."""
+    total, *factors = step.operands
+    a, b = (_factor(reading, _numbers(reading, slot)) for slot in factors)
+    _check_sizes(a, b, ())
+    out = reading.own(total)
+    reading.launches.product(a, b, out, True)
+    return (out,)
+
+
+def _numbers(reading: Reading, slot: int) -> View:
+    view = reading.view(slot)
+    if view.dtype.name not in PRODUCT_DTYPES:
+        raise CannotPrepare(f"a product of {view.dtype}")
+    if not view.size:
+        raise CannotPrepare("a product without elements")
+    return view
+
+
+def _product(reading: Reading, a: View, b: View) -> View:
+    if len(a.shape) == 1:
+        found = _product(reading, viewed(a, lambda x: x[None]), b)
+        return viewed(found, lambda x: x[..., 0, :])
+    if len(b.shape) == 1:
+        found = _product(reading, a, viewed(b, lambda x: x[:, None]))
+        return viewed(found, lambda x: x[..., 0])
+    if is_one_product(a.shape, b.shape):
+        # One product of all rows.
+        found = _product(reading, reading.launches.reshaped(a, (-1, a.shape[-1])), b)
+        return viewed(found, lambda x: x.reshape(*a.shape[:-1], b.shape[-1]))
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    _check_sizes(a, b, batch)
+    out = reading.launches.buffer((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+    if not batch:
+        reading.launches.product(_factor(reading, a), _factor(reading, b), out, False)
+        return out
+    a, b = (_factor(reading, _listed(reading, broadcast(x, batch + x.shape[-2:]))) for x in (a, b))
+    reading.launches.product(a, b, viewed(out, lambda x: x.reshape(-1, *x.shape[-2:])), False)
+    return out
+
+
+def _check_sizes(a: View, b: View, batch: tuple[int, ...]) -> None:
+    # Step by step there is an error.
+    if (reason := too_large(a.shape, b.shape, math.prod(batch))) is not None:
+        raise CannotPrepare(reason)
+
+
+def _listed(reading: Reading, view: View) -> View:
+    """Matrices along one axis: where they lie, if they are equally far apart."""
+    found = reshaped(view, (-1, *view.shape[-2:]))
+    return reading.launches.reshaped(view, (-1, *view.shape[-2:])) if found is None else found
+
+
+def _factor(reading: Reading, view: View) -> View:
+    """Matrices where their address stays and the library can read them."""
+    found = layout(view.shape[-2:], view.strides[-2:], view.dtype.itemsize)
+    if found is not None and not view.is_moving and all(step >= 0 for step in view.strides):
+        return view
+    # A copy of a transposed matrix is the transposed of a copy: the library reads it as it would have read the matrix.
+    is_transposed = found is not None and found[0] == 1
+    copied = reading.launches.copy(_transposed(view) if is_transposed else view)
+    return _transposed(copied) if is_transposed else copied
+
+
+def _transposed(view: View) -> View:
+    return viewed(view, lambda x: x.swapaxes(-1, -2))
+
 
 # Takes the reading so far and gives the values of the results.
 Op = Callable[[Reading, NodeStep], tuple[object, ...]]
@@ -145,7 +606,7 @@ def _update(name: str | None) -> Op:
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")
-        whole = reading.own(first, step.operands[1:])
+        whole = reading.own(first)
         if any(isinstance(index, View) for index in indices):
             its = _chosen(reading, step.node, whole, indices)
             if not its.has_elements:

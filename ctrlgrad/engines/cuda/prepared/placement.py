@@ -1,36 +1,50 @@
-"""Placement of an iteration's temporaries: those that are not alive at the same time share memory.
+"""Placement of an iteration's values: which names are one memory, and which temporaries share bytes.
 
-The launches of an iteration are a straight line, with the sides of a branch one after the other. The live range of
-a temporary is from the first launch that names it to the last. An inner loop may read an earlier value in each of
-its iterations, so such a value is alive until the loop's end. Of a carried array's two buffers, one is free until
-the next value is written, and the other one after its value has been read. The placement follows from live ranges
-and sizes alone: any part of a memory may be used again. (A plan's placement instead gives an array the buffer of
-another array of its size.)
+First, values that become others (`Become`): an update in place, a result of a side, a carry. `Sharing` lets both names
+have one memory if no later read wants the earlier value, else the value is copied. Then bytes (`placed`). The launches
+of an iteration are a straight line, with the sides of a branch one after the other. The live range of a temporary is
+from the first launch that names it to the last. An inner loop may read an earlier value in each of its iterations, so
+such a value is alive until the loop's end. Of a carried array's two buffers, one is free until the next value is
+written, and the other one after its value has been read. Sizes are numbers here, so any part of a memory may be used
+again. (A plan's placement, of sizes that are registers, gives an array the buffer of another array of its size.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.indexing import IndexLaunch, UpdateSpec
 from ctrlgrad.engines.cuda.prepared.model import (
+    Become,
     Branching,
+    Buffer,
+    Carried,
+    CarriedArray,
+    CarriedTable,
     Carry,
     Item,
+    KernelLaunch,
     Placement,
     ProductLaunch,
     Repeating,
+    Shape,
+    Source,
+    View,
     carried_arrays,
     lists_in,
 )
-from ctrlgrad.engines.cuda.prepared.operands import Buffer, Carried, Shape, Source, View
+from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.
 ALIGNMENT, LEAST_ALIGNMENT = 256, 16
+# Shape and dtype of each buffer; names of one memory.
+Buffers = Sequence[tuple[Shape, np.dtype]]
+Names = frozenset[Source]
 
 
 def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
@@ -41,24 +55,209 @@ def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
             yield from items_in_order(inside)
 
 
+def accesses(launch: Item) -> tuple[list[View], list[View]]:
+    """Views that an item reads, and those that it writes; of a branch or loop, the view of the number that controls it.
+
+    A value that becomes another one is copied, unless both share memory.
+    """
+    match launch:
+        case Branching():
+            return [launch.chosen], []
+        case Repeating():
+            return [launch.goes_on], []
+        case Become():
+            return [launch.before], [launch.after]
+        case ProductLaunch():
+            return [launch.a, launch.b, *[launch.out] * launch.adds], [launch.out]
+        case KernelLaunch():
+            count = len(launch.spec.inputs)
+        case ReductionLaunch():
+            count = len(launch.spec.reads)
+        case IndexLaunch():
+            count = len(launch.spec.read)
+    given = launch.arguments
+    read, written = ([x for x in part if isinstance(x, View)] for part in (given[:count], given[count:]))
+    if isinstance(launch.spec, UpdateSpec):
+        # Rows that no index chooses stay as they were.
+        read += written
+    return read, written
+
+
 def views_of(launch: Item) -> Iterator[View]:
-    """Views that an item reads and writes; of a branch or loop, the view of the number that controls it."""
-    if isinstance(launch, Branching | Repeating):
-        yield launch.chosen if isinstance(launch, Branching) else launch.goes_on
-        return
-    named = (launch.a, launch.b, launch.out) if isinstance(launch, ProductLaunch) else launch.arguments
-    yield from (x for x in named if isinstance(x, View))
+    """All of these views."""
+    for views in accesses(launch):
+        yield from views
 
 
-def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], carries: Sequence[Carry]) -> Placement:
-    """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always."""
+class _Conflict(Exception):
+    """A value would be overwritten before its last read."""
+
+
+class Sharing:
+    """Names of one memory: of a value that becomes another one, where nothing reads it after the other is written.
+
+    Each pair of names is decided in the order of the list. To decide, the list is gone through with the names of the
+    joined memory that have a value now: a launch that writes one of them ends the values of all others, sides of a
+    branch agree on those that all of them leave, and a loop on those that are left when it begins and after each pass.
+    A read of a name without value is a conflict, and the two stay apart. (`Liveness` and `may_overwrite` of a plan say
+    the same of its steps.)
+    """
+
+    def __init__(self, items: Sequence[Item], buffers: Buffers, carries: Sequence[Carry]) -> None:
+        self.items = items
+        self._names: dict[Source, Names] = {}
+        self._sizes: dict[Source, int] = {
+            Buffer(n): math.prod(shape) * dtype.itemsize for n, (shape, dtype) in enumerate(buffers)
+        }
+        # Carried arrays that an iteration leaves as they are.
+        self._unchanged = {name for name, its in carried_arrays(carries) if not its.is_double}
+        for name, its in carried_arrays(carries):
+            for source in (name, replace(name, is_next=True)):
+                self._sizes[source] = math.prod(its.shape) * its.dtype.itemsize
+        # Accesses of each item, and the names in it and its lists.
+        self._accesses: dict[int, tuple[list[View], list[View]]] = {}
+        self._within: dict[int, Names] = {}
+        self._look(items)
+        for item in items_in_order(items):
+            if isinstance(item, Become) and self._is_whole(item):
+                self._decide(item)
+
+    def memory_of(self, source: Source) -> Source:
+        """The first name of a source's memory: of a carried array, if one is there."""
+        return min(self._names[source], key=_rank) if source in self._names else source
+
+    def _all(self, source: Source) -> Names:
+        return self._names.get(source) or frozenset((source,))
+
+    def resolved(self, items: Sequence[Item]) -> list[Item]:
+        """The items, with copies where names are apart."""
+        found: list[Item] = []
+        for item in items:
+            match item:
+                case Become(before, after, copy):
+                    is_shared = after.source in self._all(before.source) and self._is_whole(item)
+                    found += (Become(before, after),) if is_shared else copy
+                case Branching(chosen, sides):
+                    found.append(Branching(chosen, tuple(tuple(self.resolved(side)) for side in sides)))
+                case Repeating():
+                    found.append(replace(item, items=tuple(self.resolved(item.items))))
+                case _:
+                    found.append(item)
+        return found
+
+    def left(self, carries: Sequence[Carry]) -> tuple[Carry, ...]:
+        """The carries, where an array has two buffers if it is not updated in place."""
+
+        def array(its: CarriedArray, name: Carried) -> CarriedArray:
+            return replace(its, is_double=its.is_double and name not in self._all(replace(name, is_next=True)))
+
+        found: list[Carry] = []
+        for position, its in enumerate(carries):
+            if isinstance(its, CarriedArray):
+                its = array(its, Carried(position))
+            elif isinstance(its, CarriedTable):
+                its = CarriedTable(
+                    array(its.rows, Carried(position)), array(its.marks, Carried(position, is_marks=True))
+                )
+            found.append(its)
+        return tuple(found)
+
+    def _look(self, items: Sequence[Item]) -> Names:
+        names: set[Source] = set()
+        for item in items:
+            self._accesses[id(item)] = both = accesses(item)
+            mine = {view.source for views in both for view in views}.union(*map(self._look, lists_in(item)))
+            self._within[id(item)] = frozenset(mine)
+            names |= mine
+        return frozenset(names)
+
+    def _is_whole(self, item: Become) -> bool:
+        """Return true if a value is all of its memory, and would be all of the other one's."""
+        view = item.before
+        size = self._sizes.get(view.source)
+        is_all = view.is_contiguous and not view.is_moving and not view.offset
+        return is_all and size == view.size * view.dtype.itemsize == self._sizes.get(item.after.source)
+
+    def _decide(self, item: Become) -> None:
+        names = self._all(item.before.source) | self._all(item.after.source)
+        carried = [name for name in names if isinstance(name, Carried)]
+        if Buffer(0) in names or len({replace(name, is_next=False) for name in carried}) > 1:
+            return
+        try:
+            end = self._gone_through(self.items, frozenset(n for n in carried if not n.is_next), names)
+        except _Conflict:
+            return
+        if all(name in end for name in carried if name.is_next or name in self._unchanged):
+            self._names |= dict.fromkeys(names, names)
+
+    def _gone_through(self, items: Sequence[Item], has: Names, names: Names) -> Names:
+        """The names of a memory that have a value behind the items, of those that have one before."""
+        for item in items:
+            if self._within[id(item)].isdisjoint(names):
+                continue
+            read, written = ([v for v in views if v.source in names] for views in self._accesses[id(item)])
+            if any(view.source not in has for view in read):
+                raise _Conflict
+            match item:
+                case Branching():
+                    has = self._after_sides(item, has, names)
+                case Repeating():
+                    has = self._after_passes(item, has, names)
+                case Become() if read and written:
+                    if not self._is_whole(item):
+                        raise _Conflict
+                    has |= {item.after.source}
+                case _ if written:
+                    if any(not _is_in_place(item, view, target) for view in read for target in written):
+                        raise _Conflict
+                    has = frozenset(view.source for view in written)
+                    if len(has) > 1:
+                        raise _Conflict
+        return has
+
+    def _after_sides(self, item: Branching, has: Names, names: Names) -> Names:
+        return frozenset.intersection(*(self._gone_through(side, has, names) for side in item.sides))
+
+    def _after_passes(self, item: Repeating, has: Names, names: Names) -> Names:
+        while (left := has & self._gone_through(item.items, has, names)) != has:
+            has = left
+        return has
+
+
+def _rank(source: Source) -> tuple[bool, bool, int]:
+    """Order of the names of one memory."""
+    if isinstance(source, Carried):
+        return False, source.is_next, source.position
+    assert isinstance(source, Buffer)
+    return True, False, source.number
+
+
+def _is_in_place(launch: Item, view: View, target: View) -> bool:
+    """Return true if a launch may read one value where it writes another: the same one, or element by element."""
+    if view.source == target.source:
+        return True
+    same = (view.shape, view.strides, view.offset) == (target.shape, target.strides, target.offset)
+    return isinstance(launch, KernelLaunch) and same and not view.is_moving and not target.is_moving
+
+
+def placed(
+    items: Sequence[Item],
+    buffers: Buffers,
+    carries: Sequence[Carry],
+    memory_of: Callable[[Source], Source],
+) -> Placement:
+    """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always.
+
+    Args:
+        memory_of: the first name of the memory that a buffer is another name of.
+    """
     launches = list(items_in_order(items))
     whole = (-1, len(launches))
     spans: dict[Source, tuple[int, int]] = {Buffer(0): whole}
     for position, launch in enumerate(launches):
-        for view in views_of(launch):
-            first, _ = spans.setdefault(view.source, (position, position))
-            spans[view.source] = first, max(spans[view.source][1], position)
+        for source in {memory_of(view.source) for view in views_of(launch)}:
+            first, _ = spans.setdefault(source, (position, position))
+            spans[source] = first, position
     for source, (first, last) in spans.items():
         if isinstance(source, Carried):
             # The array before is there from the beginning on, the one after to the end.
@@ -83,7 +282,8 @@ def placed(items: Sequence[Item], buffers: Sequence[tuple[Shape, np.dtype]], car
                 rooms.append(room)
                 found[Buffer(number)] = source, room.begin
                 break
-    places = tuple(found.get(Buffer(number)) for number in range(len(buffers)))
+    memories_of = [memory_of(Buffer(number)) for number in range(len(buffers))]
+    places = tuple((x, 0) if isinstance(x, Carried) else found.get(x) for x in memories_of)
     return Placement(places, max(room.end for room in memories[-1][2]))
 
 

@@ -1,41 +1,80 @@
-"""One reading of a loop's body, or of a region in it: what the slots of its program hold at one of its steps."""
+"""One reading of a loop's body, or of a region in it: the value of each slot of its program at one of its steps.
+
+A body is prepared from the description of its inputs (dtype, shape, kind).
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.inputs import ArrayInput, Input, NumberInput, NumbersInput, StackInput, TableInput
-from ctrlgrad.engines.cuda.prepared.launches import whole
-from ctrlgrad.engines.cuda.prepared.listing import Listing, Rates
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.prepared.operands import (
+from ctrlgrad.engines.cuda.compile import GroupStep
+from ctrlgrad.engines.cuda.kernel import KernelText, TextBuilder
+from ctrlgrad.engines.cuda.kernels import add_product
+from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, whole
+from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
-    Buffer,
+    CannotPrepare,
     Carried,
     Converted,
     Fixed,
     Given,
     Operand,
+    Region,
+    Shape,
     Short,
     Source,
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.passes import Region
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
-from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.control import is_loop
 from ctrlgrad.plan.elementwise import Operand as Element
+
+
+@dataclass(frozen=True)
+class ArrayInput:
+    """An array on the device that the body is given."""
+
+    dtype: np.dtype
+    shape: Shape
+    strides: Shape
+
+
+@dataclass(frozen=True)
+class NumberInput:
+    """A number on the host."""
+
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A stack whose rows are read and written by index, of so many rows; whether all of them were written."""
+
+    dtype: np.dtype
+    shape: Shape
+    is_full: bool
+
+
+@dataclass(frozen=True)
+class NumbersInput:
+    """A stack of numbers on the host."""
+
+
+@dataclass(frozen=True)
+class StackInput:
+    """A stack, in blocks on the device or as a list."""
+
+    is_blocks: bool
+
+
+Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
 
 
 @dataclass(frozen=True)
@@ -97,7 +136,6 @@ class Reading:
     Args:
         values: those of the inputs.
         outside: the reading of the region that this one is in, at the step of which it is a part.
-        read_again: what is read as it is each time that the region is gone through.
     """
 
     def __init__(
@@ -108,10 +146,8 @@ class Reading:
         region: int = 0,
         counter: int = 0,
         outside: Reading | None = None,
-        read_again: frozenset[Source] = frozenset(),
     ) -> None:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
-        self.read_again = read_again
         self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
         # Upper bound of the rows that inner regions add to a stack in one pass; None where it is unknown.
         self.most: dict[int, int | None] = {}
@@ -131,13 +167,13 @@ class Reading:
         if is_counted:
             counter = self.listing.new_counter()
             self.listing.regions.found[counter] = Region(self.counter, Affine(1), is_side=True)
-        return self.repeated(program, values, counter, frozenset())
+        return self.repeated(program, values, counter)
 
-    def repeated(self, program: Program, values: Sequence[Any], counter: int, read_again: frozenset[Source]) -> Reading:
+    def repeated(self, program: Program, values: Sequence[Any], counter: int) -> Reading:
         """Reading of an inner region that is repeated, with this counter."""
         self.listing.programs.append(program)
         region = len(self.listing.programs) - 1
-        return Reading(program, values, self.listing, region, counter, self, read_again)
+        return Reading(program, values, self.listing, region, counter, self)
 
     def add_most(self, position: int, rows: int | None) -> None:
         """Add to the upper bound of the rows that inner regions push on a stack, or pop off it."""
@@ -207,40 +243,13 @@ class Reading:
 
     # Updates in place.
 
-    def own(self, slot: int, operands: Sequence[int]) -> View:
-        """The array in a slot as one that the step may overwrite, which has these other operands: itself, or a copy."""
-        view = self.view(slot)
-        # One that a number was computed to may be read as that number.
-        return self.own_view(view, operands) if isinstance(self.value(slot), View) else self.launches.copy(view)
-
-    def own_view(self, view: View, operands: Sequence[int]) -> View:
-        """As `own`, for what a value lies in."""
-        if self.is_whole(view) and not self._is_read_later(view, operands):
-            return view
-        return self.launches.copy(view)
-
-    def is_whole(self, view: View) -> bool:
-        """Return true if a view is contiguous and covers a whole buffer or carried array."""
-        if isinstance(view.source, Buffer):
-            shape, _ = self.launches.buffers[view.source.number]
-        elif isinstance(view.source, Carried):
-            shape = self.listing.carried[replace(view.source, is_next=False)]
-        else:
-            return False
-        return view.is_contiguous and not view.is_moving and not view.offset and math.prod(shape) == view.size
-
-    def _is_read_later(self, view: View, operands: Sequence[int]) -> bool:
-        sharing = self._sharing(view)
-        if (
-            view.source in self.read_again
-            or sharing & set(operands)
-            or any(self.last.get(n, -1) > self.position for n in sharing)
-        ):
-            return True
-        return self.outside is not None and self.outside._is_read_later(view, ())
+    def own(self, slot: int) -> View:
+        """The array in a slot as one that the step may overwrite."""
+        return self.launches.updated(self.view(slot))
 
     def _sharing(self, view: View) -> set[int]:
-        return {n for n, x in self.values.items() if view.source in sources_of(x)}
+        may_lie_in = self.launches.may_lie_in
+        return {n for n, x in self.values.items() if may_lie_in(view.source) in map(may_lie_in, sources_of(x))}
 
     def is_updated(self, view: View) -> bool:
         """Return true if a step from here on may overwrite a view's memory in place."""
@@ -344,3 +353,17 @@ def slots_read(step: Step) -> tuple[int, ...]:
         return (*step.reads, *(write.stack for write in step.writes if write.stack is not None))
     assert isinstance(step, NodeStep)
     return step.operands
+
+
+def index_in(reading: Reading, slot: int) -> Affine | View:
+    """Operand of an index: an `Affine` where it goes by whole steps; else a view on the card, where the kernel checks
+    its bounds.
+
+    Past the end of a masked loop an index may have any value, so an index that only the host computes is refused
+    there.
+    """
+    index = reading.value(slot)
+    if not isinstance(index, Affine | View) and reading.listing.is_masked:
+        raise CannotPrepare("an index of the host does not go by whole steps")
+    goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
+    return index if goes_by_steps else reading.view(slot)

@@ -1,0 +1,381 @@
+"""Loops that run in chunks in a memory session: how many iterations each has, its blocks, its end, and its replays.
+
+An engine knows its loop (`LoopRun`): what is carried into a chunk, where its stacks get their blocks, how much they
+hold. The driver begins a chunk, has the loop take blocks from it and run, and seals it. A chunk has few iterations at
+first, since most loops are short; then each has at most twice as many as the one before, and no more than push
+`chunk_bytes`. The manager counts the blocks, may ask for the state that the chunk starts from, and may copy the blocks
+away, or drop them and have the chunk run again by the engine's `Replay`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ctrlgrad import memory
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.control import loop_name
+from ctrlgrad.memory.profile.records import Phase
+from ctrlgrad.memory.session import current
+from ctrlgrad.passes import CHUNK_BYTES
+from ctrlgrad.records import record
+from ctrlgrad.runtime.stack import Blocks, Storage
+
+# The share of a budget that one chunk may push.
+SHARE = 4
+# Iterations of the one chunk of a loop that is one: as many as it takes.
+UNBOUNDED = 1 << 62
+
+Snapshot = Callable[[], tuple[Any, int]]
+R = TypeVar("R")
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def chunk_bytes() -> int:
+    """Bytes that one chunk may push now: less under a budget in which several must find room.
+
+    A power of two, so that budgets of about one size share what is compiled.
+    """
+    session = current()
+    limit = None if session is None else session.budget.device
+    return CHUNK_BYTES if limit is None else min(CHUNK_BYTES, 1 << max((limit // SHARE).bit_length() - 1, 0))
+
+
+# An engine's loop.
+
+
+@record
+class EntryState:
+    """Entry state of a chunk: the carry, without the loop's captures. None stands for a stack that is made anew."""
+
+    carry: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(bytes_of, self.carry))
+
+
+def bytes_of(x: Any) -> int:
+    """Bytes of a carried value that is held: an array or a number; rows of a stack count with the stack."""
+    return int(x.nbytes) if hasattr(x, "ndim") else 0
+
+
+@record
+class Closed(Generic[R]):
+    """A chunk on which nothing is pushed any more: the record of its run, for a replay, and its time.
+
+    The seconds are those of a device that computes by itself; None where the driver's own clock tells.
+    """
+
+    ran: R
+    seconds: float | None = None
+
+
+class LoopRun(Protocol[R]):
+    """One run of a loop of an engine, as the driver of its chunks sees it."""
+
+    def state_bytes(self) -> int:
+        """Bytes of a copy of the carry."""
+
+    def snapshot(self) -> tuple[EntryState, int]:
+        """A copy of the carry, and its bytes."""
+
+    def iteration_bytes(self) -> float:
+        """Bytes that an iteration pushes, as far as that is known; else 0."""
+
+    def lend(self, chunk: Blocks, iterations: int) -> None:
+        """A chunk begins, of at most so many iterations: stacks take their blocks from it."""
+
+    def pushed_bytes(self) -> int:
+        """Bytes that have been pushed in this chunk."""
+
+    def close(self, iterations: int) -> Closed[R]:
+        """The chunk has run so many iterations: nothing more is pushed on its blocks."""
+
+    def sealed(self) -> None:
+        """The manager has the chunk's blocks. It moves none before this returns."""
+
+    def finish(self) -> None:
+        """The loop is over, and its chunks are sealed."""
+
+    def abandon(self) -> None:
+        """The loop has failed."""
+
+
+class Replay(Generic[R]):
+    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`; `R` says how a chunk ran."""
+
+    def __init__(self) -> None:
+        # By the chunk's index.
+        self.ran: dict[int, R] = {}
+
+    def run(self, state: EntryState, chunk: Blocks, ran: R) -> EntryState:
+        """Run the chunk that began with a state as it ran, into its blocks; gives the state after it."""
+        raise NotImplementedError
+
+    def advance(self, state: EntryState, chunks: Iterator[memory.Chunk], first: int, last: int) -> EntryState:
+        for chunk in chunks:
+            state = self.run(state, chunk, self.ran[chunk.index])
+        return state
+
+    def skip(self, state: EntryState, first: int, last: int) -> EntryState | None:
+        """The state some chunks later; None where those chunks have to fill their blocks for that."""
+        return None
+
+    def copy_bytes(self, state: EntryState) -> int:
+        return state.nbytes
+
+
+# A run of a loop and the chunk that is under way, as the manager has them.
+
+
+class Measured:
+    """A loop that pushes nothing: the time of its one chunk is recorded."""
+
+    replay: Replay[Any] | None = None
+
+    def __init__(self, node: Node, manager: memory.Manager, phase: Phase, is_part: bool) -> None:
+        self.manager, self.label, self.phase = manager, loop_name(node), phase
+        self.is_part, self.lock = is_part, manager.lock
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None) -> Measured:
+        """Begin a chunk."""
+        return self
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
+        raise AssertionError("a loop that pushes nothing needs no block")
+
+    def running(self) -> AbstractContextManager[None]:
+        """Around the computation itself, to measure it."""
+        return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
+
+    def passing(self) -> int:
+        """Number of chunks that may run in the blocks of the chunk that has begun."""
+        return 0
+
+    def seal(self, ran: Any, seconds: float | None) -> None:
+        """End the chunk; its blocks are written.
+
+        `ran` is the record of its run, for a replay; `seconds` is its time, where `running` does not measure it.
+        """
+
+    def discard(self) -> None:
+        """Drop the chunk: it has failed, or is run again with more room."""
+
+    def finish(self) -> None:
+        """The loop has run its last chunk."""
+
+    def abandon(self) -> None:
+        """The loop has failed."""
+
+
+class ManagedLoop(Measured):
+    """A loop that pushes."""
+
+    chunk: memory.Chunk
+
+    def __init__(
+        self,
+        node: Node,
+        manager: memory.Manager,
+        replay: Replay[Any] | None,
+        phase: Phase,
+        swap: bool | None,
+        is_part: bool,
+    ) -> None:
+        super().__init__(node, manager, phase, is_part)
+        self.replay = replay
+        self.seconds, self.chunks_timed = 0.0, 1
+        self._recorded: AbstractContextManager[None] = _NOTHING
+        # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again.
+        checkpoint = None if attributes.Loop.of(node).chunk is not None else attributes.Loop.of(node).checkpoint
+        if checkpoint and replay is None:
+            if phase == "forward":
+                raise _cannot_repeat(node)
+            # A loop that runs backward and is differentiated itself: what it pops is gone.
+            checkpoint = None
+        self.loop = manager.loop(self.label, swap=swap, checkpoint=checkpoint, recompute=replay)
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None) -> ManagedLoop:
+        self.chunk = self.loop.begin(snapshot, state_bytes)
+        self.seconds, self.chunks_timed = 0.0, 1
+        return self
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
+        return self.chunk.block(shape, dtype, label, stack)
+
+    def running(self) -> AbstractContextManager[None]:
+        return self
+
+    def __enter__(self) -> None:
+        if not self.is_part:
+            self._recorded = self.manager.running(self.label, self.phase, self.label, self.chunk.index)
+            self._recorded.__enter__()
+        self.seconds -= time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self._recorded.__exit__(None, None, None)
+
+    def passing(self) -> int:
+        return self.loop.passing()
+
+    def overwritten(self, count: int, ran: Any) -> list[list[memory.Block]]:
+        """So many chunks ran in its blocks before it, each in this way: the blocks of each, which are nowhere."""
+        assert self.replay is not None
+        first = self.chunk.index
+        self.replay.ran.update(dict.fromkeys(range(first, first + count), ran))
+        # The chunks that ran in these blocks before took their share of the time so far.
+        self.chunks_timed += count
+        return self.chunk.overwritten(count)
+
+    def seal(self, ran: Any, seconds: float | None) -> None:
+        if self.replay is not None:
+            self.replay.ran[self.chunk.index] = ran
+        self.chunk.seal(self.seconds / self.chunks_timed if seconds is None else seconds)
+
+    def discard(self) -> None:
+        self.chunk.discard()
+
+    def finish(self) -> None:
+        self.loop.finish()
+
+    def abandon(self) -> None:
+        self.loop.abandon()
+
+
+def _cannot_repeat(node: Node) -> UserInputError:
+    return UserInputError(
+        f"{loop_name(node)}: checkpoint is given, but its iterations cannot be run again",
+        source=node.source,
+        expected="a loop that only reads the arrays that it is given, and only appends to those that it fills",
+        got="a loop that changes a TensorArray, reads one that it fills, or calls back",
+        hint="leave checkpoint out, or use swap_memory=True",
+    )
+
+
+def managed(
+    node: Node,
+    manager: memory.Manager,
+    replay: Replay[Any] | None,
+    phase: Phase,
+    *,
+    pushes: bool,
+    is_recorded: bool = False,
+) -> Measured:
+    """A run of a loop that begins; `replay` where its chunks can be run again.
+
+    Its time is a part of that of the loop over chunks around it, and of whatever else is recorded already.
+    """
+    given = attributes.Loop.of(node)
+    is_part = is_recorded or given.chunk is not None
+    if not pushes:
+        return Measured(node, manager, phase, is_part)
+    # The products after a loop over one chunk use its rows at once, so they are not swapped.
+    return ManagedLoop(node, manager, replay, phase, False if given.chunk is not None else given.swap_memory, is_part)
+
+
+# The driver.
+
+
+@record(frozen=False)
+class Lengths:
+    """Numbers of iterations of the chunks in one run of a loop."""
+
+    # The next one at most, each of them at most, and each of them at least.
+    limit: int
+    most: int
+    least: int = 1
+
+    def next(self, nbytes: float) -> int:
+        """Number of iterations of the next chunk, where an iteration pushes `nbytes` bytes, or 0 if that is unknown."""
+        fitting = int(chunk_bytes() // nbytes) if nbytes else self.most
+        found = max(self.least, min(self.limit, self.most, fitting))
+        self.limit = min(2 * self.limit, self.most)
+        return found
+
+
+class ChunkDriver(Generic[R]):
+    """Runs one loop in chunks: `before` and `after` stand around its iterations, `finish` or `abandon` at its end.
+
+    `lengths` is a number where the whole loop is one chunk: the iterations that its blocks are to have room for.
+    """
+
+    def __init__(self, loop: LoopRun[R], runs: Measured, lengths: Lengths | int) -> None:
+        self.loop, self.runs, self.lengths = loop, runs, lengths
+        self.chunk: Measured | None = None
+        # Iterations that the chunk has room for, and those that have run.
+        self.capacity = self.ran = 0
+        self._running: AbstractContextManager[object] | None = None
+
+    def before(self) -> int:
+        """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
+        if self.chunk is None:
+            self._begin()
+        return self.capacity - self.ran
+
+    def after(self, iterations: int = 1) -> None:
+        """So many iterations have run: the chunk is over where it is long enough."""
+        self.ran += iterations
+        if self.ran >= self.capacity or (
+            isinstance(self.lengths, Lengths) and self.loop.pushed_bytes() >= chunk_bytes()
+        ):
+            self._end()
+
+    def finish(self, iterations: int = 0) -> None:
+        """The loop is over, so many iterations after the last `after`."""
+        self.ran += iterations
+        if self.chunk is not None:
+            self._end()
+        self.loop.finish()
+        self.runs.finish()
+
+    def abandon(self) -> None:
+        """The loop has failed."""
+        self._stop()
+        self.loop.abandon()
+        if self.chunk is not None:
+            self.chunk.discard()
+            self.chunk = None
+        self.runs.abandon()
+
+    def _begin(self) -> None:
+        keeps_states = self.runs.replay is not None
+        chunk = self.runs.begin(
+            self.loop.snapshot if keeps_states else None, self.loop.state_bytes() if keeps_states else None
+        )
+        if isinstance(self.lengths, Lengths):
+            iterations = self.capacity = self.lengths.next(self.loop.iteration_bytes())
+        else:
+            iterations, self.capacity = self.lengths, UNBOUNDED
+        try:
+            self.loop.lend(chunk, iterations)
+        except BaseException:
+            chunk.discard()
+            raise
+        self.chunk, self.ran = chunk, 0
+        self._running = chunk.running()
+        self._running.__enter__()
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.__exit__(None, None, None)
+            self._running = None
+
+    def _end(self) -> None:
+        self._stop()
+        chunk = self.chunk
+        assert chunk is not None
+        closed = self.loop.close(self.ran)
+        self.chunk = None
+        if not self.ran:
+            chunk.discard()
+            return
+        with self.runs.lock:
+            chunk.seal(closed.ran, closed.seconds)
+            self.loop.sealed()

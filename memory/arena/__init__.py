@@ -1,1 +1,0 @@
-"""Arena: bytes of a tier inside its limit, counted, and the order in which they may be used again."""

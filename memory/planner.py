@@ -1,0 +1,325 @@
+"""Chooses which chunks are copied away and which are computed again, from measured times.
+
+Measured are seconds per byte: of forward and backward computation summed over the loops of one label, of copies for
+each link. A new measurement counts for a quarter, so a link that slows down is noticed after a few copies. Which share
+of the chunks is best copied follows from the times; the copied ones are spread evenly, so that neither the link nor the
+computation waits long for the other. Where the cores that compute make the copies too, nothing hides anything, and all
+chunks get the policy that takes less of the cores. Until the times are known, chunks are copied.
+
+A chunk that leaves the device costs either its copies, which run beside the computation, or a second run. With f and b
+the seconds that a chunk computes forward and backward, x and y those of its copies out and in, and p the share of
+chunks that are copied, the time per chunk is
+
+    max(f, p x) + max(b + (1 - p) f, p y)
+
+which is least at one of its corners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.arena import Mark
+from ctrlgrad.memory.chunk import UNDECIDED, ChunkRecord, LoopRecord, Policy, Recompute
+from ctrlgrad.memory.devices.device import Device, Event
+from ctrlgrad.memory.schedule import States
+from ctrlgrad.records import record
+
+
+@record
+class ChunkTimes:
+    """Seconds of one chunk: computed forward and backward, copied out and in."""
+
+    forward: float
+    backward: float
+    out: float
+    into: float
+
+    def per_chunk(self, share: float) -> float:
+        """Seconds per chunk when a share of the chunks is copied and the rest is computed again."""
+        again = (1 - share) * self.forward
+        return max(self.forward, share * self.out) + max(self.backward + again, share * self.into)
+
+
+def copied_share(times: ChunkTimes) -> float:
+    """The share of chunks that are best copied; the rest is best computed again.
+
+    >>> copied_share(ChunkTimes(forward=1.0, backward=2.0, out=0.9, into=0.9))
+    1.0
+    >>> copied_share(ChunkTimes(forward=1.0, backward=2.0, out=2.0, into=2.0))
+    0.5
+    """
+    corners = [0.0, 1.0]
+    if times.out > 0:
+        corners.append(times.forward / times.out)
+    if times.into + times.forward > 0:
+        corners.append((times.backward + times.forward) / (times.into + times.forward))
+    possible = [share for share in corners if 0 <= share <= 1]
+    # Of equals the one that computes least again.
+    return min(possible, key=lambda share: (round(times.per_chunk(share), 12), -share))
+
+
+def uncopied_bytes(limit: int, chunk_bytes: int) -> int:
+    """Bytes of blocks without a backup that may stay on the device: what would still fit at the end is not copied.
+
+    >>> uncopied_bytes(1600, 100), uncopied_bytes(300, 100)
+    (650, 0)
+    """
+    return max(0, limit // 2 - 3 * chunk_bytes // 2)
+
+
+# Time of a chunk's backward pass, in its forward times, until it has been measured.
+USUAL_BACKWARD = 2.0
+# Cost of a second of copying to a computation on the same cores: a product's threads wait for the slowest of them.
+COST_OF_CORES = 2.0
+# How much a new measurement counts against those before.
+FRESHNESS = 0.25
+
+
+@record(eq=False, frozen=False)
+class Rate:
+    """A quantity that is measured again and again."""
+
+    value: float | None = None
+
+    def observe(self, value: float) -> None:
+        self.value = value if self.value is None else self.value + FRESHNESS * (value - self.value)
+
+
+@record(eq=False, frozen=False)
+class LoopTimes:
+    """Measured seconds per byte of blocks, forward and backward, of the loops with one label."""
+
+    forward: Rate = field(default_factory=Rate)
+    backward: Rate = field(default_factory=Rate)
+
+
+@record(frozen=False)
+class Transfer:
+    """A copy that was started: between which levels, how many bytes, and the events around it."""
+
+    source: int
+    target: int
+    nbytes: int
+    begun: Event
+    ended: Mark
+
+
+@record
+class _Pass:
+    """A chunk's backward pass: its loop's label, its bytes, and the events around it."""
+
+    label: str
+    nbytes: int
+    begun: Event
+    ended: Event
+
+
+class Planner:
+    """Measures, and decides for loops to which both policies are open; see the module's docstring."""
+
+    def __init__(self, copies_take_cores: bool) -> None:
+        self.copies_take_cores = copies_take_cores
+        # Seconds per byte of copies between levels.
+        self.links: dict[tuple[int, int], Rate] = {}
+        self.loops: dict[str, LoopTimes] = {}
+        # Labels of loops: whose chunks are copied whatever the times are; and of which some were to be computed again.
+        self._copied: set[str] = set()
+        self._computed: set[str] = set()
+        self._debts: dict[int, float] = {}
+        self._decided: dict[tuple[int, int], Policy] = {}
+        # Backward passes whose times have not been observed yet, the last 64 at most.
+        self._backward: list[_Pass] = []
+        self._reading: tuple[ChunkRecord, Event] | None = None
+
+    # Choices.
+
+    def keep_to_copies(self, label: str) -> bool:
+        """Never choose again to compute chunks of such loops again; whether that was chosen since the last such call.
+
+        Whether the bytes for it are there is only seen when it is done: it takes more than copies do.
+        """
+        self.copy_only(label)
+        was_chosen = label in self._computed
+        self._computed.discard(label)
+        return was_chosen
+
+    def copy_only(self, label: str) -> None:
+        """Never choose from now on to compute chunks of such loops again."""
+        self._copied.add(label)
+
+    def wants_state(self, label: str) -> bool:
+        """Return true if a loop with both policies open keeps a chunk's entry state."""
+        if label in self._copied:
+            return False
+        times = self.times(label, 1)
+        return times is None or self._best_share(times) < 1
+
+    def computes_again(self, loop: LoopRecord) -> bool:
+        """Return true if all chunks of a loop that leave the device are computed again, as far as is known now."""
+        if not loop.is_mixed:
+            return loop.policy == "recompute"
+        times = self.times(loop.label, 1)
+        return times is not None and loop.label not in self._copied and self._best_share(times) == 0
+
+    def decide(self, chunk: ChunkRecord) -> None:
+        """A chunk of either policy is about to be copied: copy it, or let it be computed again instead."""
+        loop = chunk.loop
+        if not loop.is_mixed or loop.recompute is None or loop.states.nearest(chunk.index) is None:
+            return
+        group = (loop.number, chunk.index // loop.states.distance)
+        if group not in self._decided:
+            times = self.times(loop.label, chunk.nbytes)
+            if times is None:
+                return
+            debt = self._debts.get(loop.number, 0.0) + self._best_share(times)
+            copies = debt >= 1 - 1e-9 or loop.label in self._copied
+            self._debts[loop.number] = debt - 1 if copies else debt
+            self._decided[group] = "copy" if copies else "recompute"
+        chunk.policy = self._decided[group]
+        if chunk.policy == "recompute":
+            self._computed.add(loop.label)
+        if self.copies_take_cores:
+            more, less = "computing it again", "copying it"
+            chunk.reason = f"{more if chunk.policy == 'copy' else less} would take more of the processor"
+        else:
+            chunk.reason = "the link can hide its copy" if chunk.policy == "copy" else "the link cannot hide its copy"
+
+    def computed_again(self, loop: LoopRecord) -> None:
+        """Chunks of a loop will be computed again; noted where that was the planner's choice."""
+        if loop.is_mixed:
+            self._computed.add(loop.label)
+
+    def _best_share(self, times: ChunkTimes) -> float:
+        if not self.copies_take_cores:
+            return copied_share(times)
+        return 1.0 if COST_OF_CORES * (times.out + times.into) < times.forward else 0.0
+
+    def times(self, label: str, nbytes: int) -> ChunkTimes | None:
+        """Times of a chunk of this size, as far as they were measured."""
+        loop = self.loops.get(label)
+        out = self._link(0, 1)
+        if loop is None or loop.forward.value is None or out is None:
+            return None
+        into = self._link(1, 0)
+        forward = loop.forward.value
+        backward = loop.backward.value if loop.backward.value is not None else USUAL_BACKWARD * forward
+        return ChunkTimes(forward * nbytes, backward * nbytes, out * nbytes, (into or out) * nbytes)
+
+    def _link(self, source: int, target: int) -> float | None:
+        rate = self.links.get((source, target))
+        return None if rate is None else rate.value
+
+    # Measurements.
+
+    def _times_of(self, label: str) -> LoopTimes:
+        found = self.loops.get(label)
+        if found is None:
+            found = self.loops[label] = LoopTimes()
+        return found
+
+    def ran(self, chunk: ChunkRecord, seconds: float) -> None:
+        """A chunk was computed forward."""
+        if chunk.nbytes:
+            self._times_of(chunk.loop.label).forward.observe(seconds / chunk.nbytes)
+
+    def opened(self, chunk: ChunkRecord, device: Device) -> bool:
+        """A block of a chunk was opened: its backward pass begins, unless it has begun. Answers whether it begins."""
+        if self._reading is not None and self._reading[0] is chunk:
+            return False
+        self._reading = (chunk, device.compute.record())
+        return True
+
+    def closed(self, chunk: ChunkRecord, device: Device) -> None:
+        """A block was closed; with the last one of a chunk its backward pass ends."""
+        if self._reading is None or self._reading[0] is not chunk:
+            return
+        for block in chunk.blocks:
+            if block.pins:
+                return
+        self._backward.append(_Pass(chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
+        # On a device that measures no times none is ever observed.
+        del self._backward[:-64]
+
+    def observe(self, transfers: list[Transfer]) -> None:
+        """Observe what has been measured since the last call; transfers that are done are taken off the list."""
+        unseen = []
+        for transfer in transfers:
+            begun, ended = transfer.begun.time, transfer.ended.event.time
+            if not transfer.ended.seen and not transfer.ended.event.is_done():
+                unseen.append(transfer)
+            elif begun is not None and ended is not None and transfer.nbytes:
+                link = transfer.source, transfer.target
+                if link not in self.links:
+                    self.links[link] = Rate()
+                self.links[link].observe((ended - begun) / transfer.nbytes)
+        transfers[:] = unseen
+        waiting = []
+        for passed in self._backward:
+            begun, ended = passed.begun.time, passed.ended.time
+            if begun is None or ended is None:
+                waiting.append(passed)
+            elif passed.nbytes:
+                self._times_of(passed.label).backward.observe((ended - begun) / passed.nbytes)
+        self._backward = waiting
+
+    def forget(self, loop: LoopRecord) -> None:
+        """A loop's blocks are gone."""
+        self._debts.pop(loop.number, None)
+        for key in [key for key in self._decided if key[0] == loop.number]:
+            del self._decided[key]
+
+
+def loop_record(
+    number: int,
+    label: str,
+    swap: bool | None,
+    checkpoint: bool | int | None,
+    recompute: Recompute | None,
+    *,
+    tiers: int,
+    is_limited: bool,
+) -> LoopRecord:
+    """The record of a loop that begins on a device with so many tiers, the first with a limit or without.
+
+    Raises `ExecutionError` where chunks are to be run again and cannot be.
+    """
+    limit = checkpoint if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) else None
+    if limit is not None and limit < 1:
+        raise ExecutionError(f"loop {label!r}: checkpoint={limit}", expected="at least one state")
+    wants_recompute = checkpoint is not None and checkpoint is not False
+    if wants_recompute and recompute is None:
+        raise ExecutionError(f"loop {label!r}: checkpoint={checkpoint!r} for a loop that cannot be run again")
+    is_free = checkpoint is None and swap is None
+    may_recompute = recompute is not None and (wants_recompute or (is_free and is_limited))
+    may_copy = tiers > 1 and swap is not False and not (wants_recompute and swap is None)
+    is_mixed = may_copy and may_recompute and is_limited
+    policy: Policy
+    if is_mixed:
+        policy, reason = "copy", UNDECIDED
+    elif wants_recompute:
+        policy, reason = "recompute", "checkpoint was asked for"
+    elif not is_limited:
+        policy, reason = "keep", "no device budget"
+    elif may_recompute:
+        policy, reason = "recompute", "there is no other tier"
+    elif may_copy and swap:
+        policy, reason = "copy", "swap_memory=True"
+    elif may_copy:
+        policy, reason = "copy", "checkpoint=False" if checkpoint is False else "the loop cannot be run again"
+    elif swap is False:
+        policy, reason = "keep", "swap_memory=False, or only the chunk that pushes it reads it"
+    else:
+        policy, reason = "keep", "there is no other tier, and the loop cannot be run again"
+    return LoopRecord(
+        number,
+        label,
+        may_copy,
+        recompute if may_recompute else None,
+        States(limit),
+        is_mixed=is_mixed,
+        drops_eagerly=wants_recompute and not is_limited,
+        policy=policy,
+        reason=reason,
+    )
