@@ -143,7 +143,7 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, do
     if current() is None and asks_for_memory(graph):
         with memory.budget():
             return _run_on_cuda(graph, arguments, stays_on_card, donated)
-    library, distributed = cupy_library(), optimised_graph(graph)
+    library, distributed = cupy_library(), optimised_graph(graph, is_for_gpu=True)
     handover = Handover(stays_on_card, donated)
     if donated:
         # Nothing can be computed again from arguments that are gone: errors are told as the loops tell them.
@@ -158,7 +158,7 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
         from ctrlgrad.engines.cuda import engine as report
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
-        return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
+        return report.explain_on(cupy_library(), optimised_graph(graph, is_for_gpu=True), arguments)
     from ctrlgrad.engines.native.report import explain
 
     _check_on_host("native", arguments)

@@ -16,7 +16,7 @@ from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.ir.interning import fingerprint
-from ctrlgrad.passes import OPTIMISATIONS, optimise
+from ctrlgrad.passes import OPTIMISATIONS, WEIGH, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
 from ctrlgrad.runtime.chunks import chunk_bytes
 
@@ -53,11 +53,11 @@ def refuse_checkpoint(graph: Graph, got: str) -> None:
         )
 
 
-def optimised_graph(graph: Graph) -> Graph:
+def optimised_graph(graph: Graph, is_for_gpu: bool = False) -> Graph:
     """The graph as compiling engines run it in this session, made once. Only loops gain by the passes."""
     if not any(node.regions for node in graph.nodes):
         return graph
-    without = current_without().difference(PLAN_PASSES)
+    without = current_without().difference(PLAN_PASSES) | ({WEIGH} if is_for_gpu else set())
     nbytes = chunk_bytes()
 
     def make() -> Graph:
@@ -80,7 +80,7 @@ def current_without() -> frozenset[str]:
 @contextmanager
 def without_passes(*names: str) -> Iterator[None]:
     """Leave passes out of what compiling engines do to graphs and plans, for a block of code."""
-    known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES)
+    known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES) | {WEIGH}
     for name in names:
         if name not in known:
             raise UserInputError(f"there is no pass {name!r}", expected=", ".join(sorted(known)), got=name)

@@ -11,6 +11,7 @@ from ctrlgrad.passes.counters import count_outside, know_counts
 from ctrlgrad.passes.dead_code import forward_results, inline_calls, remove_dead_code
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.folding import fold
+from ctrlgrad.passes.heavy import weighing
 from ctrlgrad.passes.invariants import hoist_invariants
 from ctrlgrad.passes.products import split_products
 from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
@@ -45,6 +46,9 @@ OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
     ("remove_dead_code", remove_dead_code),
 )
 
+# Decision of `split_products` and `distribute` by a model of a processor's caches.
+WEIGH = "weigh_products"
+
 
 def simplify(graph: Graph) -> Graph:
     """The graph after the passes for every graph. Values stay the same to the bit."""
@@ -56,14 +60,15 @@ def simplify(graph: Graph) -> Graph:
 def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHUNK_BYTES) -> Graph:
     """Passes before a compiling engine runs the graph. Values may change within rounding.
 
-    `without` names passes to leave out. `chunk_bytes` is what a chunk of a distributed loop may collect and produce:
-    the same bytes give the same graph.
+    `without` names passes to leave out, and `WEIGH` where every heavy product is to leave its loop. `chunk_bytes` is
+    what a chunk of a distributed loop may collect and produce: the same bytes give the same graph.
     """
-    for name, run in OPTIMISATIONS:
-        if name == "distribute":
-            run = partial(distribute, chunk_bytes=chunk_bytes)
-        if name not in without:
-            graph = run(graph)
+    with weighing(WEIGH not in without):
+        for name, run in OPTIMISATIONS:
+            if name == "distribute":
+                run = partial(distribute, chunk_bytes=chunk_bytes)
+            if name not in without:
+                graph = run(graph)
     return graph
 
 
@@ -71,6 +76,7 @@ __all__ = [
     "CHUNK_BYTES",
     "OPTIMISATIONS",
     "SIMPLIFICATIONS",
+    "WEIGH",
     "count_outside",
     "distribute",
     "fold",

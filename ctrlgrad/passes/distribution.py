@@ -43,7 +43,7 @@ from ctrlgrad.ir import (
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ir.types import Dim
-from ctrlgrad.passes.heavy import is_heavy, multiplications, pays_inside
+from ctrlgrad.passes.heavy import multiplications, pays_as_rows, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
 from ctrlgrad.passes.sums import Sums, Total, find_sums, find_totals
 from ctrlgrad.passes.tails import Recurrence, Tail, find_tail
@@ -503,7 +503,7 @@ def _find_producers(loop: Loop, outer_producers: Mapping[Value, Node]) -> dict[N
     start = {c.in_body: c.init for c in loop.carries}
     found = {}
     for inner in loop.body.nodes:
-        if is_heavy(inner) and inner.operands[1] in shared:
+        if pays_as_rows(inner) and inner.operands[1] in shared:
             row = row_values.get(inner.operands[0])
             if row is not None and (row.counts_down or _starts_inside(start[row.counter], outer_producers)):
                 found[inner] = row

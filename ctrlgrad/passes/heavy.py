@@ -1,12 +1,28 @@
-"""Heavy matrix products: one product for all iterations of a chunk is cheaper than one per iteration."""
+"""Heavy matrix products that leave a loop: one product for all iterations of a chunk instead of one per iteration.
+
+A product in a loop reads its right factor again in each iteration, or reads and writes the sum that it is added to. One
+product for a chunk does that once, but its rows go through memory: they are written by one loop and read by another.
+The arithmetic is as fast in both. So a product leaves the loop where the elements that it repeats cost more than the
+elements that are stacked. A GPU, where each product of an iteration is a launch, has every heavy product leave.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node
 
 # Multiplications in one iteration's product from which it pays to take it out of the loop.
 HEAVY = 4_000
+# Elements that are repeated in the time of one that is stacked: of a matrix that lies in a near cache, and of one of so
+# many bytes or more. Fitted to processor time of LSTMs on one thread (batches of 1 to 128, 16 to 256 inputs, 32 to 256
+# units).
+STACKED, STACKED_OF_FAR = 24, 6
+FAR_BYTES = 1 << 19
+_WEIGHS = ContextVar("weighs", default=True)
 # Multiplications that leave an iteration, of all products together, from which it pays to distribute a loop inside a
 # loop. The loop around it then has no native form, which costs each of its iterations some 0.2 ms: with a tenth of this
 # the loop inside must take about a hundred iterations to make up for that, and ten of them are ten times as slow.
@@ -25,11 +41,59 @@ def is_heavy(product: Node, columns: int | None = None) -> bool:
     return multiplications(product, columns) >= HEAVY
 
 
-def multiplications(product: Node, columns: int | None = None) -> int:
-    """Number of multiplications in a product of two matrices, or in some of its columns; unknown sizes are guessed."""
+def pays_as_rows(product: Node) -> bool:
+    """True if a heavy product of rows of an array is cheaper in front of the loop: its results are stacked."""
+    if not is_heavy(product):
+        return False
+    m, k, n = _sizes(product)
+    return _costs_more(product, k * n, 1, m * n)
+
+
+def pays_as_tail(product: Node, columns: int | None = None) -> bool:
+    """True if a heavy product is cheaper behind the loop: its left factors and its results are stacked."""
+    if not is_heavy(product, columns):
+        return False
+    m, k, n = _sizes(product, columns)
+    return _costs_more(product, k * n, 1, m * (k + n))
+
+
+def pays_as_sum(product: Node) -> bool:
+    """True if a heavy product that is added to a carry is cheaper behind the loop: its factors are stacked."""
+    if not is_heavy(product):
+        return False
+    m, k, n = _sizes(product)
+    return _costs_more(product, m * n, 2, k * (m + n))
+
+
+def _costs_more(product: Node, repeated: int, times: int, stacked: int) -> bool:
+    """True if a matrix of so many elements costs more, taken so many times an iteration, than what is stacked."""
+    if not _WEIGHS.get():
+        return True
+    is_far = repeated * product.result.tensor.dtype.itemsize >= FAR_BYTES
+    return times * repeated >= (STACKED_OF_FAR if is_far else STACKED) * stacked
+
+
+@contextmanager
+def weighing(weighs: bool) -> Iterator[None]:
+    """Context in which heavy products are weighed before they leave a loop, or all leave it."""
+    token = _WEIGHS.set(weighs)
+    try:
+        yield
+    finally:
+        _WEIGHS.reset(token)
+
+
+def _sizes(product: Node, columns: int | None = None) -> tuple[int, int, int]:
+    """Rows, terms and columns of a product; unknown sizes are guessed."""
     a, b = (v.tensor for v in product.operands)
     m, k, n = (_GUESS if d is None else d for d in (*a.shape, b.shape[1]))
-    return m * k * (n if columns is None else columns)
+    return m, k, n if columns is None else columns
+
+
+def multiplications(product: Node, columns: int | None = None) -> int:
+    """Number of multiplications in a product of two matrices, or in some of its columns; unknown sizes are guessed."""
+    m, k, n = _sizes(product, columns)
+    return m * k * n
 
 
 def pays_inside(left: int) -> bool:

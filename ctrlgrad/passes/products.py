@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop, rewrite, uses
-from ctrlgrad.passes.heavy import is_heavy
+from ctrlgrad.passes.heavy import is_heavy, pays_as_tail
 from ctrlgrad.passes.recurrence import outside_recurrence
 from ctrlgrad.passes.tails import Recurrence, can_leave
 from ctrlgrad.records import record
@@ -149,7 +149,7 @@ def _columns(product: Node, recurrence: Recurrence) -> dict[Node, _Columns] | No
     known = {n: c for n, c in cuts.items() if c is not None}
     free = {n: c for n, c in known.items() if recurrence.follows(n.result, product.operands[0]) is not None}
     tied = [c for n, c in known.items() if n not in free]
-    if not free or not tied or not all(is_heavy(product, c.width) for c in free.values()):
+    if not free or not tied or not all(pays_as_tail(product, c.width) for c in free.values()):
         return None
     middle = _Columns(min(c.start for c in tied), max(c.stop for c in tied))
     if any(c.start < middle.stop and middle.start < c.stop for c in free.values()):

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import field
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, attributes, definitions, uses
-from ctrlgrad.passes.heavy import is_heavy
+from ctrlgrad.passes.heavy import pays_as_sum
 from ctrlgrad.records import record
 
 
@@ -67,7 +67,7 @@ def find_sums(loop: Loop, placed: Collection[Node]) -> Sums:
         for v in terms:
             if (
                 v in producers
-                and is_heavy(producers[v])
+                and pays_as_sum(producers[v])
                 and count[v] == 1
                 and producers[v] not in placed
                 and carry.type == v.type

@@ -16,7 +16,7 @@ from dataclasses import field
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Trait, Value, definitions, uses
 from ctrlgrad.ir.walk import has_effect
-from ctrlgrad.passes.heavy import is_heavy
+from ctrlgrad.passes.heavy import is_heavy, pays_as_tail
 from ctrlgrad.passes.recurrence import downstream, inductions, readers, rows, upstream
 from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import bytes_of
@@ -88,6 +88,8 @@ def find_tail(recurrence: Recurrence) -> Tail | None:
     positions: set[int] = set()
     for product in loop.body.nodes:
         if not can_leave(product, shared) or product in nodes or product in recurrence.placed:
+            continue
+        if not pays_as_tail(product):
             continue
         found = recurrence.follows(product.result, product.operands[0])
         if found is None or any(p in found[0] for p in products):

@@ -64,7 +64,7 @@ def test_every_way_to_run_a_loop_is_met() -> None:
     for number, program in enumerate(PROGRAMS):
         library, kinds = StandIn(), ("", "biuf")[number % 2]
         given = [library.upload(x) if x.dtype.kind in kinds else x for x in program.leaves]
-        graph = optimised_graph(program.graph(1))
+        graph = optimised_graph(program.graph(1), is_for_gpu=True)
         found.update(loop.mode for loop in explain_on(library, graph, given).all_loops())
     assert min(found[mode] for mode in ("counted", "masked", "read")) >= 5
 

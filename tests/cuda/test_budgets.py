@@ -87,7 +87,7 @@ def test_loops_over_chunks_inside_loops_over_chunks(way: str, monkeypatch: pytes
     xs, *weights = LAYERS
     leaves = [np.concatenate([xs] * 2), *weights]
     graph = cg.function(cg.grad(layer_of_layers, argnums=(1, 2, 3))).graph(*leaves)
-    outer = [n for n in optimised_graph(graph).nodes if "chunks_of" in n.attrs.given()]
+    outer = [n for n in optimised_graph(graph, is_for_gpu=True).nodes if "chunks_of" in n.attrs.given()]
     assert [any("chunks_of" in n.attrs.given() for n in walk(n.regions[1])) for n in outer] == [True, True]
     expected = on_reference(graph, leaves)
     force(monkeypatch, way)
@@ -196,7 +196,7 @@ def test_a_row_that_is_carried_on_does_not_keep_its_block(
     x = np.linspace(0.1, 1.0, 50)
     graph = cg.function(cg.grad(lambda x: np.sum(cg.fori_loop(0, 40, lambda i, x: np.exp(-x), x)))).graph(x)
     context = Context(LIBRARY)
-    run_with(context, optimised_graph(graph), [x])
+    run_with(context, optimised_graph(graph, is_for_gpu=True), [x])
     if way == SWAP:
         # One copy a chunk.
         assert counts_of(graph, [x]).calls - context.counts.calls == (0 if is_prepared else 21)

@@ -100,7 +100,7 @@ def test_constants_are_sent_once() -> None:
     def rows(x: Any) -> Any:
         return cg.fori_loop(0, 4, lambda i, x: x + cnp.take(table, i, axis=0), x)
 
-    graph = optimised_graph(cg.function(rows).graph(np.ones(3)))
+    graph = optimised_graph(cg.function(rows).graph(np.ones(3)), is_for_gpu=True)
     library = StandIn()
     uploads = []
     for _ in range(2):

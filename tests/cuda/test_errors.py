@@ -31,7 +31,7 @@ def test_the_error_of_the_plain_loop(
     monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: library)
     arguments = (normal(0, 7, 2, 4), normal(1, 4, 3), np.int64(9))
     graph = graph_of(function, order, arguments)
-    assert any("chunks_of" in node.attrs.given() for node in walk(optimised_graph(graph)))
+    assert any("chunks_of" in node.attrs.given() for node in walk(optimised_graph(graph, is_for_gpu=True)))
     with pytest.raises(kind) as plain:
         run_on("reference", graph, arguments)
     given = [StandInArray(np.array(x)) if x.dtype.kind in kinds else x for x in arguments]

@@ -48,7 +48,9 @@ from ctrlgrad.ir import interning
 def explained(library: StandIn, steps: int = 40) -> list[str]:
     graph, arguments = rnn(steps)
     assert_same(on_stand_in(graph, arguments, library=library).results, on_reference(graph, arguments), 1e-9)
-    return [loop.launching for loop in explain_on(library, optimised_graph(graph), arguments).all_loops()]
+    return [
+        loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), arguments).all_loops()
+    ]
 
 
 def test_explain_says_what_is_in_a_graph() -> None:
@@ -158,7 +160,7 @@ def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch
     library, (graph, arguments) = StandIn(), rnn(40)
     with memory.budget(device=1 << 19, devices={library.name: StandInDevice()}):
         ran = on_stand_in(graph, arguments, library=library)
-        report = explain_on(library, optimised_graph(graph), arguments)
+        report = explain_on(library, optimised_graph(graph, is_for_gpu=True), arguments)
     assert_same(ran.results, on_reference(graph, arguments), 1e-9)
     assert not ran.counts.graphs
     assert "not in a graph (there is no memory for its products)" in str(report)

@@ -63,7 +63,7 @@ def test_the_iterations_of_a_chunk_of_products_are_a_graph(long_blocks: None) ->
         rng, library = np.random.default_rng(0), StandIn()
         args = [rng.normal(size=(65, 64)) / 8, rng.normal(size=(64, 64)) / 8, rng.normal(size=(steps, 32, 65))]
         graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2))).graph(*args)
-        assert "chunks_of=" in str(optimised_graph(graph))
+        assert "chunks_of=" in str(optimised_graph(graph, is_for_gpu=True))
         ran = on_stand_in(graph, args, library=library)
         assert_same(ran.results, on_reference(graph, args), 1e-9)
         return ran.counts, library
@@ -106,7 +106,7 @@ def test_the_card_asks_the_predicate(long_blocks: None) -> None:
 def test_what_ran_past_the_end_is_not_counted() -> None:
     """Pushed rows, as the profile tells them."""
     x = np.array([30.0, 0.3])
-    graph = optimised_graph(cg.function(cg.grad(loss)).graph(x))
+    graph = optimised_graph(cg.function(cg.grad(loss)).graph(x), is_for_gpu=True)
     context = Context(StandIn())
     run_with(context, graph, [x])
     assert set(context.run.counters.pushes_by_node.values()) == {30}

@@ -234,7 +234,7 @@ def test_the_report() -> None:
         x = cnp.linalg.solve(np.eye(3), x[:, None])[:, 0]
         return cg.while_loop(lambda x: np.sum(x) > 1.0, lambda x: x * 0.5, x)
 
-    graph = optimised_graph(cg.function(fn).graph(np.ones(3)))
+    graph = optimised_graph(cg.function(fn).graph(np.ones(3)), is_for_gpu=True)
     report = explain_on(StandIn(), graph, [np.ones(3)])
     text = str(report)
     assert "through the host, for want of a device kernel: solve" in text

@@ -67,7 +67,7 @@ def order_of(fn: Callable[[Any], Any], order: int) -> Callable[[Any], Any]:
 
 
 def parts_of(graph: Graph, arguments: list[Any]) -> Graph:
-    graph = optimised_graph(graph)
+    graph = optimised_graph(graph, is_for_gpu=True)
     return with_host_parts(graph, places_of(StandIn(), graph, arguments))
 
 
@@ -78,7 +78,7 @@ def test_loops_of_numbers_are_machine_code(fn: Callable[[Any], Any], order: int)
     ran = on_stand_in(graph, [X])
     assert_same(ran.results, on_reference(graph, [X]))
     assert not ran.counts.launches
-    loops = list(explain_on(StandIn(), optimised_graph(graph), [X]).all_loops())
+    loops = list(explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), [X]).all_loops())
     assert loops and {loop.engine for loop in loops} == {"native"}
 
 
@@ -94,7 +94,9 @@ def test_where_no_plan_fits_it_runs_step_by_step(fn: Callable[[Any], Any], monke
     found = on_stand_in(graph, [X]).results
     for one, other in zip(found, on_reference(graph, [X]), strict=True):
         assert one == other
-    assert {loop.engine for loop in explain_on(StandIn(), optimised_graph(graph), [X]).all_loops()} == {"cuda"}
+    assert {
+        loop.engine for loop in explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), [X]).all_loops()
+    } == {"cuda"}
 
 
 def test_what_python_does_does_not_grow_with_the_iterations() -> None:
@@ -121,7 +123,7 @@ def test_what_is_pushed_on_the_host_is_popped_on_the_card(order: int) -> None:
     graph = cg.function(scaled(order)).graph(X, VECTOR)
     ran = on_stand_in(graph, [X, VECTOR])
     assert_same(ran.results, on_reference(graph, [X, VECTOR]))
-    report = explain_on(StandIn(), optimised_graph(graph), [X, VECTOR])
+    report = explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), [X, VECTOR])
     assert [loop.engine for loop in report.all_loops()].count("native") >= 1
 
 
@@ -217,7 +219,7 @@ def test_numbers_of_the_host_are_outside_of_a_cards_budget() -> None:
 
     graph, library, device = cg.function(cg.grad(powers)).graph(X), StandIn(), StandInDevice()
     with memory.budget(device="4 KiB", devices={library.name: device}) as session:
-        found = run_with(Context(library), optimised_graph(graph), [X])
+        found = run_with(Context(library), optimised_graph(graph, is_for_gpu=True), [X])
         assert list(session.managers) == [library.name]
     assert_same(found, on_reference(graph, [X]))
 

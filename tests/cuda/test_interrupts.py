@@ -159,7 +159,7 @@ def test_an_error_stops_the_graphs_of_its_run_alone(
     monkeypatch.setattr(library, "stop", stopped.append)
     monkeypatch.setattr(context.Context, "launched_graph", lambda self, is_endless: (self.in_flight.append(0), fail()))
     with pytest.raises(error):
-        run_with(its, optimised_graph(graph), [StandInArray(X)])
+        run_with(its, optimised_graph(graph, is_for_gpu=True), [StandInArray(X)])
     assert stopped == [its.run_number]
 
 

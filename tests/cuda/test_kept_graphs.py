@@ -91,7 +91,7 @@ def gradients(steps: int | None = 40) -> tuple[Graph, list[np.ndarray]]:
     shapes = [*(x.shape for x in arguments[:2]), (steps, 2, 4)]
     specs = tuple(cg.TensorSpec(shape, np.float64) for shape in shapes)
     graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2)), signature=specs).graph(*arguments)
-    return optimised_graph(graph), arguments
+    return optimised_graph(graph, is_for_gpu=True), arguments
 
 
 class Calls:

@@ -87,7 +87,7 @@ def texts_of(program: Program) -> list[KernelText]:
     """The kernels of a program and of its first and second derivatives."""
     library = StandIn()
     for order in (0, 1, 2):
-        explain_on(library, optimised_graph(program.graph(order)), program.leaves)
+        explain_on(library, optimised_graph(program.graph(order), is_for_gpu=True), program.leaves)
     return list(library.texts)
 
 
@@ -98,7 +98,7 @@ def corpus_texts() -> list[KernelText]:
 def test_golden_text() -> None:
     program = BY_NAME["lstm"]
     leaves = program.leaves
-    report = explain_on(StandIn(), optimised_graph(program.graph(1)), leaves)
+    report = explain_on(StandIn(), optimised_graph(program.graph(1), is_for_gpu=True), leaves)
     forward, _ = report.all_loops()
     assert forward.kernels == [f"a kernel: {LSTM_STEP}"]
 

@@ -50,7 +50,7 @@ def counting(x: Any) -> Any:
 def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
     library = StandIn()
     with library.running():
-        report = explain_on(library, optimised_graph(graph), args)
+        report = explain_on(library, optimised_graph(graph, is_for_gpu=True), args)
     return [(loop.mode, loop.reason) for loop in report.all_loops()]
 
 

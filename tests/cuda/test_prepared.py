@@ -106,7 +106,7 @@ def launching_of(fn: Callable[..., Any], *args: Any) -> list[str]:
     library = StandIn()
     graph = cg.function(fn).graph(*args)
     assert_same(on_stand_in(graph, args).results, on_reference(graph, args))
-    return [loop.launching for loop in explain_on(library, optimised_graph(graph), args).all_loops()]
+    return [loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), args).all_loops()]
 
 
 def test_explain_says_how_launches_are_put_on_the_stream() -> None:
@@ -119,7 +119,11 @@ def test_explain_says_how_launches_are_put_on_the_stream() -> None:
     assert launching_of(loop(lambda i, x: np.tanh(x)), x) == ["from a list of 2 an iteration"]
     assert launching_of(loop(lambda i, x: np.sort(x) * 0.5), x) == ["one by one (argsort is called in the library)"]
     assert launching_of(loop(lambda i, x: x * np.sum(x) + i), x) == ["from a list of 3 an iteration"]
-    report = str(explain_on(StandIn(), optimised_graph(cg.function(loop(lambda i, x: np.tanh(x))).graph(x)), [x]))
+    report = str(
+        explain_on(
+            StandIn(), optimised_graph(cg.function(loop(lambda i, x: np.tanh(x))).graph(x), is_for_gpu=True), [x]
+        )
+    )
     assert "  launched from a list of 2 an iteration\n" in report and "2 runs" not in report
 
 

@@ -24,7 +24,7 @@ def launching_of(fn: Callable[..., Any], *args: Any) -> list[str]:
     graph, library = cg.function(fn).graph(*args), StandIn()
     leaves = cg.tree.leaves(args)
     assert_same(on_stand_in(graph, leaves).results, on_reference(graph, leaves), 1e-9)
-    return [loop.launching for loop in explain_on(library, optimised_graph(graph), leaves).all_loops()]
+    return [loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), leaves).all_loops()]
 
 
 def all_from_lists(loss: Callable[..., Any], *args: Any) -> bool:

@@ -148,7 +148,7 @@ def test_values_and_gradients(
     ran = on_stand_in(graph, [X], library=library)
     assert_same(ran.results, on_reference(graph, [X]), 1e-9)
     assert bool(ran.counts.graphs) == in_graphs
-    report = explain_on(library, optimised_graph(graph), [X])
+    report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
     assert all(loop.launching.startswith("from a list") for loop in report.all_loops()), str(report)
 
 
@@ -213,7 +213,7 @@ def test_rows_of_a_side_that_is_seldom_gone_through_end_no_run() -> None:
     # Backwards a run ends with the last row that there is.
     assert ran.counts.runs <= 6 and ran.counts.graphs == 1
     counters = Context(StandIn())
-    run_with(counters, optimised_graph(graph), [X, xs])
+    run_with(counters, optimised_graph(graph, is_for_gpu=True), [X, xs])
     assert sorted(set(counters.run.counters.pushes_by_node.values())) == [2, STEPS]
     assert counters.run.counters.pops == counters.run.counters.pushes
 
@@ -243,7 +243,7 @@ def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.Mon
 def test_explain_says_what_waits() -> None:
     library, graph = StandIn(), graph_of(computed, 1, X)
     on_stand_in(graph, [X], library=library)
-    found = [loop.launching for loop in explain_on(library, optimised_graph(graph), [X]).all_loops()]
+    found = [loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), [X]).all_loops()]
     assert all(" an iteration, which waits for 1 branch and how many rows there are, in a graph" in x for x in found)
 
 

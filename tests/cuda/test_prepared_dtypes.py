@@ -84,7 +84,7 @@ def test_all_is_in_lists(fn: Callable[..., Any], dtype: str) -> None:
             # Numbers of 16 bits are compared as fractions of the largest.
             scale = 1.0 if dtype_kind(np.dtype(dtype)) == "c" else float(np.max(np.abs(np.asarray(expected, "f4"))))
             assert_same([np.asarray(found) / scale], [np.asarray(expected) / scale], tolerance)
-        report = explain_on(library, optimised_graph(graph), [x, k])
+        report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [x, k])
         assert all(loop.launching.startswith("from a list") for loop in report.all_loops()), str(report)
 
 

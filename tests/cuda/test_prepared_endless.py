@@ -133,7 +133,7 @@ FUNCTIONS = [scanned, newton, twice, deep, updated, counted, sided]
 
 def one_by_one(library: StandIn, graph: Any) -> list[str]:
     """Loops that no other one is around and that were run step by step."""
-    report = explain_on(library, optimised_graph(graph), [X])
+    report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
     return [loop.launching for loop in report.loops if not loop.launching.startswith("from a list")]
 
 
@@ -176,7 +176,7 @@ def test_what_python_does_does_not_grow_with_trip_counts(monkeypatch: pytest.Mon
         assert_same(ran.results, on_reference(graph, given), 1e-9)
         counted.append((ran.counts.runs, ran.counts.graphs, ran.counts.reads))
         context = Context(library)
-        run_with(context, optimised_graph(graph), given)
+        run_with(context, optimised_graph(graph, is_for_gpu=True), given)
         trips.append(max(context.run.counters.pushes_by_node.values()))
         calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, given, library=library)))
     assert len(set(counted)) == 1 and len(set(calls)) == 1, (counted, calls)
@@ -231,7 +231,7 @@ def test_pushes_and_pops_are_counted() -> None:
             with pytest.MonkeyPatch.context() as patched:
                 if is_stepped:
                     patched.setattr(runner.Iterations, "_count", lambda *given: 0)
-                run_with(context, optimised_graph(graph), [X])
+                run_with(context, optimised_graph(graph, is_for_gpu=True), [X])
             assert bool(context.counts.runs) != is_stepped
             counters = context.run.counters
             found.append((sorted(counters.pushes_by_node.values()), counters.pushes, counters.pops))
@@ -249,7 +249,9 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
     for fn in (updated, scanned):
         library, graph = StandIn(), graph_of(fn, 1, X)
         assert_same(on_stand_in(graph, [X], library=library).results, on_reference(graph, [X]), 1e-9)
-        assert "there is no memory for its buffers" in str(explain_on(library, optimised_graph(graph), [X]))
+        assert "there is no memory for its buffers" in str(
+            explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
+        )
 
 
 def test_more_passes_than_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def argument(trips: int) -> np.ndarray:
 
 
 def launching_of(graph: Graph, x: np.ndarray, library: StandIn) -> list[tuple[str, str]]:
-    report = explain_on(library, optimised_graph(graph), [x])
+    report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [x])
     return [(loop.reason, loop.launching) for loop in report.all_loops()]
 
 
@@ -118,7 +118,7 @@ def test_every_trip_count(fn: Callable[[Any], Any], trips: int) -> None:
     """No iteration runs past the end: rows that are pushed are as many as iterations."""
     graph, x = graph_of(fn, 1, argument(3)), argument(trips)
     context = Context(StandIn())
-    found = run_with(context, optimised_graph(graph), [x])
+    found = run_with(context, optimised_graph(graph, is_for_gpu=True), [x])
     assert_same(found, on_reference(graph, [x]), 1e-9)
     counters = context.run.counters
     assert max(counters.pushes_by_node.values(), default=0) <= 2 * trips

@@ -86,7 +86,7 @@ def test_a_list_that_no_loop_runs_has_no_memory(bindings: list[Binding]) -> None
     graph = cg.function(loss).graph(X, np.float64(0.7))
     with memory.budget(device=1 << 20, devices={LIBRARY.name: StandInDevice()}) as session:
         for _ in range(2):
-            run_with(Context(LIBRARY), optimised_graph(graph), [X, np.float64(0.7)])
+            run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), [X, np.float64(0.7)])
             manager = session.manager(LIBRARY.name)
             # What finalizers have left is done with the next request.
             manager.allocate((1,), np.dtype(np.uint8), "something").release()
@@ -188,7 +188,7 @@ def test_a_list_needs_hardly_more_memory_than_step_by_step(
 
         return cnp.sum(cg.scan(step, (np.zeros((48, 64), np.float32),) * count, xs)[1] ** 2)
 
-    graph, leaves = optimised_graph(cg.function(loss).graph(params, xs)), cg.tree.leaves((params, xs))
+    graph, leaves = optimised_graph(cg.function(loss).graph(params, xs), is_for_gpu=True), cg.tree.leaves((params, xs))
 
     def peak() -> int:
         context = Context(LIBRARY)

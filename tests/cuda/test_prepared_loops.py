@@ -195,7 +195,7 @@ def long_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def all_from_lists(library: StandIn, graph: Any) -> bool:
     """Whether loops are listed that no other one is around, and those inside are in their lists."""
-    report = explain_on(library, optimised_graph(graph), [X])
+    report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
     found = [loop.launching for loop in report.loops], [x.launching for loop in report.loops for x in loop.inner]
     outer, inner = (
         all(x.startswith(text) for x in xs) for xs, text in zip(found, ("from a list", "from the list"), strict=True)
@@ -216,7 +216,7 @@ def test_values_and_gradients(
     ran = on_stand_in(graph, [X], library=library)
     assert_same(ran.results, on_reference(graph, [X]), 1e-9)
     if not order or fn in GRADIENTS:
-        assert all_from_lists(library, graph), str(explain_on(library, optimised_graph(graph), [X]))
+        assert all_from_lists(library, graph), str(explain_on(library, optimised_graph(graph, is_for_gpu=True), [X]))
         assert bool(ran.counts.graphs) == in_graphs
 
 
@@ -277,7 +277,9 @@ def test_a_loop_that_asks_the_card_too_often(in_graphs: bool, monkeypatch: pytes
     assert_same(ran.results, on_reference(graph, [X]), 1e-9)
     # For each of the 230 iterations inside at first, then not at all, or for many at a time.
     assert bool(ran.counts.graphs) == in_graphs and 460 < ran.counts.predicate_reads < (500 if in_graphs else 1100)
-    said = "a loop inside asks the card too often" in str(explain_on(library, optimised_graph(graph), [X]))
+    said = "a loop inside asks the card too often" in str(
+        explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
+    )
     assert said != in_graphs
 
 
@@ -304,7 +306,9 @@ def test_explain_says_what_is_inside_and_why_not() -> None:
     def launching(fn: Callable[[Any], Any]) -> list[str]:
         library, graph = StandIn(), cg.function(fn).graph(X)
         on_stand_in(graph, [X], library=library)
-        return [loop.launching for loop in explain_on(library, optimised_graph(graph), [X]).all_loops()]
+        return [
+            loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), [X]).all_loops()
+        ]
 
     outer, inner = launching(newton)
     assert " an iteration with 1 loop inside, which waits for 1 loop, in a graph" in outer

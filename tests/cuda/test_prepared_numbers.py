@@ -171,7 +171,7 @@ def test_numbers_that_the_host_needs_stay_there() -> None:
     is, or how long a loop inside goes on. A counter is a number of the host's."""
 
     def carried_on_the_card(fn: Callable[[Any], Any]) -> list[int]:
-        graph = optimised_graph(cg.function(fn).graph(X))
+        graph = optimised_graph(cg.function(fn).graph(X), is_for_gpu=True)
         node = next(node for node in graph.nodes if is_loop(node))
         places = placement.place(graph, [placement.DEVICE])
         found = placement.carried(Loop.of(node), [places[v] for v in node.operands])
@@ -209,7 +209,7 @@ def test_an_index_that_leaves_the_array(index: Callable[[Any], Any]) -> None:
 def test_a_masked_loop_forgets_an_index_past_its_end() -> None:
     """And so does one that asks behind each iteration: there is none."""
     graph = graph_of(while_by_quotient, 0, X)
-    report = next(explain_on(StandIn(), optimised_graph(graph), [X]).all_loops())
+    report = next(explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), [X]).all_loops())
     assert (report.mode, report.reason) == ("read", "an index of the host does not go by whole steps")
 
 

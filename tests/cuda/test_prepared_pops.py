@@ -147,7 +147,7 @@ def test_gradients(fn: Callable[[Any], Any], in_graphs: bool, order: int, monkey
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
     library, graph = StandIn(), graph_of(fn, order, X)
     agrees(graph, library)
-    report = explain_on(library, optimised_graph(graph), [X])
+    report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
     assert all(loop.launching.startswith("from a list") for loop in report.loops), str(report)
 
 
@@ -196,8 +196,8 @@ def test_what_python_does_does_not_grow_with_trip_counts(in_graphs: bool, monkey
         graph = cg.function(cg.grad(loss), signature=(SPEC, NUMBER, NUMBER)).graph(*given)
         expected, context = on_reference(graph, given), Context(library)
         given[-1] = library.upload(given[-1])
-        assert_same(run_with(context, optimised_graph(graph), given), expected, 1e-9)
-        run = functools.partial(run_with, Context(library), optimised_graph(graph), given)
+        assert_same(run_with(context, optimised_graph(graph, is_for_gpu=True), given), expected, 1e-9)
+        run = functools.partial(run_with, Context(library), optimised_graph(graph, is_for_gpu=True), given)
         counted.append((context.counts.runs, context.counts.graphs, context.counts.reads))
         trips.append(max(context.run.counters.pushes_by_node.values()))
         calls.append(calls_of_the_engine(run))
@@ -226,7 +226,7 @@ def test_pushes_and_pops_are_counted() -> None:
                 if is_stepped:
                     patched.setattr(runner.Iterations, "_count", lambda *given: 0)
                 context = Context(StandIn())
-                run_with(context, optimised_graph(graph), [X])
+                run_with(context, optimised_graph(graph, is_for_gpu=True), [X])
             assert bool(context.counts.runs) != is_stepped
             counters = context.run.counters
             found.append((sorted(counters.pushes_by_node.values()), counters.pushes, counters.pops))
@@ -250,7 +250,9 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
         calls, library, graph = 0, StandIn(), graph_of(fn, 1, X)
         agrees(graph, library)
         calls = 0
-        assert "there is no memory for its buffers" in str(explain_on(library, optimised_graph(graph), [X]))
+        assert "there is no memory for its buffers" in str(
+            explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
+        )
 
 
 def test_rows_of_passes_that_differ() -> None:

@@ -80,7 +80,7 @@ def test_bits_are_those_of_the_order_of_the_list(dtype: str, size: int, monkeypa
     graph, library = cg.function(loop).graph(x, value, index), StandIn()
     context = Context(library)
     with np.errstate(all="ignore"):
-        found = run_with(context, optimised_graph(graph), [x, value, index])
+        found = run_with(context, optimised_graph(graph, is_for_gpu=True), [x, value, index])
         assert_same(found, on_reference(graph, [x, value, index]), 0.0)
     assert {spec.merges for spec in library.driver.specs if isinstance(spec, SortSpec)} == {False, True}
     assert context.counts.graphs == (size > 3)
@@ -94,7 +94,7 @@ def test_python_has_a_part_in_two_runs_however_long_they_are() -> None:
         loop = lambda x, i: cg.fori_loop(0, size, lambda k, x: cnp.at(x)[i].add(x[i] * 0.5), x)
         graph, context = cg.function(loop).graph(x, index), Context(StandIn())
         context.library.driver.without_graphs = "none"  # type: ignore[attr-defined]
-        run_with(context, optimised_graph(graph), [x, index])
+        run_with(context, optimised_graph(graph, is_for_gpu=True), [x, index])
         return context.counts.runs, context.counts.calls
 
     # The first run is a short one, in which kernels may be loaded.

@@ -144,7 +144,7 @@ def test_a_list_has_no_product_that_cublas_cannot_count(monkeypatch: pytest.Monk
         found = on_stand_in(graph, [X, W], library=library)
         assert_same(found.results, on_reference(graph, [X, W]), 1e-9)
         assert bool(found.counts.graphs) == (not reason)
-        (loop,) = explain_on(library, optimised_graph(graph), [X, W]).all_loops()
+        (loop,) = explain_on(library, optimised_graph(graph, is_for_gpu=True), [X, W]).all_loops()
         assert loop.launching.startswith(reason or "from a list")
 
 

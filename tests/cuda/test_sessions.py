@@ -39,7 +39,7 @@ def test_a_session_costs_no_waits_and_few_launches(chunks_of_16_kib: None) -> No
     arguments = sequence(200)
     graph = lstm().graph(*arguments)
     plain = Context(LIBRARY)
-    run_with(plain, optimised_graph(graph), arguments)
+    run_with(plain, optimised_graph(graph, is_for_gpu=True), arguments)
     within = counts_of(graph, arguments)
     assert (within.reads, within.predicate_reads, within.results) == (0, 0, 1)
     # A chunk has 8 iterations: what is carried out of one is copied.
@@ -88,7 +88,7 @@ def session() -> Iterator[memory.Session]:
 def gradient_in(session: memory.Session, steps: int, loop: Callable[..., Any] = swapping) -> list[Any]:
     arguments = sequence(steps)
     graph = lstm(loop).graph(*arguments)
-    return run_with(Context(LIBRARY), optimised_graph(graph), arguments)
+    return run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), arguments)
 
 
 def assert_nothing_is_held(session: memory.Session) -> None:
@@ -127,7 +127,7 @@ def test_an_error_in_the_loop_that_pushes_leaves_nothing_behind(session: memory.
     graph = cg.function(cg.grad(beyond)).graph(x)
     for _ in range(2):
         with pytest.raises(IndexOutOfRangeError, match="400"):
-            run_with(Context(LIBRARY), optimised_graph(graph), [x])
+            run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), [x])
         assert_nothing_is_held(session)
 
 
@@ -193,7 +193,7 @@ def test_the_profile_has_slices_and_copies(chunks_of_16_kib: None) -> None:
     arguments = sequence(200)
     limit = (160 << 10) + arguments[1].nbytes
     with memory.profile() as recording, memory.budget(limit, devices={LIBRARY.name: StandInDevice()}):
-        run_with(Context(LIBRARY), optimised_graph(lstm(swapping).graph(*arguments)), arguments)
+        run_with(Context(LIBRARY), optimised_graph(lstm(swapping).graph(*arguments), is_for_gpu=True), arguments)
     assert {(c.source, c.target) for c in recording.copied} == {("device", "host"), ("host", "device")}
     slices = [c for c in recording.computed if not c.again]
     assert {c.phase for c in slices} == {"forward", "backward"}

@@ -46,7 +46,7 @@ def run(library: CupyLibrary, graph: Graph, arguments: Any, kinds: str = "") -> 
     context = Context(library)
     with library.running():
         given = [library.upload(x) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
-    return run_with(context, optimised_graph(graph), given), context
+    return run_with(context, optimised_graph(graph, is_for_gpu=True), given), context
 
 
 @pytest.mark.parametrize("kinds", ["", "biuf"], ids=["on the host", "on the device"])
@@ -115,7 +115,9 @@ def test_graphs(library: CupyLibrary, dtype: str, steps: int, monkeypatch: pytes
     args = [rng.normal(size=(65, 64)) / 32, rng.normal(size=(64, 64)) / 32, rng.normal(size=(steps, 32, 65))]
     args = [x.astype(dtype) for x in args]
     graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2))).graph(*args)
-    launching = [loop.launching for loop in explain_on(library, optimised_graph(graph), args).all_loops()]
+    launching = [
+        loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), args).all_loops()
+    ]
     # Those over chunks of products run step by step.
     listed = [text for text in launching if text.startswith("from a list")]
     assert len(listed) >= 2 and all(", in a graph" in text and "not in" not in text for text in listed), launching
@@ -207,7 +209,7 @@ def test_graphs_that_are_kept_have_the_same_bits(library: CupyLibrary) -> None:
 
     rng = np.random.default_rng(0)
     w, x = rng.normal(size=(64, 64)).astype("f") / 16, rng.normal(size=(200, 8, 64)).astype("f")
-    graph = optimised_graph(cg.function(cg.grad(loss)).graph(w, x))
+    graph = optimised_graph(cg.function(cg.grad(loss)).graph(w, x), is_for_gpu=True)
     with library.running():
         given = [library.upload(w), library.upload(x)]
     first, *others = (run_with(Context(library), graph, given) for _ in range(6))

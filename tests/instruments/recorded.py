@@ -122,7 +122,7 @@ def recorded_run(
     device = RecordedDevice(slab_bytes=1 << 16, timing=True)
     library.stream = device.compute.raw
     with memory.budget(device=limit, devices={library.name: device}) as session:
-        results = run_with(Context(library), optimised_graph(graph), list(arguments))
+        results = run_with(Context(library), optimised_graph(graph, is_for_gpu=True), list(arguments))
         stats = session.manager(library.name).stats
     assert card.broken == []
     card.tell = lambda *_: None

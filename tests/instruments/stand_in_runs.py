@@ -37,7 +37,7 @@ def on_stand_in(graph: Graph, arguments: Sequence[Any], kinds: str = "", library
     context = Context(library or StandIn())
     lies = [not isinstance(x, list) and np.asarray(x).dtype.kind in kinds for x in arguments]
     given = [StandInArray(np.array(x)) if on_device else x for x, on_device in zip(arguments, lies, strict=True)]
-    return Ran(run_with(context, optimised_graph(graph), given), context.counts)
+    return Ran(run_with(context, optimised_graph(graph, is_for_gpu=True), given), context.counts)
 
 
 def step_by_step(graph: Graph, arguments: Sequence[Any]) -> Ran:
@@ -65,7 +65,9 @@ def _graph_of(fn: Callable[[Any], Any], order: int, shape: tuple[int, ...], dtyp
 
 def launching_of(graph: Graph, arguments: Sequence[Any]) -> list[str]:
     """How the launches of each loop were put on the stream."""
-    return [loop.launching for loop in explain_on(StandIn(), optimised_graph(graph), arguments).all_loops()]
+    return [
+        loop.launching for loop in explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), arguments).all_loops()
+    ]
 
 
 __all__ = ["LIBRARY", "Ran", "graph_of", "launching_of", "on_reference", "on_stand_in", "step_by_step"]

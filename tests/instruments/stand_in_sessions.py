@@ -30,7 +30,7 @@ def run_within(
     given = [StandInArray(np.array(x)) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
     devices = {LIBRARY.name: device or StandInDevice()}
     with memory.profile() as recording, memory.budget(device=limit, devices=devices) as session:
-        results = run_with(Context(LIBRARY), optimised_graph(graph), given)
+        results = run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), given)
         manager = session.manager(LIBRARY.name)
     check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
     kinds_in_use = manager.accounts[0].kinds
@@ -39,13 +39,13 @@ def run_within(
 
 
 def unlimited(graph: Graph, arguments: list[Any]) -> list[Any]:
-    return run_with(Context(LIBRARY), optimised_graph(graph), arguments)
+    return run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), arguments)
 
 
 def counts_of(graph: Graph, arguments: list[Any], limit: int | None = None) -> Counts:
     context = Context(LIBRARY)
     with memory.budget(device=limit, devices={LIBRARY.name: StandInDevice()}):
-        run_with(context, optimised_graph(graph), arguments)
+        run_with(context, optimised_graph(graph, is_for_gpu=True), arguments)
     return context.counts
 
 

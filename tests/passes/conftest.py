@@ -1,4 +1,4 @@
-"""What the tests of passes share: small products count as heavy ones, in loops inside loops too."""
+"""What the tests of passes share: small products count as heavy ones, in loops inside loops too, and all leave."""
 
 from __future__ import annotations
 
@@ -9,3 +9,5 @@ import pytest
 def _every_product_is_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
     monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", 1)
+    monkeypatch.setattr("ctrlgrad.passes.heavy.STACKED", 0)
+    monkeypatch.setattr("ctrlgrad.passes.heavy.STACKED_OF_FAR", 0)

@@ -16,8 +16,8 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import without_passes
 from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.execution import run_on
-from ctrlgrad.ir import Graph, attributes, count_ops, verify, walk
-from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, optimise
+from ctrlgrad.ir import Builder, Graph, TensorType, attributes, count_ops, verify, walk
+from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, heavy, optimise
 
 
 def chunks(graph: Graph) -> set[int]:
@@ -262,3 +262,34 @@ def test_what_the_loop_needs_stays(function: Callable[..., Any]) -> None:
     arguments = (normal(0, 7, 2, 3), normal(1, 3, 3), normal(2, 3, 3))
     graph = Case(function, arguments, distribute).graph()
     assert str(distribute(graph, 3)) == str(graph)
+
+
+@pytest.mark.parametrize(
+    ("pays", "left", "right", "least"),
+    [
+        # Right factors of 64 x 256 float32 lie in a near cache, of 256 x 512 they do not.
+        (heavy.pays_as_rows, lambda b: (b, 64), (64, 256), 2),
+        (heavy.pays_as_rows, lambda b: (b, 256), (256, 512), 42),
+        (heavy.pays_as_tail, lambda b: (b, 256), (256, 64), 2),
+        (heavy.pays_as_tail, lambda b: (b, 512), (512, 256), 28),
+        (heavy.pays_as_sum, lambda b: (64, b), lambda b: (b, 256), 4),
+        (heavy.pays_as_sum, lambda b: (256, b), lambda b: (b, 512), 56),
+    ],
+)
+def test_products_leave_up_to_the_batch_that_costs_as_much(
+    pays: Any, left: Any, right: Any, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heavy, "STACKED", 24)
+    monkeypatch.setattr(heavy, "STACKED_OF_FAR", 6)
+    found = []
+    for b in (1, least, least + 1):
+        builder = Builder()
+        shapes = left(b), right(b) if callable(right) else right
+        a, c = (builder.input(TensorType(np.dtype("f4"), shape)) for shape in shapes)
+        product = builder.emit("matmul", [a, c])
+        (node,) = builder.nodes
+        assert node.result is product
+        found.append(pays(node))
+        with heavy.weighing(False):
+            assert pays(node)
+    assert found == [True, True, False]
