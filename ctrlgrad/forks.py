@@ -3,15 +3,19 @@
 - `lock` and `recursive_lock`: locks that are free in the child even if another thread held them. So they may only guard
   data that is valid between any two steps of the holder.
 - `undivided`: a block of code that a fork must not interrupt, since its unfinished state belongs to the
-  interpreter or to LLVM: the child would wait for ever for a module that another thread was importing, for example. A
-  fork waits for its end.
+  interpreter or to LLVM. A fork waits for its end.
+- Imports: a fork also waits until no other thread is importing a module of ctrlgrad, or of a package that ctrlgrad
+  imports lazily. The child would wait for ever for the lock of a half imported module.
 - `once`: an attribute that is computed when it is first asked for, without a lock.
 """
 
 from __future__ import annotations
 
+import _imp
+import importlib._bootstrap as _bootstrap
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,20 +59,45 @@ def undivided() -> Iterator[None]:
             _change.notify_all()
 
 
+_PACKAGES = {"ctrlgrad", "gradients", "stacks", "memory", "llvmlite", "numpy", "optree", "scipy"}
+
+# Longest wait for imports. An import that takes longer itself waits for the thread that forks.
+_PATIENCE = 5.0
+
+
+def _is_importing(me: int) -> bool:
+    """Return True if another thread is importing a module of `_PACKAGES`."""
+    # Python has no public list of running imports. Locks of finished imports leave this dictionary.
+    found = [(name, lock()) for name, lock in list(_bootstrap._module_locks.items())]
+    return any(
+        lock is not None and lock.owner not in (None, me) and name.partition(".")[0] in _PACKAGES
+        for name, lock in found
+    )
+
+
 def _wait() -> None:
-    """Before a fork: wait for the end of all undivided blocks; no thread begins one until the fork is over."""
+    """Before a fork: wait for the end of all undivided blocks and of imports.
+
+    No thread begins either until the fork is over: `_change` and Python's lock of all imports are held.
+    """
     _change.acquire()
-    while set(_busy) - {threading.get_ident()}:
-        _change.wait()
+    _imp.acquire_lock()
+    me = threading.get_ident()
+    end = time.monotonic() + _PATIENCE
+    while set(_busy) - {me} or (_is_importing(me) and time.monotonic() < end):
+        _imp.release_lock()
+        _change.wait(0.001)
+        _imp.acquire_lock()
 
 
 def _go_on() -> None:
+    _imp.release_lock()
     _change.release()
 
 
 def _free() -> None:
     """In the child."""
-    _change.release()
+    _go_on()
     for one in list(_LOCKS):
         # Python's own modules renew their locks by this method too.
         if not (hasattr(one, "_is_owned") and one._is_owned()):

@@ -206,3 +206,77 @@ def test_a_process_forks_while_its_threads_make_first_calls(tmp_path: Path) -> N
         [sys.executable, "-c", FIRST_CALLS], capture_output=True, text=True, env=environment, timeout=5 * PATIENCE
     )
     assert found.stdout == "done", found.stderr
+
+
+HALF_IMPORTED = """
+import faulthandler, os, sys, threading, types
+import ctrlgrad
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+begun, go_on = threading.Event(), threading.Event()
+
+class Slow(MetaPathFinder, Loader):
+    def find_spec(self, name, path, target=None):
+        return ModuleSpec(name, self) if name == "ctrlgrad.slow" else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        begun.set()
+        go_on.wait()
+        module.value = 7
+
+sys.meta_path.insert(0, Slow())
+threading.Thread(target=lambda: __import__("ctrlgrad.slow"), daemon=True).start()
+begun.wait()
+threading.Timer(0.3, go_on.set).start()
+child = os.fork()
+if child == 0:
+    faulthandler.dump_traceback_later(60, exit=True)
+    from ctrlgrad.slow import value
+    import ctrlgrad.interop  # another import: the lock of all imports is free
+    os._exit(value)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+import ctrlgrad.interop
+sys.stdout.write("done")
+"""
+
+
+def test_a_fork_waits_for_the_end_of_another_threads_import(tmp_path: Path) -> None:
+    """Found: the child waited for ever for the lock of a module that another thread of the parent was importing."""
+    environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path)}
+    found = subprocess.run(
+        [sys.executable, "-c", HALF_IMPORTED], capture_output=True, text=True, env=environment, timeout=5 * PATIENCE
+    )
+    assert found.stdout == "done", found.stderr
+
+
+FORK_BY_AN_IMPORTER = """
+import os, sys
+import ctrlgrad
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+class Forks(MetaPathFinder, Loader):
+    def find_spec(self, name, path, target=None):
+        return ModuleSpec(name, self) if name == "ctrlgrad.forks_itself" else None
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        child = os.fork()
+        if child == 0:
+            import ctrlgrad.interop
+            os._exit(7)
+        module.code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+sys.meta_path.insert(0, Forks())
+from ctrlgrad.forks_itself import code
+sys.stdout.write(str(code))
+"""
+
+
+def test_a_module_forks_while_it_is_imported() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", FORK_BY_AN_IMPORTER], capture_output=True, text=True, timeout=5 * PATIENCE
+    )
+    assert found.stdout == "7", found.stderr
