@@ -9,7 +9,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -160,6 +160,21 @@ def array_function(*names: str) -> Callable[[F], F]:
         return fn
 
     return register
+
+
+def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: bool = False) -> None:
+    """Set `__all__` and `__dir__` of a module: the names that it defines, without `helpers` for other modules.
+
+    Args:
+        more: further public names.
+        is_facade: what it imports is public too, but for modules.
+    """
+    space, hidden = vars(sys.modules[module]), {*helpers, "annotations", "publish"}
+    names = [name for name, x in space.items() if name[0] != "_" and name not in hidden and not inspect.ismodule(x)]
+    names = [name for name in names if is_facade or getattr(space[name], "__module__", None) == module]
+    # Not by an assignment in the module: type checkers then take all of its names without an underscore.
+    space["__all__"] = [*names, *more]
+    space["__dir__"] = lambda: sorted(space["__all__"])
 
 
 def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -12,6 +12,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.array.sorting import places_of_largest
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.scipy.gamma_functions import erf, floats, gammaln, random_gamma_grad
@@ -735,3 +736,6 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     q, r = cnp.linalg.qr(normal(key, (*shape_of("orthogonal", shape), max(n, columns), min(n, columns)), dtype))
     q = q * cnp.sign(cnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     return cnp.matrix_transpose(q) if n < columns else q
+
+
+publish(__name__, "differentiable", "shaped")

@@ -12,6 +12,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo, result_type
 from ctrlgrad.frontend.apply import is_weak
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
@@ -575,3 +576,7 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
     0.25
     """
     return _betainc(*promoted(a, b, x))
+
+
+_HELPERS = "floats fraction igamma_grad_a in_single polynomial promoted random_gamma_grad summed"
+publish(__name__, *_HELPERS.split())

@@ -16,29 +16,14 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.array.windows import FAR, NEAR, by_chebyshev
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
-from ctrlgrad.numpy import log_softmax, logsumexp, softmax
-from ctrlgrad.scipy.gamma_functions import (
-    betainc,
-    betaln,
-    digamma,
-    erf,
-    erfc,
-    erfcx,
-    floats,
-    fraction,
-    gamma,
-    gammainc,
-    gammaincc,
-    gammaln,
-    gammasgn,
-    in_single,
-    loggamma,
-    polygamma,
-    promoted,
-    summed,
-    zeta,
-)
+from ctrlgrad.numpy import log_softmax as log_softmax
+from ctrlgrad.numpy import logsumexp as logsumexp
+from ctrlgrad.numpy import softmax as softmax
+from ctrlgrad.scipy import gamma_functions
+from ctrlgrad.scipy.gamma_functions import *
+from ctrlgrad.scipy.gamma_functions import floats, fraction, in_single, promoted, summed
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 # Probabilities of the normal distribution, their logarithms and inverse.
@@ -628,54 +613,4 @@ def bernoulli(n: int) -> Any:
     return np.array([float(b) for b in found])
 
 
-__all__ = [
-    "bernoulli",
-    "beta",
-    "betainc",
-    "betaln",
-    "boxcox",
-    "boxcox1p",
-    "comb",
-    "dawsn",
-    "digamma",
-    "entr",
-    "erf",
-    "erfc",
-    "erfcx",
-    "erfinv",
-    "exp1",
-    "expi",
-    "expit",
-    "expn",
-    "factorial",
-    "gamma",
-    "gammainc",
-    "gammaincc",
-    "gammaln",
-    "gammasgn",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "kl_div",
-    "log_ndtr",
-    "log_softmax",
-    "loggamma",
-    "logit",
-    "logsumexp",
-    "multigammaln",
-    "ndtr",
-    "ndtri",
-    "poch",
-    "polygamma",
-    "rel_entr",
-    "softmax",
-    "spence",
-    "xlog1py",
-    "xlogy",
-    "zeta",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+publish(__name__, more=[*vars(gamma_functions)["__all__"], "log_softmax", "logsumexp", "softmax"])

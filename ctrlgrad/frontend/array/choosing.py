@@ -40,7 +40,7 @@ from ctrlgrad.frontend.array.promote import (
     truth,
     whole_number,
 )
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
 
@@ -539,31 +539,4 @@ def resize(x: Any, new_shape: Any) -> Any:
     return reshaped(sliced(tile(x, -(-wanted // count)), 0, 0, wanted), sizes) if count else zeros(sizes, dtype_of(x))
 
 
-__all__ = [
-    "append",
-    "argwhere",
-    "choose",
-    "compress",
-    "delete",
-    "diag_indices",
-    "diag_indices_from",
-    "extract",
-    "flatnonzero",
-    "indices",
-    "insert",
-    "ix_",
-    "mask_indices",
-    "meshgrid",
-    "nonzero",
-    "piecewise",
-    "ravel_multi_index",
-    "repeat",
-    "resize",
-    "select",
-    "tile",
-    "tril_indices",
-    "tril_indices_from",
-    "triu_indices",
-    "triu_indices_from",
-    "unravel_index",
-]
+publish(__name__, "filled", "first_positions", "known_count")

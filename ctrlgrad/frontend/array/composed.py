@@ -56,7 +56,7 @@ from ctrlgrad.frontend.array.promote import (
     squeezed,
 )
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.options import default_float
 
 # The nonlinear functions that losses and networks share.
@@ -420,30 +420,4 @@ def spacing(x: Any) -> Any:
     return nextafter(x, copysign(dtype_of(x).type(np.inf), x)) - x
 
 
-__all__ = [
-    "cbrt",
-    "deg2rad",
-    "degrees",
-    "float_power",
-    "fmax",
-    "fmin",
-    "fmod",
-    "frexp",
-    "heaviside",
-    "iscomplex",
-    "isneginf",
-    "isposinf",
-    "isreal",
-    "ldexp",
-    "log_softmax",
-    "logaddexp2",
-    "logsumexp",
-    "modf",
-    "rad2deg",
-    "radians",
-    "relu",
-    "sigmoid",
-    "sinc",
-    "softmax",
-    "spacing",
-]
+publish(__name__)

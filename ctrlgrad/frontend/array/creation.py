@@ -22,7 +22,7 @@ from ctrlgrad.frontend.array.promote import (
     sizes_argument,
     to_dtype,
 )
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
@@ -456,27 +456,4 @@ class ndarray(metaclass=_Arrays):
         )
 
 
-__all__ = [
-    "array",
-    "asarray",
-    "broadcast_shapes",
-    "can_cast",
-    "empty",
-    "empty_like",
-    "finfo",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "iinfo",
-    "isdtype",
-    "isscalar",
-    "issubdtype",
-    "iterable",
-    "ndarray",
-    "ones",
-    "ones_like",
-    "promote_types",
-    "result_type",
-    "zeros",
-    "zeros_like",
-]
+publish(__name__, "ArrayNamespaceInfo", "FloatLimits", "check_device", "check_version", "to_device")

@@ -41,7 +41,7 @@ from ctrlgrad.frontend.array.promote import (
     size_argument,
     sliced,
 )
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
@@ -363,27 +363,4 @@ def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
     return x
 
 
-__all__ = [
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+publish(__name__)

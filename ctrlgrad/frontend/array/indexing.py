@@ -51,7 +51,7 @@ from ctrlgrad.frontend.array.promote import (
     truth,
 )
 from ctrlgrad.frontend.checks import explains_calls
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
@@ -685,4 +685,4 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
     return apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
 
 
-__all__ = ["at", "fill_diagonal", "getitem", "place", "put", "put_along_axis", "take", "take_along_axis"]
+publish(__name__, "At", "Index", "Place", "index", "positions")

@@ -34,7 +34,7 @@ from ctrlgrad.frontend.array.promote import (
 )
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.ops.linalg import TURN
 from ctrlgrad.records import record
 
@@ -450,16 +450,4 @@ def vecmat(x1: Any, x2: Any) -> Any:
     return squeezed(found, (rank_of(found) - 2,))
 
 
-__all__ = [
-    "dot",
-    "einsum",
-    "einsum_path",
-    "inner",
-    "matmul",
-    "matvec",
-    "outer",
-    "tensordot",
-    "vdot",
-    "vecdot",
-    "vecmat",
-]
+publish(__name__, "Labelled", "contracted")

@@ -35,7 +35,7 @@ from ctrlgrad.frontend.array.promote import (
     transposed,
     whole_number,
 )
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import broadcast_shapes
 
@@ -713,41 +713,4 @@ def _rolled(x: Any, shift: Any, axis: int, size: Any) -> Any:
     return reshaped(rolled, [size if place == axis else dim(x, place) for place in range(rank_of(x))])
 
 
-__all__ = [
-    "array_split",
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "block",
-    "broadcast_arrays",
-    "broadcast_to",
-    "column_stack",
-    "concatenate",
-    "dsplit",
-    "dstack",
-    "expand_dims",
-    "flatten",
-    "flip",
-    "fliplr",
-    "flipud",
-    "hsplit",
-    "hstack",
-    "matrix_transpose",
-    "moveaxis",
-    "ndim",
-    "ravel",
-    "reshape",
-    "roll",
-    "rollaxis",
-    "rot90",
-    "shape",
-    "size",
-    "split",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "transpose",
-    "unstack",
-    "vsplit",
-    "vstack",
-]
+publish(__name__, "joined_sizes")

@@ -52,7 +52,7 @@ from ctrlgrad.frontend.array.reduction import cumsum, trace
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.windows import pad
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop, while_loop
 
 # Polynomials as arrays of coefficients, the highest first.
@@ -545,28 +545,4 @@ def logspace(
     return moveaxis(found, 0, axis) if axis else found
 
 
-__all__ = [
-    "bitwise_count",
-    "convolve",
-    "correlate",
-    "ediff1d",
-    "gcd",
-    "geomspace",
-    "gradient",
-    "interp",
-    "lcm",
-    "logspace",
-    "packbits",
-    "poly",
-    "polyadd",
-    "polyder",
-    "polydiv",
-    "polyfit",
-    "polyint",
-    "polymul",
-    "polysub",
-    "polyval",
-    "trapezoid",
-    "unpackbits",
-    "unwrap",
-]
+publish(__name__)

@@ -44,7 +44,7 @@ from ctrlgrad.frontend.array.promote import (
     to_dtype,
     whole_number,
 )
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.options import default_float
@@ -359,19 +359,4 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     return stack(columns, axis=1) if columns else zeros((dim(x, 0), 0), dtype_of(x))
 
 
-__all__ = [
-    "arange",
-    "c_",
-    "diag",
-    "diagflat",
-    "diagonal",
-    "eye",
-    "identity",
-    "kron",
-    "linspace",
-    "r_",
-    "tri",
-    "tril",
-    "triu",
-    "vander",
-]
+publish(__name__, "Joined")

@@ -35,7 +35,7 @@ from ctrlgrad.frontend.array.promote import (
     whole_number,
 )
 from ctrlgrad.frontend.array.ranges import diagonal
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.options import default_float
 
@@ -523,24 +523,4 @@ def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     return sum(truth("count_nonzero", x), axis, np.int64, keepdims=keepdims)
 
 
-__all__ = [
-    "all",
-    "any",
-    "apply_over_axes",
-    "argmax",
-    "argmin",
-    "count_nonzero",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "std",
-    "sum",
-    "trace",
-    "var",
-]
+publish(__name__, "kept", "reduce", "widened")

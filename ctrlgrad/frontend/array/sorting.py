@@ -37,7 +37,7 @@ from ctrlgrad.frontend.array.promote import (
 )
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import min as smallest
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
@@ -499,22 +499,4 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     return apply("searchsorted", [row, values], {"side": side})
 
 
-__all__ = [
-    "argpartition",
-    "argsort",
-    "intersect1d",
-    "isin",
-    "lexsort",
-    "partition",
-    "searchsorted",
-    "setdiff1d",
-    "setxor1d",
-    "sort",
-    "sort_complex",
-    "union1d",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-]
+publish(__name__, "UniqueAll", "UniqueCounts", "UniqueInverse", "places_of_largest")

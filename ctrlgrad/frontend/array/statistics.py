@@ -39,7 +39,7 @@ from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted, sort
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.options import default_float
 
 # Reductions over the elements that are not nan, and nan as another number.
@@ -541,33 +541,4 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     return c / expand_dims(scale, 1) / expand_dims(scale, 0)
 
 
-__all__ = [
-    "average",
-    "bincount",
-    "corrcoef",
-    "cov",
-    "digitize",
-    "histogram",
-    "histogram2d",
-    "histogram_bin_edges",
-    "histogramdd",
-    "median",
-    "nan_to_num",
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-    "percentile",
-    "ptp",
-    "quantile",
-]
+publish(__name__)

@@ -37,7 +37,7 @@ from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.statistics import median
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import map as mapped
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
@@ -428,4 +428,4 @@ def hanning(M: int) -> Any:
     return np.hanning(M).astype(default_float())
 
 
-__all__ = ["bartlett", "blackman", "hamming", "hanning", "i0", "kaiser", "pad"]
+publish(__name__, "by_chebyshev")
