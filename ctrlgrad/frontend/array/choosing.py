@@ -15,31 +15,7 @@ from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.elementwise import floor_divide, minimum, remainder, where
 from ctrlgrad.frontend.array.indexing import at, positions, take
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, concatenate, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    along,
-    axis_of,
-    broadcasted,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    iota,
-    known_size,
-    laid_along,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    size_argument,
-    sizes_argument,
-    sliced,
-    times,
-    truth,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here

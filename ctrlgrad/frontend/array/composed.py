@@ -42,19 +42,7 @@ from ctrlgrad.frontend.array.elementwise import (
     where,
 )
 from ctrlgrad.frontend.array.elementwise import where as choose
-from ctrlgrad.frontend.array.promote import (
-    axes_of,
-    double_dtype,
-    dtype_of,
-    elementwise,
-    floats,
-    loop_dtypes,
-    operand,
-    operands,
-    rank_of,
-    shape_of,
-    squeezed,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.options import default_float

@@ -10,18 +10,7 @@ from ctrlgrad import dtypes
 from ctrlgrad.dtypes import is_dtype
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import check_dtype, concrete, float0, result_dtype
-from ctrlgrad.frontend.array.promote import (
-    broadcasted,
-    dims,
-    dtype_of,
-    expanded,
-    from_nested,
-    operand,
-    rank_of,
-    shape_of,
-    sizes_argument,
-    to_dtype,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float

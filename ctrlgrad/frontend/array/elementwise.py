@@ -11,23 +11,7 @@ from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype
 from ctrlgrad.frontend.array.creation import check_device, ones_like, zeros_like
-from ctrlgrad.frontend.array.promote import (
-    compared,
-    dim,
-    dtype_of,
-    elementwise,
-    loop_dtypes,
-    operand,
-    operands,
-    reshaped,
-    rest_weak,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    to_dtype,
-    truth,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float

@@ -27,20 +27,7 @@ from ctrlgrad.frontend.array.elementwise import (
 )
 from ctrlgrad.frontend.array.elementwise import real as real_part
 from ctrlgrad.frontend.array.manipulation import flip, roll
-from ctrlgrad.frontend.array.promote import (
-    axes_in_order,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dtype_of,
-    operand,
-    rank_of,
-    shape_of,
-    shown,
-    size_argument,
-    sliced,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float

@@ -13,25 +13,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import conjugate, multiply
 from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    axes_in_order,
-    dim,
-    dims,
-    dtype_of,
-    ensured,
-    expanded,
-    known_size,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    squeezed,
-    times,
-    transposed,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function, publish

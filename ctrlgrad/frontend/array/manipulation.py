@@ -10,31 +10,7 @@ import numpy as np
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import add, equal, floor_divide, minimum, multiply, negative, remainder, where
-from ctrlgrad.frontend.array.promote import (
-    at_index,
-    axes_in_order,
-    axes_of,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    expanded,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    size_argument,
-    sizes_argument,
-    sliced,
-    squeezed,
-    times,
-    to_dtype,
-    transposed,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import broadcast_shapes

@@ -26,26 +26,7 @@ from ctrlgrad.frontend.array.elementwise import (
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, concatenate, flip, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    dim,
-    dims,
-    dtype_of,
-    floats,
-    known_size,
-    loop_dtypes,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    truth,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import vander
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import cumsum, trace

@@ -26,24 +26,7 @@ from ctrlgrad.frontend.array.elementwise import (
 )
 from ctrlgrad.frontend.array.indexing import at
 from ctrlgrad.frontend.array.manipulation import concatenate, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    iota,
-    known_size,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    shape_of,
-    shown,
-    size_argument,
-    to_dtype,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item

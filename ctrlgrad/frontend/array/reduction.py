@@ -14,26 +14,7 @@ from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import add, floor_divide, maximum, multiply, sqrt, square, subtract
 from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import (
-    axes_of,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    operand,
-    rank_of,
-    reshaped,
-    shape_of,
-    shown,
-    sliced,
-    squeezed,
-    times,
-    to_dtype,
-    truth,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import while_loop

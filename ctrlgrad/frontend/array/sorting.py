@@ -17,24 +17,7 @@ from ctrlgrad.frontend.array.choosing import filled, first_positions, known_coun
 from ctrlgrad.frontend.array.elementwise import isnan, maximum, subtract, where
 from ctrlgrad.frontend.array.indexing import getitem, positions, take, take_along_axis
 from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    iota,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish

@@ -17,21 +17,7 @@ from ctrlgrad.frontend.array.elementwise import where as choose
 from ctrlgrad.frontend.array.indexing import at, take_along_axis
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import broadcast_to, concatenate, expand_dims, moveaxis, ravel, squeeze, stack
-from ctrlgrad.frontend.array.promote import (
-    axes_of,
-    dim,
-    dims,
-    double_dtype,
-    dtype_of,
-    floats,
-    known_size,
-    operand,
-    rank_of,
-    reshaped,
-    shape_of,
-    times,
-    truth,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import all as every
 from ctrlgrad.frontend.array.reduction import argmax, argmin, cumprod, cumsum, mean, prod, var

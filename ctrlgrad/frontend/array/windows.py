@@ -14,25 +14,7 @@ from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt, where
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.manipulation import moveaxis
-from ctrlgrad.frontend.array.promote import (
-    at_index,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    double_dtype,
-    dtype_of,
-    expanded,
-    floats,
-    known_size,
-    operand,
-    rank_of,
-    reshaped,
-    shape_of,
-    sliced,
-    times,
-    to_dtype,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
