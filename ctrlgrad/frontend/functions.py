@@ -162,6 +162,14 @@ def array_function(*names: str) -> Callable[[F], F]:
     return register
 
 
+def described(function: F, name: str, summary: str, example: str) -> F:
+    """A function that a factory has made, with its name and docstring; `example` is "call -> result"."""
+    call, result = example.split(" -> ")
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{summary}\n\n    >>> {call}\n    {result}\n    "
+    return function
+
+
 def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: bool = False) -> None:
     """Set `__all__` and `__dir__` of a module: the names that it defines, without `helpers` for other modules.
 
