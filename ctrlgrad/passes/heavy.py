@@ -49,12 +49,8 @@ def pays_as_rows(product: Node, terms: int | None = None) -> bool:
     if not is_heavy(product):
         return False
     m, k, n = _sizes(product)
-<<<<<<< HEAD
     k = k if terms is None else terms
-    return m * k * n >= HEAVY and _costs_more(product, k * n, 1, m * n)
-=======
-    return n > 1 and _costs_more(product, k * n, 1, m * n)
->>>>>>> room-bits
+    return n > 1 and m * k * n >= HEAVY and _costs_more(product, k * n, 1, m * n)
 
 
 def pays_as_tail(product: Node, columns: int | None = None) -> bool:
