@@ -335,7 +335,7 @@ def test_work_that_is_soon_done_wakes_nobody(native: Products) -> None:
     assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="nobody tells here on which processor a thread runs")
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell on which processor a thread runs")
 def test_a_thread_on_the_callers_processor_does_not_look_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep the processor from the caller, here for longer than the test waits for it to sleep."""
     monkeypatch.setattr(pool, "SPIN", int(60e9))
