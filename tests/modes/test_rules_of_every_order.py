@@ -178,7 +178,8 @@ def test_special_functions_trace_rules_only_for_derivatives(monkeypatch):
     """The rule of `gammaln` calls `digamma`, whose own calls `_trigamma`."""
     traced = []
     for name in ("digamma", "_trigamma"):
-        noted = lambda x, name=name, fn=getattr(gamma_functions, name): (traced.append(name), fn(x))[1]
+        fn = getattr(gamma_functions, name)
+        noted = lambda x, name=name, fn=fn: (traced.append(name), fn(x))[1]
         monkeypatch.setattr(gamma_functions, name, noted)
     with cg.options(engine="reference"):
         special.betainc(POINT, 2.0, 0.5)
