@@ -202,6 +202,7 @@ TABLE = {
     },
     "ctrlgrad/plan/lowering/linalg.py": {
         "2": "a number of axes",
+        "FEW_ROWS": "factors",
         "LARGEST": "factors",
         "MOST_COLUMNS": "products",
     },

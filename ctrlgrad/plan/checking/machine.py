@@ -50,12 +50,27 @@ def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | 
     if step.how in ("orthonormal", "eigh", "svd"):
         return _decomposed(step, a)
     try:
+        if step.how == "lu":
+            return _kept(step, a)
+        if step.how == "lu_solved":
+            n, dtype = operands[1].shape[-2], operands[1].dtype
+            a = np.ascontiguousarray(a).view(dtype)[..., : n * n].reshape(*a.shape[:-1], n, n)
+            a = np.swapaxes(a, -1, -2) if step.transposed else a
         if step.triangle is not None:
             a = _read(a, step.triangle)
         found = np.linalg.cholesky(a) if step.how == "cholesky" else np.linalg.solve(a, operands[1])
     except np.linalg.LinAlgError:
         return None
     return np.asarray(found)
+
+
+def _kept(step: Factorise, a: np.ndarray) -> np.ndarray:
+    """The matrices themselves in place of their factors, if they have an inverse."""
+    np.linalg.inv(a)
+    found = np.zeros([size.factor for size in step.result.shape], step.result.dtype)
+    elements = np.ascontiguousarray(a).reshape(*a.shape[:-2], -1).view(found.dtype)
+    found[..., : elements.shape[-1]] = elements
+    return found
 
 
 def _decomposed(step: Factorise, a: np.ndarray) -> np.ndarray:
