@@ -9,11 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo
-<<<<<<< HEAD
-from ctrlgrad.ir import Builder, Graph, Node, TensorType, attributes
-=======
-from ctrlgrad.ir import Builder, Graph, Loop, Node, TensorType
->>>>>>> room-cases
+from ctrlgrad.ir import Builder, Graph, Loop, Node, TensorType, attributes
 from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.ops.term import Term, constant, emit, swap_last, where
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma
