@@ -271,6 +271,10 @@ TABLE = {
         "2": POLICY,
         "3": POLICY,
     },
+    "ctrlgrad/plan/fusion.py": {
+        "MOST_FUSED": "instructions of a kernel: tests/native/test_long_plans.py",
+        "SMALL_SPACE": "points of a long kernel: tests/native/test_long_plans.py",
+    },
     "memory/schedule.py": {
         "8": POLICY,
         "2": MEMORY,
