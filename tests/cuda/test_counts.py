@@ -131,5 +131,5 @@ def test_a_push_is_no_launch(values: int) -> None:
     x = np.array([0.3, 0.7])
     graph = cg.function(cg.grad(loss)).graph(x)
     counts = on_stand_in(graph, [x]).counts
-    # Each loop has one kernel, one that counts, and one at its beginning.
-    assert counts.kernels <= 6 * 2 * 2 + 2
+    # Each loop has one kernel, one that counts, and one at its beginning. One more writes a number into an array.
+    assert counts.kernels <= 6 * 2 * 2 + 2 + 1

@@ -177,7 +177,7 @@ def test_a_launch_outside_of_lists() -> None:
     launches = CupyLaunches(cupy, 512)
     x, out = Array((300, 2), "float32"), Array((300, 2), "float32")
     text = KernelText((Parameter("float32", "a0"),), (Parameter("float32", "o0"),), "o0 = a0 * a0;")
-    (launch,) = elementwise(text, (300, 2), [x], [out], lambda _: Access(()))
+    (launch,) = elementwise(text, (300, 2), [x], [out], lambda _: Access())
     launches.launch(launch, False)
     numbers = (600, 1, 1, 600, 4, 4)
     assert cupy.launched == [(101, (3,), (256,), (x, out, *numbers))]

@@ -10,13 +10,13 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from instruments.fake_cupy import Card, install_with_arrays
 
-from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError, UserInputError
@@ -119,12 +119,32 @@ def test_memory_of_a_size_that_was_not_asked_for_longest_goes_first(card: Card, 
     del kept
 
 
+def without_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products compute nothing."""
+    cuda = sys.modules["cupy"].cuda
+    monkeypatch.setattr(cuda, "get_cublas_handle", lambda: 7, raising=False)
+    monkeypatch.setattr(cuda, "cublas", SimpleNamespace(gemmStridedBatchedEx=lambda *_: None), raising=False)
+
+
+def test_a_view_by_strides_holds_its_array(card: Card, library: CupyLibrary) -> None:
+    with library.running():
+        x = sys.modules["cupy"].ndarray((3, 4), np.float32, alloc(48))
+        x[...] = np.arange(12).reshape(3, 4)
+        before = sys.getrefcount(x)
+        view = library.strided(x, (3, 3), (4, 16), 4)
+        np.testing.assert_array_equal(view, np.arange(12).reshape(3, 4)[:, 1:].T)
+        # So the array is not taken for one that nothing else sees; nor is the view.
+        assert sys.getrefcount(x) > before and view.base is not None
+        del view
+        assert sys.getrefcount(x) == before
+
+
 def test_products_have_a_workspace_that_counts(
     card: Card, library: CupyLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once in a session, and not before the first product."""
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2:16:8"
-    monkeypatch.setattr(cupy_library, "product", lambda *_: None)
+    without_products(monkeypatch)
     for limit, fits in ((9 << 20, True), (8 << 20, False)):
         manager = Manager(library.device(Budget(device=limit)), Budget(device=limit))
         memory = RunMemory(manager, library)
@@ -132,7 +152,7 @@ def test_products_have_a_workspace_that_counts(
             assert manager.accounts[0].used == 0
             for _ in range(2):
                 with nullcontext() if fits else pytest.raises(MemoryBudgetError):
-                    library.matmul(None, None, "ieee")
+                    library.multiply(())
                 assert manager.accounts[0].used == (library.workspace_bytes if fits else 0)
             # The pool does not take what the workspace has, even where nothing counts it.
             with memory.uncounted(), nullcontext() if not fits else pytest.raises(MemoryBudgetError):
@@ -144,12 +164,12 @@ def test_a_workspace_as_large_as_the_budget_leaves_nothing(
     card: Card, library: CupyLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To CuPy's pools a limit of no bytes is no limit."""
-    monkeypatch.setattr(cupy_library, "product", lambda *_: None)
+    without_products(monkeypatch)
     budget = Budget(device=library.workspace_bytes)
     manager = Manager(library.device(budget), budget)
     memory = RunMemory(manager, library)
     with library.running(memory):
-        library.matmul(None, None, "ieee")
+        library.multiply(())
         with memory.uncounted(), pytest.raises(MemoryBudgetError):
             alloc(512)
     manager.close()

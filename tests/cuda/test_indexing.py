@@ -56,7 +56,7 @@ KEYS: list[tuple[Any, ...]] = [
 
 
 def around(library: StandIn) -> Surroundings:
-    return Surroundings(lambda _: Access(()), library.empty, library.take_flag(), -1)
+    return Surroundings(lambda _: Access(), library.empty, library.take_flag(), -1)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)

@@ -21,7 +21,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
-from ctrlgrad.engines.cuda.prepared.graphs import KernelSpec
+from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec, without_reductions
 
 X = np.linspace(0.1, 1.0, 5)
 # Turns after which a test gives up: what is to end has not ended.
@@ -169,7 +169,7 @@ def test_an_error_stops_the_graphs_of_its_run_alone(
 def a_while_node_inside_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind() -> KernelSpec:
         its = going_on()
-        return replace(its, text=replace(its.text, operation="o0 = a0 == int64(1);"))
+        return replace(its, text=without_reductions(replace(its.text.element, operation="o0 = a0 == int64(1);")))
 
     going_on = graphs.going_on
     monkeypatch.setattr(graphs, "going_on", blind)
@@ -178,8 +178,8 @@ def a_while_node_inside_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_outermost_one_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(asks: bool) -> KernelSpec:
         its = condition(asks)
-        operation = its.text.operation.replace(" & (a2 != a3)", "")
-        return replace(its, text=replace(its.text, operation=operation))
+        operation = its.text.element.operation.replace(" & (a2 != a3)", "")
+        return replace(its, text=without_reductions(replace(its.text.element, operation=operation)))
 
     condition = graphs.condition
     monkeypatch.setattr(graphs, "condition", blind)

@@ -22,12 +22,13 @@ from programs import BY_NAME
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda import indexing as stages
+from ctrlgrad.engines.cuda import reduction_kernels
 from ctrlgrad.engines.cuda.indexing import SortSpec
-from ctrlgrad.engines.cuda.prepared import entries as kernel_text
+from ctrlgrad.engines.cuda.kernel import Access, copy_text
 from ctrlgrad.engines.cuda.prepared.entries import source
 from ctrlgrad.engines.cuda.prepared.graphs import choice, condition, going_on
-from ctrlgrad.engines.cuda.prepared.model import KernelSpec
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
+from ctrlgrad.engines.cuda.reductions import elementwise
 from ctrlgrad.ir import Graph
 
 
@@ -153,7 +154,6 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         launched.add(spec)
         # The stand-in looks whether all addresses are somebody's; the compiled text computes.
         with monkeypatch.context() as patched:
-            patched.setattr(self, "_computed", lambda spec, inputs: [])
             patched.setattr(self, "indexed", lambda *given: Driver.indexed(self, *given, computes=False))
             patched.setattr(self, "reduced", lambda spec, arrays, its: None)
             interpret(self, spec, words, blocks, threads)
@@ -163,7 +163,8 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for graph, arguments in cases:
         assert_same(on_stand_in(graph, arguments).results, on_reference(graph, arguments), 1e-9)
     assert launched == set(specs) and len(specs) > 30
-    assert any(isinstance(spec, ReductionSpec) for spec in specs) and any(isinstance(spec, SortSpec) for spec in specs)
+    assert any(isinstance(spec, KernelSpec) and not spec.is_elementwise for spec in specs)
+    assert any(isinstance(spec, SortSpec) for spec in specs)
     # With and without a predicate.
     assert {condition(False), condition(True)} <= launched
     # Of branches, and of an odd half that may be left out.
@@ -171,13 +172,13 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_text, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(reduction_kernels, "MOST_BLOCKS", 2)
     found = {}
-    for size in (2, 128, 129, 1000):
-        graph = cg.function(lambda x: cg.fori_loop(0, 2, lambda i, x: x * 2.0, x)).graph(np.ones(size))
-        spec = next(s for s in specs_of([(graph, [np.ones(size)])]) if isinstance(s, KernelSpec) and s.shape == (size,))
-        found[size] = kernel_text.grid_of(spec)
-    assert found == {2: 1, 128: 1, 129: 2, 1000: 2}
+    for size in (2, 256, 257, 1000):
+        x = np.ones(size)
+        (launch,) = elementwise(copy_text(x.dtype, x.dtype), x.shape, [x], [x], lambda _: Access())
+        found[size] = launch.blocks
+    assert found == {2: 1, 256: 1, 257: 2, 1000: 2}
 
 
 def test_kernels_that_differ_in_their_words_are_one() -> None:
@@ -214,20 +215,15 @@ def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
 
 
 def test_the_text_of_a_condition() -> None:
+    first = "(long long)blockIdx.x * 256 + threadIdx.x"
     assert source(condition(True)).partition("extern")[2].split("\n") == [
         ' "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);',
         'extern "C" __global__ void launched('
         + "".join(f"char* b_a{k}, " for k in range(5))
-        + "const unsigned long long h_o0) {",
-        "char* const p_a0 = b_a0;",
-        "char* const p_a1 = b_a1;",
-        *(f"char* const p_a{k} = b_a{k};" for k in (2, 3, 4)),
-        "const long long stride = (long long)blockDim.x * gridDim.x;",
-        "for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < 1LL; i += stride) {",
-        "const int64 a0 = *(const int64*)(p_a0);",
-        "const int64 a1 = *(const int64*)(p_a1);",
-        "const int64 a2 = *(const int64*)(p_a2);",
-        "const int64 a3 = *(const int64*)(p_a3);",
+        + "const unsigned long long h_o0, const long long results, const long long count, const long long span) {",
+        *(f"char* const p_a{k} = b_a{k};" for k in range(5)),
+        f"for (long long result = {first}; result < results; result += (long long)gridDim.x * 256) {{",
+        *(f"const int64 a{k} = *(const int64*)(p_a{k});" for k in range(4)),
         "const bool a4 = *(const bool*)(p_a4);",
         "bool o0;",
         "o0 = (a0 + int64(2) <= a1) & (a2 != a3) & a4;",

@@ -13,8 +13,9 @@ from instruments.stand_in import StandIn, StandInArray
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, chosen, gather, scatter
 from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, binary_text
+from ctrlgrad.engines.cuda.kernels import computed
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.cuda.reductions import compute, plain_text, reduce
+from ctrlgrad.engines.cuda.reductions import plain_text, stages
 
 DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),), "o0 = a0 + a0;")
 
@@ -37,7 +38,7 @@ def _assign(name: str) -> Callable[[Any, Any], Any]:
 
 
 def _chosen(library: StandIn, x: StandInArray, index: StandInArray) -> tuple[Chosen, Surroundings]:
-    around = Surroundings(lambda _: Access(()), library.empty, library.take_flag(), -1)
+    around = Surroundings(lambda _: Access(), library.empty, library.take_flag(), -1)
     return chosen(1, (index,), library.is_array, lambda key: x[key]), around
 
 
@@ -62,7 +63,9 @@ def _places(library: StandIn) -> StandInArray:
 
 def _total(library: StandIn, x: StandInArray) -> StandInArray:
     result = library.empty((), x.dtype)
-    reduce(Context(library), plain_text("sum", x.dtype), tuple(x.shape), (0,), [x], [], [result])
+    text = plain_text("sum", x.dtype)
+    for launch in stages(text, x.shape, (0,), [x], [], [result], lambda _: Access(), library.empty):
+        library.launch(launch, False)
     return result
 
 
@@ -79,12 +82,9 @@ READING: dict[str, Callable[[Any, Any], Any]] = {
         for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__mod__", "__lt__", "__gt__")
     },
     "xp": lambda library, x: library.xp.tanh(x),
-    "matmul": lambda library, x: library.matmul(x, x, "ieee"),
     "a reduction": _total,
     "read": lambda library, x: library.read([x]),
-    "an elementwise kernel": lambda library, x: compute(
-        Context(library), DOUBLE, (4,), [x], [library.empty((4,), x.dtype)]
-    ),
+    "an elementwise kernel": lambda library, x: computed(Context(library), DOUBLE, (4,), x.dtype, x),
 }
 WRITING: dict[str, Callable[[Any, Any], Any]] = {
     "__setitem__": lambda library, x: x.__setitem__(0, 1.0),
@@ -92,7 +92,6 @@ WRITING: dict[str, Callable[[Any, Any], Any]] = {
     "imag": lambda library, x: setattr(x.astype(complex), "imag", x),
     "upload": lambda library, x: x,
     "launch": lambda library, x: _scattered(library, x, _places(library), library.upload(np.ones(3))),
-    "add_product": lambda library, x: library.add_product(x, library.upload(np.ones((4, 4))), x, "ieee"),
 }
 # Views, questions, what hands memory over, and what is recorded where it happens (`instruments.driver`, copies).
 QUIET = {"reshape", "view", "root", "__init__", "__array__", "__bool__", "__int__", "__float__", "__index__", "__len__"}
@@ -103,6 +102,8 @@ QUIET |= {
     "is_array",
     "empty",
     "borrowed",
+    "strided",
+    "multiply",
     "lent",
     "copier",
     "address",

@@ -20,10 +20,8 @@ from numpy.lib.stride_tricks import as_strided
 from ctrlgrad.engines.cuda import reduction_kernels as tree
 from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec, names
 from ctrlgrad.engines.cuda.kernel import Access, KernelText
-from ctrlgrad.engines.cuda.prepared.entries import BLOCK, grid_of
-from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import Functions
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
 from instruments.cublas import NAMES, Cublas
 from instruments.graph_driver import CAPTURE_STREAM, Graphs, Handle
 from instruments.indexing import dtypes_of, launch_shape, run_indexed
@@ -37,7 +35,7 @@ _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _
 STREAM, HANDLE = 11, 7
 # What CUDA has since 12.1 for cards from Volta on.
 PARAMETER_BYTES = 32_764
-Spec = KernelSpec | ReductionSpec | IndexSpec
+Spec = KernelSpec | IndexSpec
 
 
 def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
@@ -51,13 +49,12 @@ def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.n
 
 def _sizes(spec: Spec) -> list[int]:
     """The bytes of each parameter of a kernel: a number's are at least a word."""
-    named = (*spec.text.inputs, *spec.text.outputs) if isinstance(spec, KernelSpec) else spec.parameters
     found = [8] * spec.is_moving
-    for access, p in zip(spec.accesses, named, strict=True):
+    for access, p in zip(spec.accesses, spec.parameters, strict=True):
         if access.has_parameter:
-            found.append(max(8, np.dtype(p.dtype).itemsize) if access.strides is None else 8)
+            found.append(max(8, np.dtype(p.dtype).itemsize) if access.is_number else 8)
         found += [8, 8] * (1 + access.others) * access.is_moving
-    return found if isinstance(spec, KernelSpec) else found + [8] * len(spec.numbers)
+    return found + [8] * len(spec.numbers)
 
 
 class Driver:
@@ -202,7 +199,7 @@ class Driver:
 
         def argument(access: Access, dtype: str) -> Any:
             """A number, or an address."""
-            if access.strides is None and access.has_parameter:
+            if access.is_number and access.has_parameter:
                 return np.frombuffer(next(left), dtype, 1)[0]
             word = parameter() if access.has_parameter else 0
             if access.is_moving:
@@ -210,43 +207,24 @@ class Driver:
                 known = self._array(words.ctypes.data, "int64", [1 + max(number for number, _ in pairs)], [8])
                 (number, step), *others = pairs
                 word += int(known[number] + words[0] * step + sum(known[other] * its for other, its in others))
-            if access.strides is not None:
-                return word
-            return np.dtype(dtype).type(word)
+            return np.dtype(dtype).type(word) if access.is_number else word
 
         with np.errstate(all="ignore"):
-            if not isinstance(spec, KernelSpec):
-                found = [argument(a, p.dtype) for a, p in zip(spec.accesses, spec.parameters, strict=True)]
-                numbers = [parameter() for _ in spec.numbers]
-                if not isinstance(spec, ReductionSpec):
-                    assert (blocks, threads) == launch_shape(spec, numbers)
-                    for k, name in enumerate(spec.numbers):
-                        if name in names("noted", spec.noted):
-                            numbers[k] = int(self._array(words.ctypes.data, "int64", [1 + numbers[k]], [8])[-1])
-                    self.indexed(spec, found, numbers)
-                    return
+            read = len(spec.reads) if isinstance(spec, KernelSpec) else 1 << 20
+            found = [
+                parameter() if a.is_number and k >= read else argument(a, p.dtype)
+                for k, (a, p) in enumerate(zip(spec.accesses, spec.parameters, strict=True))
+            ]
+            numbers = [parameter() for _ in spec.numbers]
+            if isinstance(spec, KernelSpec):
                 assert (blocks, threads) == (blocks_of(spec, geometry(spec, numbers)), tree.BLOCK)
                 self._reduce(spec, found, numbers)
                 return
-            assert (blocks, threads) == (grid_of(spec), BLOCK)
-            named = [*spec.text.inputs, *spec.text.outputs]
-            read = len(spec.inputs)
-            found = [argument(a, p.dtype) for a, p in zip(spec.inputs, named[:read], strict=True)]
-            found += [
-                parameter() if a.strides is None else argument(a, p.dtype)
-                for a, p in zip(spec.outputs, named[read:], strict=True)
-            ]
-            arrays = [
-                x if a.strides is None else self._array(x, p.dtype, spec.shape, a.strides)
-                for x, a, p in zip(found, spec.accesses, named, strict=True)
-            ]
-            inputs = arrays[:read]
-            conditions = [access.strides is None for access in spec.outputs]
-            outputs = [self._condition(x) if c else x for x, c in zip(arrays[read:], conditions, strict=True)]
-            written = [x for x, c in zip(outputs, conditions, strict=True) if not c]
-            self._ran([x for x in inputs if isinstance(x, np.ndarray)], written)
-            for out, value in zip(outputs, self._computed(spec, inputs), strict=False):
-                out[...] = value
+            assert (blocks, threads) == launch_shape(spec, numbers)
+            for k, name in enumerate(spec.numbers):
+                if name in names("noted", spec.noted):
+                    numbers[k] = int(self._array(words.ctypes.data, "int64", [1 + numbers[k]], [8])[-1])
+            self.indexed(spec, found, numbers)
 
     def _condition(self, handle: int) -> np.ndarray:
         assert self.graph_calls.is_condition(handle), "no condition of a graph"
@@ -261,31 +239,29 @@ class Driver:
 
         run_indexed(spec, numbers, at, self._ran, computes)
 
-    def _computed(self, spec: KernelSpec, inputs: list[Any]) -> list[np.ndarray]:
-        return run_text(spec.text, inputs)
-
-    def _reduce(self, spec: ReductionSpec, found: list[Any], numbers: Sequence[int]) -> None:
+    def _reduce(self, spec: KernelSpec, found: list[Any], numbers: Sequence[int]) -> None:
         its, known = geometry(spec, numbers), iter(range(1 << 20))
         read = len(spec.reads)
         arrays = []
-        for x, a, p in zip(found, spec.accesses, spec.parameters, strict=True):
-            if a.strides is None:
-                arrays.append(x)
+        for k, (x, a, p) in enumerate(zip(found, spec.accesses, spec.parameters, strict=True)):
+            if a.is_number:
+                arrays.append(x if k < read else self._condition(x))
             elif p not in spec.by_part:
                 arrays.append(self._array(x, p.dtype, its.sizes, its.strides[next(known)]))
             else:
                 size = np.dtype(p.dtype).itemsize
                 arrays.append(self._array(x, p.dtype, [its.parts, its.results], [size * its.results, size]))
-        self._ran([x for x in arrays[:read] if isinstance(x, np.ndarray)], arrays[read:])
+        written = [x for x, a in zip(arrays[read:], spec.accesses[read:], strict=True) if not a.is_number]
+        self._ran([x for x in arrays[:read] if isinstance(x, np.ndarray)], written)
         self.reduced(spec, arrays, its)
 
-    def reduce(self, spec: ReductionSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
+    def reduce(self, spec: KernelSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
         """A launch outside of lists, on arrays and numbers."""
         its, known = geometry(spec, numbers), iter(range(1 << 20))
         arrays = []
         for x, a, p in zip(arguments, spec.accesses, spec.parameters, strict=True):
             assert x.dtype == p.dtype, (x.dtype, p)
-            if a.strides is None:
+            if a.is_number:
                 arrays.append(x)
             elif p not in spec.by_part:
                 arrays.append(_within(x, its.sizes, its.strides[next(known)]))
@@ -314,15 +290,15 @@ class Driver:
         run_indexed(launch.spec, launch.numbers, at, lambda reads, writes: None)
 
     @staticmethod
-    def geometry(spec: ReductionSpec, numbers: Sequence[int]) -> Geometry:
+    def geometry(spec: KernelSpec, numbers: Sequence[int]) -> Geometry:
         return geometry(spec, numbers)
 
-    def reduced(self, spec: ReductionSpec, arrays: list[Any], its: Geometry) -> None:
+    def reduced(self, spec: KernelSpec, arrays: list[Any], its: Geometry) -> None:
         """Compute, and write."""
         inputs, read = len(spec.text.inputs), len(spec.reads)
         if spec.is_scan:
             computed = scan(spec, arrays[:inputs], arrays[inputs:read], its)
-        elif not spec.text.states:
+        elif spec.is_elementwise:
             computed = run_text(spec.text.element, arrays[:inputs])
         else:
             stored, written = reduction(spec, arrays[:inputs], its)
@@ -378,7 +354,7 @@ class OnDriver:
 
     def __init__(self) -> None:
         self.driver = Driver(self._ran)
-        self.reductions: dict[ReductionSpec, None] = {}
+        self.reductions: dict[KernelSpec, None] = {}
         # Kernels that it was told would be asked for.
         self.announced: set[Spec] = set()
         # How much has been computed, for who must wait for all of it.
@@ -404,15 +380,13 @@ class OnDriver:
     def seen(self, spec: Spec) -> None:
         """Remember what a kernel computes, if a card could have it."""
         assert sum(_sizes(spec)) <= PARAMETER_BYTES, "the parameters of a kernel"
-        if isinstance(spec, ReductionSpec) and spec.lanes > 1:
+        if isinstance(spec, KernelSpec) and spec.lanes > 1:
             shared = sum(tree.BLOCK * np.dtype(state.dtype).itemsize for state in spec.text.states)
             assert shared <= tree.SHARED, f"too much shared data: {shared} bytes"
-        if isinstance(spec, KernelSpec):
-            self.texts[spec.text] = None
-        elif isinstance(spec, ReductionSpec) and spec.text.states:
-            self.reductions[spec] = None
-        elif isinstance(spec, ReductionSpec):
+        if isinstance(spec, KernelSpec) and spec.is_elementwise:
             self.texts[spec.text.element] = None
+        elif isinstance(spec, KernelSpec):
+            self.reductions[spec] = None
 
     def launcher(self, multiplies: bool) -> Driver:
         assert self.depth, "work outside of the stream"

@@ -375,8 +375,12 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     MemoryPool = pool_class(found, make, OutOfMemoryError, MemoryPointer)
 
     class Ndarray:
-        def __new__(cls, shape: Any, dtype: Any, memptr: Any) -> Any:
-            made = arrays(shape, dtype, memptr).view(Array)
+        def __new__(cls, shape: Any, dtype: Any, memptr: Any, strides: Any = None) -> Any:
+            if strides is None:
+                made = arrays(shape, dtype, memptr).view(Array)
+            else:
+                offset = memptr.ptr - memptr.mem.ptr
+                made = np.ndarray(shape, dtype, memptr.mem.data, offset, strides).view(Array)
             made.pointer = memptr
             return made
 

@@ -35,7 +35,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Given,
     GoesOn,
     Item,
-    KernelLaunch,
     LastSlot,
     Limit,
     PreparedBody,
@@ -46,7 +45,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     carried_arrays,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelLaunch
 from ctrlgrad.plan.checking.memory import PlanError
 from instruments.text import run_text
 
@@ -300,12 +299,9 @@ class _Replay:
 
     def launch(self, item: Any, side: int, label: str) -> None:
         match item:
-            case KernelLaunch():
-                inputs = len(item.spec.inputs)
-                reads, writes = item.arguments[:inputs], item.arguments[inputs:]
             case ProductLaunch():
                 reads, writes = (item.a, item.b, *[item.out] * item.adds), (item.out,)
-            case ReductionLaunch():
+            case KernelLaunch():
                 inputs = len(item.spec.reads)
                 reads, writes = item.arguments[:inputs], item.arguments[inputs:]
             case IndexLaunch():
@@ -316,8 +312,9 @@ class _Replay:
         numbers = [self.operand(x, side, label) for x in reads]
         self.apart(item, [x for x in reads if isinstance(x, View)], writes, side, label)
         found: Sequence[Any] = [None] * len(writes)
-        if isinstance(item, KernelLaunch) and item.spec.threads == 1 and None not in numbers:
-            found = [np.ravel(x)[0] for x in run_text(item.spec.text, numbers)]
+        is_elementwise = isinstance(item, KernelLaunch) and item.spec.is_elementwise
+        if is_elementwise and item.numbers == ONE and None not in numbers:
+            found = [np.ravel(x)[0] for x in run_text(item.spec.text.element, numbers)]
         for k, (view, number) in enumerate(zip(writes, found, strict=True)):
             assert isinstance(view, View)
             self.put(view, side, f"{label}, output {k}", number)
@@ -335,7 +332,8 @@ class _Replay:
                 other, there = self.place(view, side)
                 if other is not memory or not np.isin(there, at).any():
                     continue
-                if not isinstance(item, KernelLaunch) or there.shape != at.shape or (there != at).any():
+                is_elementwise = isinstance(item, KernelLaunch) and item.spec.is_elementwise
+                if not is_elementwise or there.shape != at.shape or (there != at).any():
                     raise PlanError(f"{label} reads {view.source} while it writes {target.source} there")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, KernelSpec
 from instruments.compiled_kernels import Called, compiled
 from instruments.driver import Driver
 from instruments.reductions import Geometry, blocks_of
@@ -24,7 +24,7 @@ _MARGIN, _PATTERN = 1 << 17, 0x5A
 class Record:
     """A launch: what it was given, and the outputs that the stand-in has computed."""
 
-    spec: ReductionSpec
+    spec: KernelSpec
     arguments: list[Any]
     numbers: list[int]
     outputs: list[np.ndarray]
@@ -36,7 +36,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     found: list[Record] = []
     reduce = Driver.reduce
 
-    def recorded(self: Driver, spec: ReductionSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
+    def recorded(self: Driver, spec: KernelSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
         reduce(self, spec, arguments, numbers)
         outputs = [np.copy(x) for x in arguments[len(spec.reads) :]]
         found.append(Record(spec, list(arguments), list(numbers), outputs, self.geometry(spec, numbers)))
@@ -45,7 +45,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     return found
 
 
-def specs_of(records: Sequence[Record]) -> list[ReductionSpec]:
+def specs_of(records: Sequence[Record]) -> list[KernelSpec]:
     return list(dict.fromkeys(record.spec for record in records))
 
 
@@ -66,7 +66,7 @@ def _is_same(record: Record, function: Called, backwards: bool) -> bool:
     spec, read = record.spec, len(record.spec.reads)
     given = [x if isinstance(x, np.generic) else guarded(x) for x in record.arguments]
     words = [
-        np.array([x.ctypes.data]) if access.strides is not None else np.atleast_1d(x)
+        np.array([x.ctypes.data]) if not access.is_number else np.atleast_1d(x)
         for x, access in zip(given, spec.accesses, strict=True)
     ]
     words += [np.array([n], np.int64) for n in record.numbers]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.reduction_kernels import POSITION, SERIAL, ReductionSpec, ReductionText, Tree
+from ctrlgrad.engines.cuda.reduction_kernels import POSITION, SERIAL, KernelSpec, ReductionText, Tree
 from instruments.kernel_functions import MEANING
 from instruments.text import run_text
 
@@ -29,18 +29,17 @@ class Geometry:
         return -(-self.count // self.span) if self.count > self.span else 1
 
 
-def geometry(spec: ReductionSpec, numbers: Sequence[int]) -> Geometry:
+def geometry(spec: KernelSpec, numbers: Sequence[int]) -> Geometry:
     results, count, span, *rest = numbers
     rank = spec.kept + spec.reduced
     arrays = sum(
-        access.strides is not None and p not in spec.by_part
-        for p, access in zip(spec.parameters, spec.accesses, strict=True)
+        not access.is_number and p not in spec.by_part for p, access in zip(spec.parameters, spec.accesses, strict=True)
     )
     strides = [tuple(rest[k * rank : (k + 1) * rank]) for k in range(1, arrays + 1)]
     return Geometry(results, count, span, tuple(rest[:rank]), tuple(strides))
 
 
-def reduction(spec: ReductionSpec, inputs: Sequence[Any], its: Geometry) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def reduction(spec: KernelSpec, inputs: Sequence[Any], its: Geometry) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What is stored, over the sizes, and what is written, `[part, result]`. Inputs have the sizes, or are numbers."""
     text = spec.text
     position = np.arange(its.count, dtype=np.int64).reshape((1,) * spec.kept + its.sizes[spec.kept :])
@@ -76,7 +75,7 @@ def reduction(spec: ReductionSpec, inputs: Sequence[Any], its: Geometry) -> tupl
     return values[:stored], [_written(result.dtype, [final[k] for k in result.states]) for result in text.results]
 
 
-def scan(spec: ReductionSpec, inputs: Sequence[Any], before: Sequence[np.ndarray], its: Geometry) -> list[np.ndarray]:
+def scan(spec: KernelSpec, inputs: Sequence[Any], before: Sequence[np.ndarray], its: Geometry) -> list[np.ndarray]:
     """What is written, over the sizes. `before` is that of each part, `[part, result]`, where parts go on from it."""
     text, results = spec.text, its.results
     starts = [np.asarray(eval(s, MEANING)).astype(p.dtype) for p, s in zip(text.states, text.starts, strict=True)]
@@ -146,7 +145,7 @@ def _written(dtype: str, states: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(found)
 
 
-def blocks_of(spec: ReductionSpec, its: Geometry) -> int:
+def blocks_of(spec: KernelSpec, its: Geometry) -> int:
     """How many blocks a launch has."""
     return Tree(spec.lanes, spec.is_inner, its.parts, its.span).blocks(its.results)
 

@@ -15,6 +15,7 @@ error, and so is work on an array of another device.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import BFLOAT16, computed_dtype
+from ctrlgrad.dtypes import BFLOAT16
 from ctrlgrad.engines.cuda.indexing import FLAG, IndexLaunch, IndexSpec, UpdateSpec
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.device_array import type_on_card
-from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
-from instruments.driver import OnDriver
+from instruments.driver import HANDLE, OnDriver
 from instruments.stand_in_arrays import CURRENT, StandInArray, check_home, computed, memory_at, operand, refuse_flushing
 from instruments.text import run_text
 
@@ -126,6 +126,19 @@ class StandIn(OnDriver):
             self._copier = StandInCopier(self, **self._copies)
         return self._copier
 
+    def strided(self, array: StandInArray, shape: Sequence[int], strides: Sequence[int], offset: int) -> StandInArray:
+        root = array.root().data
+        if not math.prod(shape):
+            return StandInArray(np.empty(tuple(shape), array.dtype), array.root())
+        words = {"data": (array.data.ctypes.data + offset, False), "shape": tuple(shape), "strides": tuple(strides)}
+        given = array.data.__array_interface__ | words | {"version": 3}
+        # NumPy's array holds the memory too.
+        found = np.asarray(type("Memory", (), {"__array_interface__": given, "owner": root})).view(array.dtype)
+        low, high = np.lib.array_utils.byte_bounds(root)
+        mine = np.lib.array_utils.byte_bounds(found)
+        assert low <= mine[0] and mine[1] <= high, "a view beyond its array"
+        return StandInArray(found, array.root())
+
     def borrowed(self, array: StandInArray, owner: object) -> StandInArray:
         return StandInArray(array.data, held=(owner, array))
 
@@ -154,7 +167,7 @@ class StandIn(OnDriver):
         self.launched(arrays, [])
         return [operand(x).copy() for x in arrays]
 
-    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
         assert self.depth, "work outside of the stream"
         self.seen(launch.spec)
         self.work += 1
@@ -204,15 +217,9 @@ class StandIn(OnDriver):
     def give_back_flag(self, flag: StandInArray) -> None:
         self._flags.append(flag)
 
-    def matmul(self, a: StandInArray, b: StandInArray, precision: Precision) -> StandInArray:
-        dtype = a.dtype
-        computed = computed_dtype(dtype)
-        found: StandInArray = self.xp.matmul(a.astype(computed, copy=False), b.astype(computed, copy=False))
-        return found.astype(dtype, copy=False)
-
-    def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray, precision: Precision) -> None:
-        self.launched([total, a, b], [total])
-        total.data += a.data @ b.data
+    def multiply(self, given: Sequence[int]) -> None:
+        assert self.depth, "work outside of the stream"
+        self.driver.multiply((HANDLE, *given))
 
 
 class StandInDevice(SimulatedDevice):

@@ -19,19 +19,16 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
-from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel, add_product, commit, is_view, own_device_stack, put
+from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel, Single, at_once, commit, own_device_stack, put
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
+from ctrlgrad.engines.cuda.prepared.launches import part
+from ctrlgrad.engines.cuda.prepared.model import View
+from ctrlgrad.engines.cuda.prepared.ops import SINGLE, product_sum
+from ctrlgrad.engines.cuda.prepared.reading import Values as Listed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values, Where, scalar
 from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.engines.cuda.reductions import (
-    check_elements,
-    compute,
-    reduce,
-    reduced_axes,
-    reduced_shape,
-    reduction_text,
-)
+from ctrlgrad.engines.cuda.reductions import check_elements, reduced_axes, reduced_shape, reduction_text
 from ctrlgrad.engines.cuda.regions import (
     Item,
     ProductSum,
@@ -81,7 +78,9 @@ class GroupStep:
         self.kernel, self.places, self.constants, self.slots = kernel, places, constants, slots
         self.reductions = [target.reduction for target in kernel.targets if target.reduction is not None]
         self.text: KernelText | ReductionText = (reduction_text if self.reductions else kernel_text)(kernel.plan)
-        self.reads = slots.all_of(kernel.inputs)
+        self.inputs = slots.all_of(kernel.inputs)
+        self.reads = slots.all_of(kernel.reads)
+        self.updates: tuple[int, ...] = ()
         self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
         self.writes = [_write(target, slots) for target in kernel.targets]
         self.dead = dead
@@ -96,10 +95,10 @@ class GroupStep:
         return self.kernel.nodes[-1]
 
     def __call__(self, values: Values, context: Context) -> None:
-        inputs = [scalar(values[slot]) for slot in self.reads]
-        shape = self.shape if self.shape is not None else self._fit(inputs)
+        inputs = {slot: scalar(values[slot]) for slot in self.inputs}
+        shape = self.shape if self.shape is not None else self._fit([*inputs.values()])
         if shape is None:
-            del inputs
+            inputs.clear()
             self._run_apart(values, context)
         else:
             self._launch(values, context, inputs, shape)
@@ -109,42 +108,61 @@ class GroupStep:
         """Axes that all of its reductions share."""
         return reduced_axes(self.reductions[0]) if self.reductions else ()
 
-    def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:
+    def _launch(self, values: Values, context: Context, inputs: dict[int, Any], shape: Shape) -> None:
         for node in self.reductions:
             check_elements(node, shape, self.axes)
-        held = [[values[write.stack]] if write.stack is not None else [] for write in self.writes]
+        held = {write.stack: [values[write.stack]] for write in self.writes if write.stack is not None}
         for slot in self.dead:
             values[slot] = None
-        wholes: dict[Node, Any] = {}
-        stacks: dict[Node, Stack] = {}
-        outputs: list[Any] = []
-        for write, holder in zip(self.writes, held, strict=True):
-            push, concat = write.target.push, write.target.concat
-            if push is not None:
-                stacks[push] = own_device_stack(context, push, holder)
-                outputs.append(put(context, stacks[push], shape, write.dtype))
-            elif concat is not None:
-                outputs.append(_part(context, wholes, concat, write, shape))
-            else:
-                outputs.append(context.library.empty(write.shape(shape), write.dtype))
-        self._run(context, inputs, outputs, shape)
-        for write, array in zip(self.writes, outputs, strict=True):
-            push, concat = write.target.push, write.target.concat
-            if push is not None:
-                commit(stacks[push])
-                context.run.counters.pushed(push, array)
-                values[write.result] = stacks[push]
-            else:
-                values[write.result] = array if concat is None else wholes[concat]
-            if write.value is not None:
-                values[write.value] = array
+        single, pushes = Single(context, inputs), list[tuple[Node, Stack, Any]]()
 
-    def _run(self, context: Context, inputs: list[Any], outputs: list[Any], shape: Shape) -> None:
+        def pushed(push: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[Any, object]:
+            stack = own_device_stack(context, push, held[slot])
+            pushes.append((push, stack, put(context, stack, shape, dtype)))
+            return single.given(-len(pushes), pushes[-1][-1]), stack
+
+        self.listed(single, shape, pushed)
+        single.run()
+        for push, stack, row in pushes:
+            commit(stack)
+            context.run.counters.pushed(push, row)
+        for write in self.writes:
+            values[write.result] = single.result(single.values[write.result])
+            if write.value is not None:
+                values[write.value] = single.result(single.values[write.value])
+
+    def listed(self, at: Listed, shape: Shape, pushed: Callable[[Node, int, Shape, np.dtype], Any]) -> None:
+        """List its launch, and give values to the slots that it writes.
+
+        Args:
+            pushed: pushes a row on the stack in a slot; gives the row's view, and the stack with it.
+        """
+        inputs = [at.operand(slot) for slot in self.inputs]
+        outputs: list[View] = []
+        wholes: dict[Node, View] = {}
+        for write in self.writes:
+            push, concat = write.target.push, write.target.concat
+            if push is not None:
+                assert write.stack is not None
+                output, at.values[write.result] = pushed(push, write.stack, shape, write.dtype)
+            elif concat is not None:
+                axis = attributes.Axis.of(concat).axis % len(shape)
+                size = shape[axis]
+                if concat not in wholes:
+                    whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
+                    wholes[concat] = at.values[write.result] = at.launches.buffer(whole, write.dtype)
+                start = size * write.target.part
+                output, _ = part(wholes[concat], (*(slice(None),) * axis, slice(start, start + size)))
+            else:
+                output = at.values[write.result] = at.launches.buffer(write.shape(shape), write.dtype)
+            outputs.append(output)
+            if write.value is not None:
+                at.values[write.value] = output
         if isinstance(self.text, ReductionText):
             stored, results = self.separated(outputs)
-            reduce(context, self.text, shape, self.axes, inputs, stored, results)
-            return
-        compute(context, self.text, shape, inputs, outputs)
+            at.launches.reduction(self.text, shape, self.axes, inputs, stored, results)
+        else:
+            at.launches.kernel(self.text, shape, inputs, outputs)
 
     def separated(self, outputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """Outputs that are stored at each element, and those that are reductions."""
@@ -212,17 +230,6 @@ def _write(target: Target, slots: Slots) -> _Write:
     return _Write(target, target.dtype, stack, slots.of(target.result), value)
 
 
-def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write, shape: Shape) -> Any:
-    """A part of a concatenation, whose parts all have one shape."""
-    axis = attributes.Axis.of(concat).axis
-    size = shape[axis]
-    if concat not in wholes:
-        whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
-        wholes[concat] = context.library.empty(whole, write.dtype)
-    start = size * write.target.part
-    return wholes[concat][(*(slice(None),) * axis, slice(start, start + size))]
-
-
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.
 Control = Callable[[Node, Places], Kernel]
 
@@ -248,17 +255,16 @@ def compile_region(
             steps.append(GroupStep(item, places, constants, slots, dead))
             continue
         unused = slots.all_of(v for v in _results(item) if v not in last)
+        operands, updates = slots.all_of(item.operands), slots.all_of(_updated(item))
         if isinstance(item, ProductSum):
-            operands, results = slots.all_of(item.operands), (slots.of(item.node.result),)
-            steps.append(NodeStep(item.node, add_product, operands, results, dead, unused, "device"))
+            kernel, result = at_once(product_sum, item.node), slots.of(item.node.result)
+            steps.append(NodeStep(item.node, kernel, operands, (result,), dead, unused, "device", updates, True))
             continue
         kernel, where = _kernel(item, places, control)
-        if item.op.name == "getitem" and where == "device" and is_view(item):
-            source = item.operands[0]
-            if updated.get(source, -1) > position or item.result in graph.outputs:
-                kernel = _copied(kernel)
-        operands = slots.all_of(item.operands)
-        steps.append(NodeStep(item, kernel, operands, slots.all_of(item.results), dead, unused, where))
+        if item.op.name == "getitem" and where == "device":
+            is_updated = updated.get(item.operands[0], -1) > position or item.result in graph.outputs
+            kernel = at_once(SINGLE["getitem"], item, is_updated)
+        steps.append(NodeStep(item, kernel, operands, slots.all_of(item.results), dead, unused, where, updates))
     outputs = slots.all_of(graph.outputs)
     uploads = {
         i: v.type
@@ -282,11 +288,13 @@ def _last_updates(items: Sequence[Item]) -> dict[Value, int]:
     """Position of the last op that may overwrite each value; see the reference engine."""
     updated: dict[Value, int] = {}
     for position, item in enumerate(items):
-        if isinstance(item, ProductSum):
-            updated[item.operands[0]] = position
-        elif isinstance(item, Node):
-            updated.update((v, position) for v in updated_by(item))
+        if not isinstance(item, RegionKernel):
+            updated.update((v, position) for v in _updated(item))
     return updated
+
+
+def _updated(item: Node | ProductSum) -> tuple[Value, ...]:
+    return item.operands[:1] if isinstance(item, ProductSum) else updated_by(item)
 
 
 def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Control]) -> tuple[Kernel, Where]:
@@ -335,11 +343,3 @@ def through_host(node: Node) -> Kernel:
         return context.on_device(pure(*context.on_host(*operands)))
 
     return kernel
-
-
-def _copied(kernel: Kernel) -> Kernel:
-    def copying(context: Context, operands: list[Any]) -> Any:
-        context.counts.calls += 1
-        return context.xp.array(kernel(context, operands))
-
-    return copying

@@ -158,24 +158,10 @@ class Branches(Regions):
         if context.library.is_array(selector):
             (selector,) = context.predicate(selector)
         chosen = min(max(int(selector), 0), len(self.programs) - 1)
-        return _results(self.programs[chosen], context, operands)
-
-
-class Call(Regions):
-    """A `call` node: its first region."""
-
-    def __init__(self, node: Node, given: Places) -> None:
-        self.programs = [compile_region(node.regions[0], given, CONTROL)]
-
-    def __call__(self, context: Context, operands: list[Any]) -> Any:
-        return _results(self.programs[0], context, operands)
-
-
-def _results(program: Program, context: Context, operands: list[Any]) -> Any:
-    arguments = list(operands)
-    operands.clear()
-    results = program(arguments, context)
-    return results if len(results) != 1 else results[0]
+        arguments = list(operands)
+        operands.clear()
+        results = self.programs[chosen](arguments, context)
+        return results if len(results) != 1 else results[0]
 
 
 def _callback(node: Node, given: Places) -> Callable[[Context, list[Any]], Any]:
@@ -196,7 +182,6 @@ def _pure_callback(node: Node, given: Places) -> Callable[[Context, list[Any]], 
 CONTROL: dict[str, Control] = {
     "while": lambda node, given: Loop(node, given, CONTROL),
     "cond": Branches,
-    "call": Call,
     "callback": _callback,
     "pure_callback": _pure_callback,
     PART.name: lambda node, given: HostPart(node, given, CONTROL),

@@ -42,13 +42,11 @@ from ctrlgrad.engines.cuda.kernel import NAME
 from ctrlgrad.engines.cuda.library import Launcher, Memory
 from ctrlgrad.engines.cuda.prepared.entries import source
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
-from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
-from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, product, workspace_bytes
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, workspace_bytes
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, KernelLaunch, KernelSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.native import ahead, objects
-from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice, wait_for
 from ctrlgrad.memory.devices.device import Piece
@@ -279,7 +277,7 @@ class CupyLaunches:
     def __init__(self, cupy: Any, workspace_bytes: int) -> None:
         self.cupy, self.workspace_bytes = cupy, workspace_bytes
         # CuPy's functions, which hold the code.
-        self._functions: dict[tuple[KernelSpec | ReductionSpec | IndexSpec, bool], Any] = {}
+        self._functions: dict[tuple[KernelSpec | IndexSpec, bool], Any] = {}
         # One capture at a time: they have one stream.
         self.captures = threading.Lock()
 
@@ -293,30 +291,30 @@ class CupyLaunches:
         """The name of cuBLAS's library, which CuPy has loaded."""
         return f"libcublas.so.{self.cupy.cuda.runtime.runtimeGetVersion() // 1000}"
 
-    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
+    def function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> int:
         """A kernel as the driver knows it; `contracts`: a product and a sum may be rounded once."""
         return int(self._function(spec, contracts).ptr)
 
-    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
         """Launch a kernel on CuPy's current stream."""
         given = (*launch.arguments, *map(np.int64, launch.numbers))
-        threads = BLOCK if isinstance(launch, ReductionLaunch) else INDEX_BLOCK
+        threads = BLOCK if isinstance(launch, KernelLaunch) else INDEX_BLOCK
         self._function(launch.spec, contracts)((launch.blocks,), (threads,), given)
 
-    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+    def prepare(self, specs: Sequence[KernelSpec | IndexSpec], contracts: bool) -> None:
         """Have kernels that will be asked for compiled meanwhile: the compiler needs no Python."""
         for spec in specs:
             if (spec, contracts) not in self._functions:
                 objects.prepare(*self._compiling(spec, contracts))
 
-    def _function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> Any:
+    def _function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> Any:
         if (spec, contracts) not in self._functions:
             module = self.cupy.cuda.Module()
             module.load(self._code(spec, contracts))
             self._functions[spec, contracts] = module.get_function(NAME)
         return self._functions[spec, contracts]
 
-    def _code(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> bytes:
+    def _code(self, spec: KernelSpec | IndexSpec, contracts: bool) -> bytes:
         """The machine code of a kernel for the device that is current, from disk where it is there."""
         disk, (key, make) = objects.open_cache(), self._compiling(spec, contracts)
         found = disk.read(key) if disk is not None and key is not None else None
@@ -327,7 +325,7 @@ class CupyLaunches:
         return found.code
 
     def _compiling(
-        self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool
+        self, spec: KernelSpec | IndexSpec, contracts: bool
     ) -> tuple[str | None, Callable[[], objects.ObjectCode]]:
         """The key of a kernel's code for the device that is current, and what compiles it, in any thread."""
         cuda, text = self.cupy.cuda, source(spec)
@@ -456,6 +454,12 @@ class CupyLibrary:
 
         return allocate
 
+    def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        # The memory holds the array, so that this is not taken for one that nothing else sees.
+        memory = self._cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, self._number)
+        pointer = self._cupy.cuda.MemoryPointer(memory, offset)
+        return self._cupy.ndarray(tuple(shape), array.dtype, memptr=pointer, strides=tuple(strides)).view()
+
     def borrowed(self, array: Any, owner: object) -> Any:
         cuda = self._cupy.cuda
         memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, (owner, array.data), self._number)
@@ -533,16 +537,16 @@ class CupyLibrary:
                 self._copier = CopyDevice(self._number, self._streams)
             return self._copier
 
-    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
         self._launches.launch(launch, contracts)
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+    def prepare(self, specs: Sequence[KernelSpec | IndexSpec], contracts: bool) -> None:
         self._launches.prepare(specs, contracts)
 
-    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
+    def function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> int:
         return self._launches.function(spec, contracts)
 
     def launcher(self, multiplies: bool) -> Launcher:
@@ -598,13 +602,9 @@ class CupyLibrary:
         if memory is not None and memory.device.workspace is None:
             memory.device.has_workspace(memory.count(self.workspace_bytes), self.workspace_bytes)
 
-    def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
+    def multiply(self, given: Sequence[int]) -> None:
         self._count_workspace()
-        return product(self._cupy, a, b, precision)
-
-    def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
-        self._count_workspace()
-        product(self._cupy, a, b, precision, total)
+        self._cupy.cuda.cublas.gemmStridedBatchedEx(self._cupy.cuda.get_cublas_handle(), *given)
 
 
 def _cupy() -> tuple[Any, int]:

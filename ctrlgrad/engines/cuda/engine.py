@@ -24,6 +24,7 @@ from ctrlgrad.ir import Loop as LoopView
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory.session import current
+from ctrlgrad.passes.dead_code import without_calls
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def run_on_device(
 
     Args:
         library: the device.
-        graph: as `ctrlgrad.passes.optimise` leaves it, without calls.
+        graph: as `ctrlgrad.passes.optimise` leaves it.
         arguments: NumPy arrays, arrays on the device of any library, and lists of either for stacks.
     """
     return run_with(Context(library), graph, arguments, handover)
@@ -118,7 +119,7 @@ _PROGRAMS: Cache[tuple[str, Places], Program] = Cache(16)
 
 def program_of(library: ArrayLibrary, graph: Graph, places: Places) -> Program:
     """The program of a graph for a library, made once and kept with the graph."""
-    make = lambda: compile_region(with_host_parts(graph, places), places, CONTROL)
+    make = lambda: compile_region(with_host_parts(without_calls(graph), places), places, CONTROL)
     return _PROGRAMS.get(graph, (library.name, places), make)
 
 

@@ -1,6 +1,6 @@
 """Texts of kernels in CUDA C++: types and functions, expressions of the plan, and the access to arguments.
 
-Elements are read and written by the code around a text (`reduction_kernels`, `indexing`, `prepared.entries`).
+Elements are read and written by the code around a text (`reduction_kernels`, `indexing`).
 """
 
 from __future__ import annotations
@@ -445,15 +445,15 @@ NAME = "launched"
 
 @dataclass(frozen=True)
 class Access:
-    """Access of a kernel to an argument's element: `strides` in bytes by the axes of its shape; None for a number.
+    """Access of a kernel to an argument: an array, or a number.
 
-    A kernel whose sizes are parameters has no strides here (()). The address, or the number, is the sum of a parameter
-    (where it has one), of a word, and of what it moves by (where it moves): so much in each iteration, and for each of
-    `others` so much each time that another word counts. Which words, and how much, are parameters too. An output that
-    is a number is the condition of a graph, its parameter the condition's handle.
+    The address, or the number, is the sum of a parameter (where it has one), of a word, and of what it moves by (where
+    it moves): so much in each iteration, and for each of `others` so much each time that another word counts. Which
+    words, and how much, are parameters too. An output that is a number is the condition of a graph, its parameter the
+    condition's handle.
     """
 
-    strides: tuple[int, ...] | None
+    is_number: bool = False
     has_parameter: bool = True
     is_moving: bool = False
     others: int = 0
@@ -462,7 +462,7 @@ class Access:
 def declared(p: Parameter, access: Access) -> list[str]:
     """The parameters: a number's own value or an array's address, then the number of the word, and the step; and the
     numbers of other words, each with its step."""
-    found = [f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"] * access.has_parameter
+    found = [f"const {p.dtype} n_{p.name}" if access.is_number else f"char* b_{p.name}"] * access.has_parameter
     words = ("", *range(access.others)) if access.is_moving else ()
     return found + [f"const long long {letter}{k}_{p.name}" for k in words for letter in "ws"]
 

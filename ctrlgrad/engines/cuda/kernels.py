@@ -2,8 +2,9 @@
 
 An entry takes the node and returns a function of the run's context and the operands; it gives the result, or a tuple
 of results. It may empty the list of operands: an operand taken off the list may be overwritten if it has no other
-reference. Elementwise ops are parts of generated kernels instead. An op without entry goes through the host by the
-reference engine's kernel.
+reference. Elementwise ops are parts of generated kernels instead. An op that launch lists know too (`prepared.ops`) is
+a launch list of its own (`Single`), which runs at once. An op without entry goes through the host by the reference
+engine's kernel.
 
 The reference engine checks an index that is on the host. An index on the device is checked there, by the kernels that
 use it (`indexing`): the read or update goes on with another element, and the error is raised at the next place where
@@ -14,42 +15,180 @@ iterations (`sites`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, chosen, gather, scatter
-from ctrlgrad.engines.cuda.kernel import Access, KernelText, binary_text, cast_text, copy_text
-from ctrlgrad.engines.cuda.program import scalar
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.engines.cuda.reductions import (
-    REDUCTIONS,
-    SCANS,
-    check_elements,
-    compute,
-    cumulate,
-    node_text,
-    reduce,
-    reduced_shape,
-    summed_axes,
+from ctrlgrad.engines.cuda.indexing import IndexLaunch, Surroundings
+from ctrlgrad.engines.cuda.kernel import KernelText, binary_text, cast_text
+from ctrlgrad.engines.cuda.prepared import ops
+from ctrlgrad.engines.cuda.prepared.entries import product_parameters
+from ctrlgrad.engines.cuda.prepared.launches import Launches, part
+from ctrlgrad.engines.cuda.prepared.model import (
+    INT64,
+    Affine,
+    Become,
+    Buffer,
+    Fixed,
+    Flag,
+    Given,
+    Item,
+    Operand,
+    ProductLaunch,
+    Source,
+    View,
+    contiguous,
 )
+from ctrlgrad.engines.cuda.prepared.reading import Values
+from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
+from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
+from ctrlgrad.engines.cuda.sites import FLAG_WORDS, Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array, own_stack
 from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.engines.reference.stack_kernels import never_written
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Node, StackType, TensorType, attributes
-from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir import Node, StackType, TensorType, Use, attributes
 from ctrlgrad.ops.arrays import fill
 
 Kernel = Callable[[Context, list[Any]], Any]
 Factory = Callable[[Node], Kernel]
 
 DEVICE: dict[str, Factory] = {}
+
+
+class _Launches(Launches):
+    """Launches outside of loops: an index that is out of range is noted with the node's site alone."""
+
+    def around(self, node: Node) -> Surroundings:
+        flag = View(Flag(), INT64, (FLAG_WORDS,), contiguous((FLAG_WORDS,), INT64))
+        return Surroundings(self._access, self.buffer, flag, Site(node, ()))
+
+
+class Single(Values):
+    """A launch list that runs once, on arrays: operands by slot, host numbers among them.
+
+    Args:
+        copies: true if a step from here on may overwrite the operands, so that no result is a view.
+    """
+
+    def __init__(self, context: Context, operands: Mapping[int, Any], copies: bool = False) -> None:
+        self._context, self._copies = context, copies
+        self._memory: dict[Source, Any] = {}
+        super().__init__({slot: self.given(slot, x) for slot, x in operands.items()}, _Launches())
+
+    def given(self, slot: int, x: Any) -> object:
+        """Describe an operand: an array on the device, or a number."""
+        if self._context.library.is_array(x):
+            self._memory[Given(slot)] = x
+            return View(Given(slot), x.dtype, tuple(x.shape), tuple(x.strides))
+        return Affine(int(x)) if x.dtype == INT64 else Fixed(x.dtype, x)
+
+    def size(self, slot: int) -> int:
+        found = self.value(slot)
+        if isinstance(found, Affine):
+            return found.constant
+        return self._context.number(self._array(found) if isinstance(found, View) else found.value)
+
+    def index(self, slot: int) -> Affine | View:
+        found = self.value(slot)
+        return Affine(int(found.value)) if isinstance(found, Fixed) else found
+
+    def is_updated(self, view: View) -> bool:
+        return self._copies
+
+    def run(self) -> None:
+        """Put the launches on the stream."""
+        for item in self.launches.items:
+            self._run(item)
+
+    def _run(self, item: Item) -> None:
+        context = self._context
+        if isinstance(item, Become):
+            self._memory[item.after.source] = self._owned(item.before)
+        elif isinstance(item, ProductLaunch):
+            context.counts.products += 1
+            place = lambda view: context.library.address(self._held(view)) + view.offset
+            context.library.multiply(product_parameters(item, place, context.precision))
+        else:
+            assert isinstance(item, KernelLaunch | IndexLaunch)
+            arguments = tuple(map(self._argument, item.arguments))
+            numbers = tuple(context.site(x.node) if isinstance(x, Site) else x for x in item.numbers)
+            context.launch(replace(item, arguments=arguments, numbers=numbers))
+
+    def _owned(self, view: View) -> Any:
+        """The memory of a whole array that may be overwritten: its own, if nothing else holds it."""
+        array, was_copied = own_array([self._memory.pop(view.source)], self._context.library)
+        self._context.counts.calls += was_copied
+        if replace(view, strides=tuple(array.strides)).is_contiguous or not view.size:
+            return array
+        self._context.counts.calls += 1
+        return self._context.xp.ascontiguousarray(array)
+
+    def _argument(self, x: Operand) -> Any:
+        if isinstance(x, View):
+            # Kernels are told sizes and strides.
+            return self._array(x) if x.offset else self._held(x)
+        assert isinstance(x, Affine | Fixed)
+        return np.int64(x.constant) if isinstance(x, Affine) else x.dtype.type(x.value)
+
+    def _held(self, view: View) -> Any:
+        """The array that a view is of."""
+        source = view.source
+        if source not in self._memory:
+            if isinstance(source, Flag):
+                return self._context.index_flag()
+            assert isinstance(source, Buffer)
+            self._memory[source] = self._context.library.empty(*self.launches.buffers[source.number])
+        return self._memory[source]
+
+    def _array(self, view: View) -> Any:
+        array = self._held(view)
+        if not view.offset and (view.shape, view.strides) == (tuple(array.shape), tuple(array.strides)):
+            return array
+        return self._context.library.strided(array, view.shape, view.strides, view.offset)
+
+    def result(self, value: object) -> Any:
+        """A value after the run: an array, or anything else as it is."""
+        return self._array(value) if isinstance(value, View) else value
+
+
+def at_once(op: ops.Single, node: Node, copies: bool = False) -> Kernel:
+    """The kernel of a node by its op of launch lists."""
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        step = NodeStep(node, kernel, tuple(range(len(operands))), ())
+        single = Single(context, dict(enumerate(operands)), copies)
+        try:
+            (found,) = op(single, step)
+        except IndexError as error:
+            if context.speculation is None or not node.op.has_use(Use.READ):
+                raise
+            failure = explained(error, node)
+            assert isinstance(failure, Exception)
+            context.speculation.fail(failure)
+            return _blank(context, node, operands[0])
+        operands.clear()
+        single.run()
+        return single.result(found)
+
+    return kernel
+
+
+def _blank(context: Context, node: Node, x: Any) -> Any:
+    """Zeros in place of a read that would fail, in an iteration that may lie past its loop's end."""
+    roomy = tuple(max(size, 1) for size in x.shape)
+    key = fill(attributes.Index.of(node).key, [0] * (len(node.operands) - 1))
+    found, _ = part(View(Given(0), x.dtype, roomy, (0,) * len(roomy)), key)
+    context.counts.calls += 1
+    return context.xp.zeros(found.shape, x.dtype)
 
 
 def filled_shape(context: Context, shape: Sequence[int | None], dims: Sequence[Any]) -> tuple[int, ...]:
@@ -68,46 +207,25 @@ def call(fn: Callable[[Context, list[Any]], Any]) -> Kernel:
     return kernel
 
 
+def computed(context: Context, text: KernelText, shape: tuple[int, ...], dtype: np.dtype, *operands: Any) -> Any:
+    """An array that a kernel computes of arrays that broadcast to its shape."""
+    single = Single(context, dict(enumerate(operands)))
+    found = single.launches.buffer(shape, dtype)
+    single.launches.kernel(text, shape, [single.operand(slot) for slot in range(len(operands))], [found])
+    single.run()
+    return single.result(found)
+
+
 def added(context: Context, a: Any, b: Any) -> Any:
     """The sum of two arrays of one dtype."""
-    shape = np.broadcast_shapes(a.shape, b.shape)
-    found = context.library.empty(shape, a.dtype)
-    compute(context, binary_text("add", a.dtype), shape, [a, b], [found])
-    return found
-
-
-def add_to(context: Context, x: Any, value: Any) -> None:
-    """`x += value`, which is an array or a number of the dtype."""
-    compute(context, binary_text("add", x.dtype), tuple(x.shape), [x, value], [x])
+    return computed(context, binary_text("add", a.dtype), np.broadcast_shapes(a.shape, b.shape), a.dtype, a, b)
 
 
 def converted(context: Context, x: Any, dtype: np.dtype) -> Any:
     """An array in another dtype, or as it is."""
     if x.dtype == dtype:
         return x
-    found = context.library.empty(tuple(x.shape), dtype)
-    compute(context, cast_text(x.dtype, dtype), tuple(x.shape), [x], [found])
-    return found
-
-
-def _matmul(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        a, b = map(context.on_device, operands)
-        context.counts.products += 1
-        return context.library.matmul(a, b, context.precision)
-
-    return kernel
-
-
-def add_product(context: Context, operands: list[Any]) -> Any:
-    """A product added to the first operand, in place where nothing else holds that."""
-    operands[0] = context.on_device(operands[0])
-    total, copied = own_array(operands, context.library)
-    context.counts.calls += copied
-    context.counts.products += 1
-    a, b = map(context.on_device, operands)
-    context.library.add_product(total, a, b, context.precision)
-    return total
+    return computed(context, cast_text(x.dtype, dtype), tuple(x.shape), dtype, x)
 
 
 def _sortable(context: Context, x: Any) -> Any:
@@ -120,95 +238,9 @@ def _comparable(context: Context, x: Any) -> Any:
     return converted(context, x, np.dtype(np.float64)) if dtype_kind(x.dtype) == "f" else x
 
 
-def _reduction(node: Node) -> Kernel:
-    """Kernel of a reduction that is not fused."""
-    axes, text = attributes.Axes.of(node).axes, node_text(node)
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = context.on_device(operands[0])
-        check_elements(node, x.shape, axes)
-        return _reduced(context, text, x, axes, reduced_shape(node, x.shape)) if axes else x
-
-    return kernel
-
-
-def _reduced(context: Context, text: ReductionText, x: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
-    (written,) = text.results
-    result = context.library.empty(shape, np.dtype(written.dtype))
-    reduce(context, text, tuple(x.shape), axes, [x], [], [result])
-    return result
-
-
-def _scan(node: Node) -> Kernel:
-    axis, backwards, text = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse, node_text(node)
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = context.on_device(operands[0])
-        result = context.library.empty(tuple(x.shape), x.dtype)
-        seen = [context.xp.flip(a, axis) if backwards else a for a in (x, result)]
-        cumulate(context, text, axis, *seen)
-        return result
-
-    return kernel
-
-
-def _sum_to(node: Node) -> Kernel:
-    text = node_text(node)
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x, *dims = operands
-        shape = filled_shape(context, attributes.Shape.of(node).shape, dims)
-        x = context.on_device(x)
-        axes = summed_axes(x.shape, shape)
-        return _reduced(context, text, x, axes, shape) if axes else x
-
-    return kernel
-
-
-def _concat(node: Node) -> Kernel:
-    """Parts that are written one by one: those of one shape are outputs of the kernels that make them."""
-    axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
-    text = copy_text(dtype, dtype)
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        parts = [context.on_device(x) for x in operands]
-        first, ends = parts[0].shape, list(itertools.accumulate(x.shape[axis] for x in parts))
-        whole = context.library.empty((*first[:axis], ends[-1], *first[axis + 1 :]), dtype)
-        for part, end in zip(parts, ends, strict=True):
-            if (*part.shape[:axis], *part.shape[axis + 1 :]) != (*first[:axis], *first[axis + 1 :]):
-                raise ValueError(f"a part of shape {part.shape} beside one of shape {first}")
-            place = whole[(*(slice(None),) * axis, slice(end - part.shape[axis], end))]
-            compute(context, text, tuple(part.shape), [part], [place])
-        return whole
-
-    return kernel
-
-
 def _iota(node: Node) -> Kernel:
     shape = attributes.Shape.of(node).shape
     return call(lambda context, dims: context.xp.arange(filled_shape(context, shape, dims)[0], dtype=np.int64))
-
-
-def _shaped(name: str) -> Factory:
-    """An op that gives its operand another shape, without touching data where the library can."""
-
-    def factory(node: Node) -> Kernel:
-        def kernel(context: Context, operands: list[Any]) -> Any:
-            x, *dims = operands
-            shape = filled_shape(context, attributes.Shape.of(node).shape, dims)
-            return getattr(context.xp, name)(context.on_device(x), shape)
-
-        return kernel
-
-    return factory
-
-
-def _view(name: str, attribute: str) -> Factory:
-    def factory(node: Node) -> Kernel:
-        given = getattr(node.attrs, attribute)
-        return lambda context, operands: getattr(context.xp, name)(context.on_device(operands[0]), given)
-
-    return factory
 
 
 def _same(node: Node) -> Kernel:
@@ -298,19 +330,17 @@ def _real_fft(node: Node) -> Kernel:
     return call(kernel)
 
 
-_IDENTITIES = ("stop_gradient", "barrier", "watch", "forget_sizes")
-_VIEWS: dict[str, str] = {"transpose": "axes", "expand_dims": "axes", "squeeze": "axes", "flip": "axes"}
+def _matmul(node: Node) -> Kernel:
+    if node.result.tensor.dtype.name in PRODUCT_DTYPES:
+        return at_once(ops.matmul, node)
+    return call(lambda context, operands: context.xp.matmul(*map(context.on_device, operands)))
 
-DEVICE["matmul"] = _matmul
-DEVICE |= dict.fromkeys(REDUCTIONS, _reduction)
-DEVICE |= dict.fromkeys(SCANS, _scan)
-DEVICE |= {name: _shaped(name) for name in ("reshape", "broadcast_to")}
-DEVICE |= {name: _view(name, attribute) for name, attribute in _VIEWS.items()}
-DEVICE |= dict.fromkeys(_IDENTITIES, _same)
+
+DEVICE |= {name: partial(at_once, op) for name, op in ops.SINGLE.items()}
+DEVICE |= dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 DEVICE |= {
+    "matmul": _matmul,
     "ensure_sizes": _ensure_sizes,
-    "sum_to": _sum_to,
-    "concat": _concat,
     "iota": _iota,
     "argsort": _argsort,
     "top_k": _top_k,
@@ -320,156 +350,6 @@ DEVICE |= {
     "rfft": _real_fft,
     "irfft": _real_fft,
 }
-
-
-_ARRAY = Access(())
-
-
-def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The key for the library: bounds of slices and scalar indices as numbers, arrays on the device, all checked."""
-    rest = iter(operands)
-
-    def part(item: Any) -> Any:
-        return context.number(next(rest)) if item is DYNAMIC else item
-
-    key: list[Any] = []
-    for item in attributes.Index.of(node).key:
-        if isinstance(item, slice):
-            key.append(slice(part(item.start), part(item.stop), part(item.step)))
-        elif item is DYNAMIC:
-            index = next(rest)
-            key.append(index if context.library.is_array(index) else int(index))
-        else:
-            key.append(item)
-    axis = 0
-    for item in key:
-        if isinstance(item, int) and not -x.shape[axis] <= item < x.shape[axis]:
-            raise IndexError(f"index {item} is out of bounds for axis {axis} with size {x.shape[axis]}")
-        axis += item is not None
-    return tuple(key)
-
-
-def _has_index(context: Context, key: Sequence[Any]) -> bool:
-    """Return true if an index is on the device."""
-    return any(context.library.is_array(item) for item in key)
-
-
-def _chosen(context: Context, x: Any, key: Sequence[Any]) -> Chosen:
-    return chosen(x.ndim, key, context.library.is_array, lambda basic: x[(*basic, ...)])
-
-
-def _launch(context: Context, node: Node, its: Chosen, launches: Callable[[Surroundings], Iterator[Any]]) -> None:
-    """Put a read or an update on the stream; nothing where there is no index."""
-    if 0 in its.index_shape:
-        return
-    around = Surroundings(lambda _: _ARRAY, context.library.empty, context.index_flag(), context.site(node))
-    for launch in launches(around):
-        context.launch(launch)
-
-
-def is_view(node: Node) -> bool:
-    """Return true if a read by this key may be a view: no index array takes part. A read by a scalar on the device is
-    a copy."""
-    return not any(isinstance(v.type, TensorType) and v.tensor.rank for v in node.operands[1:])
-
-
-def _getitem(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = context.on_device(operands[0])
-        try:
-            key = _filled(context, node, x, operands[1:])
-        except IndexError as error:
-            if context.speculation is None:
-                raise
-            found = explained(error, node)
-            assert isinstance(found, Exception)
-            context.speculation.fail(found)
-            return _blank(context, node, x, operands[1:])
-        if not _has_index(context, key):
-            return x[key]
-        its = _chosen(context, x, key)
-        found = context.library.empty(its.shape, x.dtype)
-        _launch(context, node, its, lambda around: gather(its, found, around))
-        return found
-
-    return kernel
-
-
-def _blank(context: Context, node: Node, x: Any, indices: Sequence[Any]) -> Any:
-    """Zeros in place of a read that would fail, in an iteration that may lie past its loop's end."""
-    roomy = np.broadcast_to(np.zeros((), bool), tuple(max(size, 1) for size in x.shape))
-    first = fill(attributes.Index.of(node).key, [0] * len(indices))
-    shape = roomy[tuple(0 if isinstance(item, int) else item for item in first)].shape
-    context.counts.calls += 1
-    return context.xp.zeros(shape, x.dtype)
-
-
-def _updating(write: Callable[[Context, Node, Any, Any, Any], None]) -> Factory:
-    """An op that writes to a part of its first operand: `write(context, node, x, key, value)`."""
-
-    def factory(node: Node) -> Kernel:
-        def kernel(context: Context, operands: list[Any]) -> Any:
-            x = _owned(context, operands)
-            value, *indices = operands
-            try:
-                write(context, node, x, _filled(context, node, x, indices), value)
-            except ValueError:
-                # The error is about all operands.
-                operands.insert(0, x)
-                raise
-            return x
-
-        return kernel
-
-    return factory
-
-
-def _set(context: Context, node: Node, x: Any, key: Any, value: Any) -> None:
-    if _has_index(context, key):
-        _scatter(context, node, x, key, value, None)
-    else:
-        context.counts.calls += 1
-        x[key] = _scalar_or_array(context, value)
-
-
-def _add(context: Context, node: Node, x: Any, key: Any, value: Any) -> None:
-    if _has_index(context, key):
-        _scatter(context, node, x, key, value, binary_text("add", node.result.tensor.dtype))
-        return
-    # With an ellipsis, the element of a scalar index is a view too.
-    row = x[(*key, ...)]
-    _require_fit(row.shape, value)
-    add_to(context, row, scalar(_scalar_or_array(context, value).astype(x.dtype, copy=False)))
-
-
-def _scatter(context: Context, node: Node, x: Any, key: Sequence[Any], value: Any, text: KernelText | None) -> None:
-    its, value = _chosen(context, x, key), context.on_device(value)
-    _require_fit(its.shape, value)
-    _launch(context, node, its, lambda around: scatter(its, value, text, around))
-
-
-def _require_fit(shape: Sequence[int], value: Any) -> None:
-    """A value must broadcast to the part that it is written to: no kernel looks."""
-    if np.broadcast_shapes(tuple(shape), np.shape(value)) != tuple(shape):
-        raise ValueError(f"a value of shape {np.shape(value)} for a part of shape {tuple(shape)}")
-
-
-def _owned(context: Context, operands: list[Any]) -> Any:
-    """Take the first operand off as an array on the device that may be overwritten."""
-    if not context.library.is_array(operands[0]):
-        operands[0] = context.on_device(operands[0])
-    x, copied = own_array(operands, context.library)
-    context.counts.calls += copied
-    return x
-
-
-def _scalar_or_array(context: Context, value: Any) -> Any:
-    return value if isinstance(value, np.generic) else context.on_device(value)
-
-
-DEVICE["getitem"] = _getitem
-DEVICE["setitem"] = _updating(_set)
-DEVICE["additem"] = _updating(_add)
 
 
 def element_of(node: Node) -> TensorType:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
-    from ctrlgrad.engines.cuda.prepared.model import KernelSpec
     from ctrlgrad.engines.cuda.prepared.walker import Functions
-    from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch, ReductionSpec
+    from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch, KernelSpec
 
 
 class Memory(Protocol):
@@ -112,6 +110,9 @@ class ArrayLibrary(Protocol):
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         """An array whose elements are not set."""
 
+    def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        """A view of an array's memory: strides, and the offset from the array's first element, in bytes."""
+
     def borrowed(self, array: Any, owner: object) -> Any:
         """An array in the memory of another one, which holds an owner as long as it or a view of it lives."""
 
@@ -130,16 +131,16 @@ class ArrayLibrary(Protocol):
     def copier(self) -> CopyDevice:
         """The device for copies beside the computation, made once."""
 
-    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
         """Launch a kernel on arrays and scalars; `contracts`: a product and a sum may be rounded once."""
 
     def address(self, array: Any) -> int:
         """Address of an array's first element."""
 
-    def prepare(self, specs: Sequence[KernelSpec | ReductionSpec | IndexSpec], contracts: bool) -> None:
+    def prepare(self, specs: Sequence[KernelSpec | IndexSpec], contracts: bool) -> None:
         """`function` will be asked for these: they may be compiled meanwhile, several at once."""
 
-    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
+    def function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> int:
         """The compiled form of a kernel that is launched by its parameters; it lives as long as the library."""
 
     def launcher(self, multiplies: bool) -> Launcher:
@@ -163,8 +164,5 @@ class ArrayLibrary(Protocol):
     def stop(self, run: int) -> None:
         """Stop the graphs of a run, and wait until they have ended: their results are dropped."""
 
-    def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
-        """`numpy.matmul`."""
-
-    def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
-        """`total += a @ b` in place, for matrices of one float or complex dtype."""
+    def multiply(self, given: Sequence[int]) -> None:
+        """Put products on the stream, by cuBLAS's arguments after the handle (`ctrlgrad.engines.cuda.products`)."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 from ctrlgrad.engines.cuda.prepared.model import INT64, Affine
-from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value, attributes, view
+from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value, attributes, view
 
 
 def stepped(node: Node, operands: Sequence[object]) -> Affine | None:
@@ -114,9 +114,6 @@ def _needed(graph: Graph, wanted: Sequence[Value]) -> set[Value]:
                 for side in branch.branches:
                     inside = _needed(side, [side.outputs[n] for n in results])
                     needed.update(v for v, own in zip(branch.operands, side.inputs, strict=True) if own in inside)
-            case Call() as call:
-                inside = _needed(call.function, [call.function.outputs[n] for n in results])
-                needed.update(v for v, own in zip(node.operands, call.function.inputs, strict=True) if own in inside)
             case _:
                 if results or Trait.EFFECT in node.op.traits:
                     needed.update(node.operands)
@@ -166,8 +163,6 @@ def results_of(node: Node, given: Sequence[Place]) -> Places:
         case Branch() as branch:
             _, *operands = given
             return tuple(map(join, zip(*(outputs_of(side, operands) for side in branch.branches), strict=True)))
-        case Call() as call:
-            return outputs_of(call.function, given)
     if _is_known_on_host(node):
         return (HOST,)
     # The values that are read or written decide about the result's place; indices and sizes do not.

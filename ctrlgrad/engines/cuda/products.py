@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -58,52 +58,6 @@ def largest_piece(configuration: str) -> int:
     return 1024 * max([int(part) for part in configuration.split(":") if part][::2], default=0)
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """Matrices as cuBLAS reads them, by columns: the transposes of what lies there by rows.
-
-    `transposed` is 1 where they lie by columns; `leading` counts elements from one row, or column, to the next, and
-    `stride` from one matrix to the next.
-    """
-
-    array: Any
-    transposed: int
-    leading: int
-    stride: int
-
-
-def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) -> Any:
-    """`a @ b`, or that added to `total` in place: matrices of one dtype.
-
-    Args:
-        total: `[m, n]`, where a and b are of rank 2.
-    """
-    if a.dtype.name not in PRODUCT_DTYPES:
-        return cupy.matmul(a, b)
-    if a.ndim == 1:
-        return product(cupy, a.reshape(1, -1), b, precision).reshape(b.shape[:-2] + b.shape[-1:] if b.ndim > 1 else ())
-    if b.ndim == 1:
-        return product(cupy, a, b.reshape(-1, 1), precision).reshape(a.shape[:-1])
-    if is_one_product(a.shape, b.shape):
-        # One product of all rows.
-        found = product(cupy, a.reshape(-1, a.shape[-1]), b, precision)
-        return found.reshape(*a.shape[:-1], b.shape[-1])
-    if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"{a.shape[-1]} columns of the left factor, {b.shape[-2]} rows of the right one")
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, a.shape[-2], b.shape[-1])
-    if not math.prod(shape) * a.shape[-1]:
-        return cupy.zeros(shape, a.dtype) if total is None else total
-    if (reason := too_large(a.shape, b.shape, math.prod(batch))) is not None:
-        raise ValueError(reason)
-    if total is not None and not total.flags.c_contiguous:
-        total += product(cupy, a, b, precision)
-        return total
-    result = cupy.empty(shape, a.dtype) if total is None else total
-    _multiply(cupy, _stored(cupy, a, batch), _stored(cupy, b, batch), result, total is not None, precision)
-    return result
-
-
 def layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
     """Storage of a matrix as cuBLAS reads it: (is transposed, leading dimension); None where cuBLAS cannot read it.
 
@@ -135,21 +89,17 @@ def too_large(a: tuple[int, ...], b: tuple[int, ...], count: int) -> str | None:
     return None
 
 
-def _stored(cupy: Any, x: Any, batch: tuple[int, ...]) -> _Stored:
-    if x.ndim > 2 and (x.shape[:-2] != batch or x.ndim > 3):
-        x = cupy.ascontiguousarray(cupy.broadcast_to(x, batch + x.shape[-2:])).reshape(-1, *x.shape[-2:])
-    stride = x.strides[0] // x.dtype.itemsize if x.ndim > 2 else 0
-    found = layout(x.shape[-2:], x.strides[-2:], x.dtype.itemsize)
-    return _stored(cupy, cupy.ascontiguousarray(x), batch) if found is None else _Stored(x, *found, stride)
-
-
 Address = TypeVar("Address")
 """An address, or what stands for one that is set later."""
 
 
 @dataclass(frozen=True)
 class Factor(Generic[Address]):
-    """Matrices at an address; see `_Stored`."""
+    """Matrices as cuBLAS reads them, by columns: the transposes of what lies there by rows.
+
+    `transposed` is 1 where they lie by columns; `leading` counts elements from one row, or column, to the next, and
+    `stride` from one matrix to the next.
+    """
 
     address: Address
     transposed: int
@@ -188,13 +138,3 @@ def parameters(
     factors = (b.address, kind, b.leading, b.stride, a.address, kind, a.leading, a.stride, one if adds else zero)
     out = (result, kind, n, m * n, count)
     return (b.transposed, a.transposed, n, m, k, one, *factors, *out, compute, _DEFAULT_ALGORITHM)
-
-
-def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precision: Precision) -> None:
-    (m, n), k = result.shape[-2:], a.array.shape[-1]
-    factors = [Factor(x.array.data.ptr, x.transposed, x.leading, x.stride) for x in (a, b)]
-    count = result.size // (m * n)
-    given = parameters(
-        result.dtype, (m, n, k), factors[0], factors[1], result.data.ptr, count, adds=adds, precision=precision
-    )
-    cupy.cuda.cublas.gemmStridedBatchedEx(cupy.cuda.get_cublas_handle(), *given)

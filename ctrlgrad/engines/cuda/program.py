@@ -28,7 +28,15 @@ class Step(Protocol):
 
     @property
     def node(self) -> Node:
-        """Whom an error is about."""
+        """The node that an error names."""
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Slots of the operands."""
+
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """Slots of the operands that it may overwrite."""
 
     def __call__(self, values: Values, context: Context) -> None:
         """Read operands from their slots, clear those that die, write results to theirs."""
@@ -45,6 +53,13 @@ class NodeStep:
     dead: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
     where: Where = "device"
+    updates: tuple[int, ...] = ()
+    # True if a product is added to the first operand.
+    is_sum: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        return self.operands
 
     def __call__(self, values: Values, context: Context) -> None:
         operands = [values[slot] for slot in self.operands]
@@ -138,7 +153,7 @@ class Program:
 
 
 class Regions:
-    """Base of the kernels of nodes with regions other than loops: one program for each region; of branches one runs."""
+    """Base of the kernels of branches: one program for each region, of which one runs."""
 
     programs: list[Program]
 

@@ -15,6 +15,7 @@ states that a part of a scan begins with.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,7 +164,7 @@ def without_reductions(text: KernelText) -> ReductionText:
 
 
 @dataclass(frozen=True)
-class ReductionSpec:
+class KernelSpec:
     """A kernel: the text, how many axes stay and are reduced, and who goes through which elements.
 
     `lanes` threads of a block share the elements of one result. Neighbours among them are neighbouring elements where
@@ -184,6 +185,11 @@ class ReductionSpec:
     def is_moving(self) -> bool:
         """Return true if it reads the iteration counter and words."""
         return any(access.is_moving for access in self.accesses)
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Return true if nothing is reduced."""
+        return not self.text.states
 
     @property
     def reads(self) -> tuple[Parameter, ...]:
@@ -208,48 +214,63 @@ class ReductionSpec:
         strided = [
             p.name
             for p, access in zip(self.parameters, self.accesses, strict=True)
-            if access.strides is not None and p not in self.by_part
+            if not access.is_number and p not in self.by_part
         ]
         strides = [f"t_{name}_{axis}" for name in strided for axis in range(self.kept + self.reduced)]
         return ("results", "count", "span", *sizes, *strides)
 
 
+def of_numbers(text: KernelText, *accesses: Access) -> KernelSpec:
+    """An elementwise kernel of one element, whose `numbers` are `ONE`."""
+    return KernelSpec(without_reductions(text), 0, 0, 1, False, accesses)
+
+
+ONE = (1, 1, 1)
+
+
 @dataclass(frozen=True)
-class ReductionLaunch:
+class KernelLaunch:
     """One launch: arguments in the order of the accesses, then numbers."""
 
-    spec: ReductionSpec
+    spec: KernelSpec
     arguments: tuple[Any, ...]
     numbers: tuple[int, ...]
     blocks: int
 
 
-def source(spec: ReductionSpec) -> str:
+def source(spec: KernelSpec) -> str:
     """The text of a kernel named `NAME`."""
     text = spec.text
     named = list(zip(spec.parameters, spec.accesses, strict=True))
     parameters = ["long long* words"] if spec.is_moving else []
-    parameters += [text for p, access in named for text in declared(p, access)]
+    conditions = [p for p, access in named[len(spec.reads) :] if access.is_number]
+    for p, access in named:
+        parameters += [f"const unsigned long long h_{p.name}"] if p in conditions else declared(p, access)
     parameters += [f"const long long {name}" for name in spec.numbers]
     lines = ["const long long iteration = words[0];"] * spec.is_moving
-    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
-    lines += _tiles(spec) if text.states else _elementwise(spec)
+    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if not access.is_number]
+    lines += _elementwise(spec, conditions) if spec.is_elementwise else _tiles(spec)
     head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
-    return "\n".join([text.preamble, *(_combine(text) if text.states else []), head, *lines, "}", ""])
+    before = [_SET_CONDITION] * bool(conditions) if spec.is_elementwise else _combine(text)
+    return "\n".join([text.preamble, *before, head, *lines, "}", ""])
 
 
-def _elementwise(spec: ReductionSpec) -> list[str]:
-    """Statements of a thread where each result is an element."""
+# Stores the condition of a graph. NVRTC has no header that declares it.
+_SET_CONDITION = 'extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);'
+
+
+def _elementwise(spec: KernelSpec, conditions: Sequence[Parameter]) -> list[str]:
+    """Statements of a thread where each result is an element. Outputs may be conditions."""
     first = f"(long long)blockIdx.x * {BLOCK} + threadIdx.x"
     return [
         f"for (long long result = {first}; result < results; result += (long long)gridDim.x * {BLOCK}) {{",
         *indices("result", range(spec.kept)),
-        *_element(spec),
+        *_element(spec, conditions),
         "}",
     ]
 
 
-def _tiles(spec: ReductionSpec) -> list[str]:
+def _tiles(spec: KernelSpec) -> list[str]:
     """Statements of a thread where elements become states: for some results, or rows, at a time."""
     text, lines = spec.text, list[str]()
     if spec.lanes > 1:
@@ -274,7 +295,7 @@ def _tiles(spec: ReductionSpec) -> list[str]:
 _END = "const long long end = count - part * span < span ? count : (part + 1) * span;"
 
 
-def _reduction(spec: ReductionSpec) -> list[str]:
+def _reduction(spec: KernelSpec) -> list[str]:
     """Statements of a thread for a tile: its elements, and the tree."""
     text = spec.text
     return [
@@ -297,7 +318,7 @@ def _reduction(spec: ReductionSpec) -> list[str]:
     ]
 
 
-def _scan(spec: ReductionSpec) -> list[str]:
+def _scan(spec: KernelSpec) -> list[str]:
     """Statements of a thread for a tile: at most `SERIAL` elements of a row at a time, beside those of the other
     lanes.
 
@@ -370,7 +391,7 @@ def _scan(spec: ReductionSpec) -> list[str]:
     ]
 
 
-def _continued(spec: ReductionSpec, carried: list[str]) -> list[str]:
+def _continued(spec: KernelSpec, carried: list[str]) -> list[str]:
     """A part begins with the states of all before it."""
     places = [f"(({p.dtype}*)p_{p.name})[(part - 1) * results + result]" for p in spec.text.before]
     read = " ".join(f"{name} = {place};" for name, place in zip(carried, places, strict=True))
@@ -406,25 +427,26 @@ def indices(flat: str, axes: range) -> list[str]:
     return lines + [f"const long long i{axis} = {rest};" for axis in axes[:1]]
 
 
-def _element(spec: ReductionSpec) -> list[str]:
+def _element(spec: KernelSpec, conditions: Sequence[Parameter] = ()) -> list[str]:
     """Statements for one element: loads, the operation, stores."""
     text = spec.text
     lines = []
     for p, access in zip(text.inputs, spec.accesses, strict=False):
-        value = number(p, access) if access.strides is None else f"*(const {p.dtype}*){_place(spec, p)}"
+        value = number(p, access) if access.is_number else f"*(const {p.dtype}*){_place(spec, p)}"
         lines.append(f"const {p.dtype} {p.name} = {value};")
     assert POSITION.dtype == "int64"  # as the loop's
     lines += [f"{p.dtype} {p.name};" for p in text.element.outputs]
     lines.append(text.element.operation)
-    return lines + [f"*({p.dtype}*){_place(spec, p)} = {p.name};" for p in text.stored]
+    lines += [f"*({p.dtype}*){_place(spec, p)} = {p.name};" for p in text.stored if p not in conditions]
+    return lines + [f"cudaGraphSetConditional(h_{p.name}, {p.name});" for p in conditions]
 
 
-def _place(spec: ReductionSpec, p: Parameter) -> str:
+def _place(spec: KernelSpec, p: Parameter) -> str:
     terms = [f" + i{axis} * t_{p.name}_{axis}" for axis in range(spec.kept + spec.reduced)]
     return f"(p_{p.name}{''.join(terms)})"
 
 
-def _tree(spec: ReductionSpec) -> list[str]:
+def _tree(spec: KernelSpec) -> list[str]:
     """The states of a result's lanes become those of its first one, halves at a time."""
     text, pitch = spec.text, 1 if spec.is_inner else BLOCK // spec.lanes
     kept = [f"h{k}[threadIdx.x] = {state.name};" for k, state in enumerate(text.states)]

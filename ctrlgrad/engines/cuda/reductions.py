@@ -7,14 +7,13 @@ kernels. A scan of parts scans the blocks' states, and each block goes on from t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, dtype_kind
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import (
     KERNEL_DTYPES,
     Access,
@@ -29,8 +28,8 @@ from ctrlgrad.engines.cuda.kernel import (
 )
 from ctrlgrad.engines.cuda.reduction_kernels import (
     POSITION,
-    ReductionLaunch,
-    ReductionSpec,
+    KernelLaunch,
+    KernelSpec,
     ReductionText,
     Result,
     Tree,
@@ -240,7 +239,7 @@ def stages(
     results: Sequence[Any],
     access: Callable[[Any], Access],
     empty: Callable[[Shape, np.dtype], Any],
-) -> Iterator[ReductionLaunch]:
+) -> Iterator[KernelLaunch]:
     """The launches in their order.
 
     Args:
@@ -264,7 +263,7 @@ def stages(
 
 def elementwise(
     text: KernelText, shape: Shape, inputs: Sequence[Any], outputs: Sequence[Any], access: Callable[[Any], Access]
-) -> Iterator[ReductionLaunch]:
+) -> Iterator[KernelLaunch]:
     """The launch that computes each element of a shape by itself, if there are any. Arguments are those of `stages`."""
     if math.prod(shape):
         its = Tree(lanes=1, is_inner=False, parts=1, span=1)
@@ -279,7 +278,7 @@ def scan(
     results: Sequence[Any],
     access: Callable[[Any], Access],
     empty: Callable[[Shape, np.dtype], Any],
-) -> Iterator[ReductionLaunch]:
+) -> Iterator[KernelLaunch]:
     """The launches that write at each element what is reduced of those up to it along an axis.
 
     Where blocks share a row, its parts are reduced first, and what is found of these is scanned: each part begins with
@@ -317,52 +316,16 @@ def _launch(
     its: Tree,
     before: Sequence[Any] = (),
     is_scan: bool = False,
-) -> ReductionLaunch:
+) -> KernelLaunch:
     arguments = (*inputs, *before, *stored, *results)
     accesses = tuple(map(access, arguments))
     strided = (*inputs, *stored, *(results if is_scan else ()))
-    strides = [broadcast_strides(x, shape) for x in strided if access(x).strides is not None]
+    strides = [broadcast_strides(x, shape) for x in strided if not access(x).is_number]
     outer, reduced = (joined_axes(shape, chosen, strides) for chosen in (kept, axes))
     axis_counts = len(outer[0]), len(reduced[0])
-    spec = ReductionSpec(text, *axis_counts, its.lanes, its.is_inner, accesses, is_scan, bool(before))
+    spec = KernelSpec(text, *axis_counts, its.lanes, its.is_inner, accesses, is_scan, bool(before))
     results_count, count = (math.prod(sizes) for sizes, _ in (outer, reduced))
     numbers = [results_count, count, its.span, *outer[0], *reduced[0]]
     for mine in zip(outer[1], reduced[1], strict=True):
         numbers += [stride for part in mine for stride in part]
-    return ReductionLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))
-
-
-_ARRAY, _NUMBER = Access(()), Access(None)
-
-
-def cumulate(context: Context, text: ReductionText, axis: int, x: Any, result: Any) -> None:
-    """Put a scan on the library's stream."""
-    _launch_on(context, scan(text, tuple(x.shape), axis, [x], [result], lambda _: _ARRAY, context.library.empty))
-
-
-def compute(context: Context, text: KernelText, shape: Shape, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Put an elementwise kernel on the library's stream; inputs are numbers, or arrays that broadcast to the shape."""
-    _launch_on(context, elementwise(text, shape, inputs, outputs, _accessed(context)))
-
-
-def reduce(
-    context: Context,
-    text: ReductionText,
-    shape: Shape,
-    axes: Sequence[int],
-    inputs: Sequence[Any],
-    stored: Sequence[Any],
-    results: Sequence[Any],
-) -> None:
-    """Put a reduction on the library's stream; see `stages`."""
-    access, empty = _accessed(context), context.library.empty
-    _launch_on(context, stages(text, shape, axes, inputs, stored, results, access, empty))
-
-
-def _accessed(context: Context) -> Callable[[Any], Access]:
-    return lambda x: _ARRAY if context.library.is_array(x) else _NUMBER
-
-
-def _launch_on(context: Context, launches: Iterable[ReductionLaunch]) -> None:
-    for launch in launches:
-        context.launch(launch)
+    return KernelLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))

@@ -25,6 +25,7 @@ from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
 from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SHARED
 from ctrlgrad.engines.cuda.reductions import HOW, is_reduced, reduced_axes
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
+from ctrlgrad.ir.control import is_loop
 from ctrlgrad.ir.types import Shape
 from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.elementwise import elementwise_expression
@@ -116,7 +117,9 @@ def constants_of(graph: Graph) -> dict[Value, Node]:
 
 
 def updated_by(node: Node) -> tuple[Value, ...]:
-    """The operands that a node may overwrite."""
+    """The operands that a node may overwrite: a loop overwrites only what it carries."""
+    if is_loop(node):
+        return tuple(attributes.Loop.of(node).split(node.operands)[1])
     return node.operands if node.regions else node.operands[:1] if node.op.updates else ()
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ctrlgrad.engines.cuda.compile import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.kernels import add_product
-from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, viewed
+from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates
 from ctrlgrad.engines.cuda.prepared.loops import repeated
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
@@ -67,8 +67,6 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     body_inputs,
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.ir import Branch, Node, attributes, view
 from ctrlgrad.ir.control import is_loop
 
 # Reads the steps of a region.
@@ -97,15 +95,6 @@ def branches(reading: Reading, step: NodeStep, programs: Sequence[Program], read
         reading.add_most(position, None if None in most else max(rows for rows in most if rows is not None))
     reading.launches.items.append(Branching(chosen, tuple(tuple(side.items) for side in sides)))
     return joined
-
-
-def called(reading: Reading, step: NodeStep, program: Program, read: Read) -> tuple[object, ...]:
-    """The results of a `call`, whose launches are among those around it."""
-    inside = reading.inside(program, [reading.values[slot] for slot in step.operands], is_counted=False)
-    read(inside)
-    for position, most in inside.most.items():
-        reading.add_most(position, most)
-    return tuple(inside.results)
 
 
 def _chosen(reading: Reading, selector: Operand, count: int) -> View:
@@ -283,18 +272,14 @@ def _read(reading: Reading) -> None:
 def _read_node(reading: Reading, step: NodeStep) -> None:
     name = step.node.op.name
     if isinstance(step.kernel, Regions):
-        programs = step.kernel.programs
-        if isinstance(view(step.node), Branch):
-            results = branches(reading, step, programs, _read)
-        else:
-            results = called(reading, step, programs[0], _read)
+        results = branches(reading, step, step.kernel.programs, _read)
         reading.values.update(zip(step.results, results, strict=True))
         return
     if is_loop(step.node):
         reading.values.update(zip(step.results, repeated(reading, step, _read), strict=True))
         return
     _require(not step.node.regions, f"{name} inside")
-    op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
+    op = product_sum if step.is_sum else IDENTITIES.get(name)
     if op is None and step.where != "through the host":
         op = TABLES.get(name) or (NUMBERS.get(name, computed) if step.where == "host" else DEVICE.get(name))
     if op is None:
@@ -307,42 +292,7 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
 def _read_group(reading: Reading, step: GroupStep) -> None:
     if step.shape is None:
         raise CannotPrepare("a size of a kernel is not known")
-    inputs = [reading.operand(slot) for slot in step.reads]
-    outputs: list[View] = []
-    wholes: dict[Node, View] = {}
-    for write in step.writes:
-        push, concat = write.target.push, write.target.concat
-        if push is not None:
-            assert write.stack is not None
-            output, reading.values[write.result] = pushed(reading, push, write.stack, step.shape, write.dtype)
-        elif concat is not None:
-            axis = attributes.Axis.of(concat).axis
-            if concat not in wholes:
-                whole = _joined(step.shape, axis, len(concat.operands))
-                wholes[concat] = reading.values[write.result] = reading.launches.buffer(whole, write.dtype)
-            output = _joined_part(wholes[concat], axis, write.target.part, step.shape)
-        else:
-            output = reading.values[write.result] = reading.launches.buffer(write.shape(step.shape), write.dtype)
-        outputs.append(output)
-        if write.value is not None:
-            reading.values[write.value] = output
-    if isinstance(step.text, ReductionText):
-        stored, results = step.separated(outputs)
-        reading.launches.reduction(step.text, step.shape, step.axes, inputs, stored, results)
-    else:
-        reading.launches.kernel(step.text, step.shape, inputs, outputs)
-
-
-def _joined(shape: Shape, axis: int, parts: int) -> Shape:
-    return tuple(size * parts if n == axis % len(shape) else size for n, size in enumerate(shape))
-
-
-def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
-    size = shape[axis]
-    if not whole.size:
-        raise CannotPrepare("an array without elements")
-    key = (*(slice(None),) * (axis % len(shape)), slice(part * size, (part + 1) * size))
-    return viewed(whole, lambda x: x[key])
+    step.listed(reading, step.shape, partial(pushed, reading))
 
 
 # The carry after an iteration.

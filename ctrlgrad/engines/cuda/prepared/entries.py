@@ -5,27 +5,25 @@ The sides of a branch stand one after the other: the number of the chosen side i
 many entries to skip. A loop begins with an entry that can jump behind the loop, and ends with one that jumps back to
 it. Words of the host count the iterations where it knows the trip count; else the card is asked each time.
 
-In a kernel, shapes and strides are numbers in the text. Moving addresses and numbers come from words on the card:
-`words[0]` counts the iterations; other words count passes of inner regions, or hold an address or a number from a
-run's beginning. The numbers of these words, and the step for each count, are parameters: kernels that differ in them
-alone are one.
+In a kernel, moving addresses and numbers come from words on the card: `words[0]` counts the iterations; other words
+count passes of inner regions, or hold an address or a number from a run's beginning. The numbers of these words, and
+the step for each count, are parameters, and so are sizes and strides: kernels that differ in them alone are one.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda import reduction_kernels as tree
 from ctrlgrad.engines.cuda.indexing import BLOCK as INDEX_BLOCK
-from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
+from ctrlgrad.engines.cuda.indexing import IndexSpec
 from ctrlgrad.engines.cuda.indexing import source as index_source
-from ctrlgrad.engines.cuda.kernel import NAME, Access, KernelText, Parameter, address, declared, number
+from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.launches import movement
@@ -39,95 +37,27 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Fixed,
     GoesOn,
     Item,
-    KernelLaunch,
-    KernelSpec,
     Launch,
     Operand,
     PreparedBody,
     ProductLaunch,
     Repeating,
-    Shape,
     View,
     all_launches,
     lists_in,
     loops_in,
     wrapped,
 )
-from ctrlgrad.engines.cuda.products import Factor, layout, parameters
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch, ReductionSpec
-from ctrlgrad.engines.cuda.reduction_kernels import source as reduction_source
+from ctrlgrad.engines.cuda.products import Address, Factor, layout, parameters
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ONE, KernelLaunch, KernelSpec, of_numbers
+from ctrlgrad.engines.cuda.reduction_kernels import source as kernel_source
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.precision import Precision
 
-# Stores the condition of a graph. NVRTC has no header that declares it.
-_SET_CONDITION = 'extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);'
-# Threads of a block, and the most blocks: a thread goes on with the elements behind those of the whole grid.
-BLOCK, MOST_BLOCKS = 128, 1 << 16
 
-
-def grid_of(spec: KernelSpec) -> int:
-    """The blocks of a launch."""
-    return min(-(-spec.threads // BLOCK), MOST_BLOCKS)
-
-
-def source(spec: KernelSpec | ReductionSpec | IndexSpec) -> str:
+def source(spec: KernelSpec | IndexSpec) -> str:
     """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
-    if isinstance(spec, ReductionSpec):
-        return reduction_source(spec)
-    if not isinstance(spec, KernelSpec):
-        return index_source(spec)
-    text = spec.text
-    named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
-    parameters = ["long long* words"] if spec.is_moving else []
-    inputs = len(text.inputs)
-    parameters += [text for p, access in named[:inputs] for text in declared(p, access)]
-    parameters += [text for p, access in named[inputs:] for text in _target(p, access)]
-    lines = ["const long long iteration = words[0];"] * spec.is_moving
-    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
-    lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
-    first = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
-    lines += [f"for (long long i = {first}; i < {spec.threads}LL; i += stride) {{"]
-    lines += _indices("i", spec.shape)
-    lines += [_load(p, access) for p, access in zip(text.inputs, spec.inputs, strict=True)]
-    lines += [*(f"{p.dtype} {p.name};" for p in text.outputs), text.operation]
-    stores = zip(text.outputs, spec.outputs, strict=True)
-    lines += [_store(p, access) for p, access in stores]
-    preamble = text.preamble + (_SET_CONDITION if any(access.strides is None for access in spec.outputs) else "")
-    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
-    return "\n".join([preamble, head, *lines, "}", "}", ""])
-
-
-def _target(p: Parameter, access: Access) -> list[str]:
-    return [f"const unsigned long long h_{p.name}"] if access.strides is None else declared(p, access)
-
-
-def _store(p: Parameter, access: Access) -> str:
-    if access.strides is None:
-        return f"cudaGraphSetConditional(h_{p.name}, {p.name});"
-    return f"*({p.dtype}*){_element(p, access)} = {p.name};"
-
-
-def _load(p: Parameter, access: Access) -> str:
-    if access.strides is not None:
-        return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access)};"
-    return f"const {p.dtype} {p.name} = {number(p, access)};"
-
-
-def _element(p: Parameter, access: Access) -> str:
-    assert access.strides is not None
-    terms = [f" + i{axis} * {stride}LL" for axis, stride in enumerate(access.strides) if stride]
-    return f"(p_{p.name}{''.join(terms)})"
-
-
-def _indices(flat: str, shape: Shape) -> list[str]:
-    """The index along each axis, from the number of the element."""
-    lines: list[str] = []
-    below = 1
-    for axis in reversed(range(len(shape))):
-        place = flat if below == 1 else f"({flat} / {below}LL)"
-        lines.append(f"const long long i{axis} = {place}{'' if not axis else f' % {shape[axis]}LL'};")
-        below *= shape[axis]
-    return lines
+    return kernel_source(spec) if isinstance(spec, KernelSpec) else index_source(spec)
 
 
 WORD = np.dtype(np.int64).itemsize
@@ -229,7 +159,7 @@ def setting(count: int) -> KernelSpec:
     inputs = tuple(Parameter("int64", f"a{k}") for k in range(count))
     outputs = tuple(Parameter("int64", f"o{k}") for k in range(count))
     text = KernelText(inputs, outputs, "\n".join(f"o{k} = a{k};" for k in range(count)))
-    return KernelSpec(text, (), (Access(None),) * count, (Access(()),) * count)
+    return of_numbers(text, *[Access(is_number=True)] * count, *[Access()] * count)
 
 
 class ListWriter:
@@ -269,10 +199,10 @@ class ListWriter:
         # Few different kernels: the last word is written again.
         count = 1 << (wanted - 1).bit_length()
         places = [Known(MEMORY, WORD * (start + min(k, wanted - 1))) for k in range(count)]
-        parameters = parameters_of(self._words, [*[0] * count, *places])
+        parameters = parameters_of(self._words, [*[0] * count, *places, *ONE])
         self.set.append((parameters[0], count, start))
         spec = setting(count)
-        return self.kernel(self._words, spec, parameters, (grid_of(spec), BLOCK))
+        return self.kernel(self._words, spec, parameters, (1, BLOCK))
 
     def _entries(self, items: Sequence[Item], side: int) -> list[tuple[int, int]]:
         """Of branches the sides follow the number of entries that it is to the one that is chosen."""
@@ -333,7 +263,8 @@ class ListWriter:
 
     def _entry(self, launch: Launch, side: int) -> tuple[int, int]:
         if isinstance(launch, ProductLaunch):
-            return walker.PRODUCT, self._words.add(Known(HANDLE), *self._product(launch, side))
+            product = product_parameters(launch, lambda view: self.place(view, side), self.precision)
+            return walker.PRODUCT, self._words.add(Known(HANDLE), *product)
         spec = launch.spec
         given: list[int | Known | tuple[int | Known, ...]] = [Known(MEMORY)] if spec.is_moving else []
         for access, argument in zip(spec.accesses, launch.arguments, strict=True):
@@ -343,21 +274,14 @@ class ListWriter:
                 given += [self._numbers[moved.word], moved.step]
                 for counter, step in moved.others:
                     given += [self._numbers[Counter(counter)], step]
-        match launch:
-            case ReductionLaunch():
-                given += launch.numbers
-                grid = launch.blocks, tree.BLOCK
-            case IndexLaunch():
-                given += [Known(number) if isinstance(number, Site) else number for number in launch.numbers]
-                grid = launch.blocks, INDEX_BLOCK
-            case KernelLaunch():
-                grid = grid_of(launch.spec), BLOCK
+        given += [Known(number) if isinstance(number, Site) else number for number in launch.numbers]
+        grid = launch.blocks, BLOCK if isinstance(launch, KernelLaunch) else INDEX_BLOCK
         return self.kernel(self._words, spec, parameters_of(self._words, given), grid)
 
     def kernel(
         self,
         words: Words,
-        spec: KernelSpec | ReductionSpec | IndexSpec,
+        spec: KernelSpec | IndexSpec,
         parameters: Sequence[int],
         grid: tuple[int, int],
     ) -> tuple[int, int]:
@@ -367,12 +291,6 @@ class ListWriter:
         called = words.add(function, *grid)
         words.inner(pointers)
         return walker.KERNEL, called
-
-    def _product(self, launch: ProductLaunch, side: int) -> tuple[int | Known, ...]:
-        *batch, m, n = launch.out.shape
-        a, b = (_factor(view, self.place(view, side)) for view in (launch.a, launch.b))
-        sizes, count, out = (m, n, launch.a.shape[-1]), math.prod(batch), self.place(launch.out, side)
-        return parameters(launch.out.dtype, sizes, a, b, out, count, launch.adds, self.precision)
 
     def _argument(self, argument: Operand, side: int) -> int | Known | tuple[int | Known, ...]:
         if isinstance(argument, View):
@@ -405,7 +323,17 @@ def entries_of(items: Sequence[Item]) -> int:
     return sum(each) - sum(isinstance(item, Become) for item in items)
 
 
-def _factor(view: View, place: Known) -> Factor[Known]:
+def product_parameters(
+    launch: ProductLaunch, place: Callable[[View], Address], precision: Precision
+) -> tuple[int | Address, ...]:
+    """Arguments of cuBLAS after the handle; `place` gives the address of a view's beginning."""
+    *batch, m, n = launch.out.shape
+    a, b = (_factor(view, place(view)) for view in (launch.a, launch.b))
+    sizes, count = (m, n, launch.a.shape[-1]), math.prod(batch)
+    return parameters(launch.out.dtype, sizes, a, b, place(launch.out), count, launch.adds, precision)
+
+
+def _factor(view: View, place: Address) -> Factor[Address]:
     found = layout(view.shape[-2:], view.strides[-2:], view.dtype.itemsize)
     assert found is not None
     return Factor(place, *found, view.strides[0] // view.dtype.itemsize if len(view.shape) > 2 else 0)

@@ -41,13 +41,12 @@ from ctrlgrad.engines.cuda.indexing import IndexSpec
 from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import walker
-from ctrlgrad.engines.cuda.prepared.entries import BLOCK, WORD, ListWriter, Words, entries_of, grid_of, parameters_of
+from ctrlgrad.engines.cuda.prepared.entries import WORD, ListWriter, Words, entries_of, parameters_of
 from ctrlgrad.engines.cuda.prepared.model import (
     Branching,
     Counter,
     GoesOn,
     Item,
-    KernelSpec,
     Limit,
     ProductLaunch,
     Repeating,
@@ -59,7 +58,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     loops_in,
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionSpec
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ONE, KernelSpec, of_numbers
 
 # Iterations of a turn: a carried array has two buffers, and an iteration writes the one that it does not read.
 TURN = 2
@@ -127,13 +126,16 @@ class GraphFailed(Exception):
         self.status = status
 
 
+_CONDITION = Access(is_number=True)
+
+
 def condition(asks: bool) -> KernelSpec:
     """The kernel behind a turn: of the counter, the run's iterations, the run's number and that of one that is stopped;
     and, where it asks for it, the predicate."""
     inputs = [*(Parameter("int64", f"a{k}") for k in range(4)), *([Parameter("bool", "a4")] * asks)]
     operation = f"o0 = (a0 + int64({TURN}) <= a1) & (a2 != a3){' & a4' * asks};"
     text = KernelText(tuple(inputs), (Parameter("bool", "o0"),), operation)
-    return KernelSpec(text, (), (Access(()),) * len(inputs), (Access(None),))
+    return of_numbers(text, *[Access()] * len(inputs), _CONDITION)
 
 
 def choice(numbers: Sequence[int]) -> KernelSpec:
@@ -141,14 +143,14 @@ def choice(numbers: Sequence[int]) -> KernelSpec:
     outputs = tuple(Parameter("bool", f"o{k}") for k in range(len(numbers)))
     operation = "\n".join(f"o{k} = a0 == int64({number});" for k, number in enumerate(numbers))
     text = KernelText((Parameter("int64", "a0"),), outputs, operation)
-    return KernelSpec(text, (), (Access(()),), (Access(None),) * len(numbers))
+    return of_numbers(text, Access(), *[_CONDITION] * len(numbers))
 
 
 def going_on() -> KernelSpec:
     """The kernel that sets the condition of a while node: by a number on the card, unless the run is stopped."""
     inputs = tuple(Parameter("int64", f"a{k}") for k in range(3))
     text = KernelText(inputs, (Parameter("bool", "o0"),), "o0 = (a0 == int64(1)) & (a1 != a2);")
-    return KernelSpec(text, (), (Access(()),) * 3, (Access(None),))
+    return of_numbers(text, *[Access()] * 3, _CONDITION)
 
 
 @dataclass(frozen=True)
@@ -362,12 +364,12 @@ class Capture:
         self._stopped = stopped
 
     @property
-    def kernels(self) -> list[KernelSpec | ReductionSpec | IndexSpec]:
+    def kernels(self) -> list[KernelSpec | IndexSpec]:
         """Kernels that may not have been called before: those of conditions, and of the lists inside."""
         sides = {_numbers(item) for item in items_in_order(self.body.items) if isinstance(item, Branching)}
         if not self.body.is_known:
             sides.add(GOING_ON)
-        specs: list[KernelSpec | ReductionSpec | IndexSpec] = [self.condition()]
+        specs: list[KernelSpec | IndexSpec] = [self.condition()]
         specs += [going_on()] * any(loops_in(self.body.items))
         specs += map(choice, sorted(sides - {()}))
         inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
@@ -434,9 +436,7 @@ class Capture:
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         words = Words()
         signed = [int(np.uint64(handle).astype(np.int64)) for handle in handles]
-        kind, arguments = self._writer.kernel(
-            words, spec, parameters_of(words, [*given, *signed]), (grid_of(spec), BLOCK)
-        )
+        kind, arguments = self._writer.kernel(words, spec, parameters_of(words, [*given, *signed, *ONE]), (1, BLOCK))
         entry = words.add(kind)
         words.inner(arguments)
         made = words.made()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather, scatter
-from ctrlgrad.engines.cuda.kernel import ADVANCE, Access, KernelText, Parameter, copy_text, joined_axes
+from ctrlgrad.engines.cuda.kernel import ADVANCE, Access, KernelText, Parameter, copy_text
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -37,8 +37,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Flag,
     GoesOn,
     Item,
-    KernelLaunch,
-    KernelSpec,
     LastSlot,
     Limit,
     Most,
@@ -61,10 +59,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.program import Program
 from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.engines.cuda.reductions import scan, stages
+from ctrlgrad.engines.cuda.reductions import elementwise, scan, stages
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, MOST_NOTED, Site
-from ctrlgrad.ir import Node, attributes
-from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir import Node
 
 
 @dataclass(frozen=True)
@@ -92,44 +89,45 @@ def _by(word: View | Affine, moved: Affine) -> Movement:
 
 def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
     """Apply a NumPy function that copies nothing to a view."""
-    memory = np.zeros(1, view.dtype)
-    # An array without elements has no address that could be compared.
-    shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape
-    whole = as_strided(memory, shape, view.strides)
+    if not view.size:
+        # An array without elements has no address that could be compared.
+        part = of(np.empty(view.shape, view.dtype))
+        return replace(view, shape=part.shape, strides=part.strides)
+    whole = as_strided(np.zeros(1, view.dtype), view.shape, view.strides)
     part = of(whole)
     assert isinstance(part, np.ndarray)
     offset = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return replace(view, shape=part.shape, strides=part.strides, offset=view.offset + offset)
 
 
-def part(view: View, key: Sequence[Any], indices: Sequence[Affine]) -> tuple[View, list[tuple[Affine, int]]]:
-    """A basic part of a view, and what its indices must be below, where they are numbers of the host."""
-    if not view.size:
-        raise CannotPrepare("an array without elements")
-    rest, moved, bounds = iter(indices), view.moved, []
-    items: list[Any] = []
-    axis = 0
+def part(view: View, key: Sequence[Any]) -> tuple[View, list[tuple[Affine, int]]]:
+    """A part of a view by a key of slices, Nones and numbers; and what moving numbers must be below.
+
+    Raises `IndexError` for a number that is out of range.
+    """
+    moved, bounds, items, axis = view.moved, [], list[Any](), 0
     for item in key:
-        if isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step):
-            raise CannotPrepare("a slice's bounds are values")
-        if item is DYNAMIC:
-            index = next(rest)
-            bounds.append((index, view.shape[axis]))
-            moved = moved.plus(index, view.strides[axis])
+        if isinstance(item, Affine) and item.is_moving:
+            bounds.append((item, view.shape[axis]))
+            moved = moved.plus(item, view.strides[axis])
             items.append(0)
         else:
+            item = item.constant if isinstance(item, Affine) else item
             if isinstance(item, int) and not -view.shape[axis] <= item < view.shape[axis]:
-                raise CannotPrepare("an index is out of range")
+                raise IndexError(f"index {item} is out of bounds for axis {axis} with size {view.shape[axis]}")
             items.append(item)
         axis += item is not None
-    found = viewed(replace(view, moved=moved), lambda x: np.asarray(x[(*items, ...)]))
-    return found, bounds
+    return viewed(replace(view, moved=moved), lambda x: np.asarray(x[(*items, ...)])), bounds
 
 
 def reshaped(view: View, shape: Shape) -> View | None:
     """A view that is seen with another shape, in which one size may be -1; None where its elements lie otherwise."""
     rest = math.prod(size for size in shape if size != -1)
     sizes = tuple(view.size // rest if size == -1 else size for size in shape)
+    if math.prod(sizes) != view.size:
+        raise ValueError(f"{view.size} elements in a shape {sizes}")
+    if not view.size:
+        return replace(view, shape=sizes, strides=contiguous(sizes, view.dtype))
     # Elements that are equally far apart, from the last axis: how many, and how far.
     runs: list[tuple[int, int]] = []
     for size, step in zip(reversed(view.shape), reversed(view.strides), strict=True):
@@ -148,30 +146,9 @@ def reshaped(view: View, shape: Shape) -> View | None:
     return replace(view, shape=sizes, strides=tuple(reversed(strides)))
 
 
-def known_shape(node: Node) -> Shape:
-    """The shape that a node says, where all of it is known."""
-    shape = attributes.Shape.of(node).shape
-    if None in shape:
-        raise CannotPrepare(f"a size of {node.op.name} is not known")
-    return tuple(d for d in shape if d is not None)
-
-
 def broadcast(view: View, shape: Shape) -> View:
     """A view that is seen with a shape that it broadcasts to."""
     return viewed(view, lambda x: np.broadcast_to(x, shape))
-
-
-def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list[Operand], list[View]]:
-    """Views of one shape with as few axes as tell where their elements lie, in the same order."""
-    views = [x for x in (*inputs, *outputs) if isinstance(x, View)]
-    full = outputs[0].shape
-    shape, strides = joined_axes(full, range(len(full)), [view.strides for view in views])
-    flat = iter(strides)
-    seen = [
-        replace(x, shape=tuple(shape), strides=tuple(next(flat))) if isinstance(x, View) else x
-        for x in (*inputs, *outputs)
-    ]
-    return seen[: len(inputs)], [x for x in seen[len(inputs) :] if isinstance(x, View)]
 
 
 def whole(inputs: int | Sequence[str], outputs: Sequence[str]) -> KernelText:
@@ -238,11 +215,7 @@ class Launches:
         if 0 in shape:
             return
         seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
-        seen, outputs = _flattened(seen, outputs)
-        shape = outputs[0].shape
-        accesses = [self._access(x) for x in (*seen, *outputs)]
-        spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]))
-        self.items.append(KernelLaunch(spec, (*seen, *outputs)))
+        self.items += elementwise(text, shape, seen, outputs, self._access)
 
     def gather(self, its: Chosen, node: Node) -> View:
         """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing`."""
@@ -263,7 +236,7 @@ class Launches:
         if len(noted) > MOST_NOTED:
             raise CannotPrepare("loops inside lie too deep for an error to name them")
         flag = View(Flag(), INT64, (FLAG_WORDS,), contiguous((FLAG_WORDS,), INT64))
-        return Surroundings(self._sized, self.buffer, flag, Site(node, loops), tuple(noted))
+        return Surroundings(self._access, self.buffer, flag, Site(node, loops), tuple(noted))
 
     @contextmanager
     def inside(self, loop: Node, since: int) -> Iterator[None]:
@@ -284,16 +257,11 @@ class Launches:
         results: Sequence[View],
     ) -> None:
         """See `ctrlgrad.engines.cuda.reductions`."""
-        self.items += stages(text, shape, axes, inputs, stored, results, self._sized, self.buffer)
+        self.items += stages(text, shape, axes, inputs, stored, results, self._access, self.buffer)
 
     def scan(self, text: ReductionText, axis: int, x: View, result: View) -> None:
         """See `ctrlgrad.engines.cuda.reductions`."""
-        self.items += scan(text, x.shape, axis, [x], [result], self._sized, self.buffer)
-
-    def _sized(self, x: Operand) -> Access:
-        """Access whose strides are parameters."""
-        found = self._access(x)
-        return found if found.strides is None else replace(found, strides=())
+        self.items += scan(text, x.shape, axis, [x], [result], self._access, self.buffer)
 
     def _access(self, x: Operand) -> Access:
         moved = movement(x)
@@ -302,7 +270,7 @@ class Launches:
                 self.word(word)
         has_parameter = moved is None or (isinstance(x, View) and not isinstance(x.source, Rows))
         others = 0 if moved is None else len(moved.others)
-        return Access(x.strides if isinstance(x, View) else None, has_parameter, moved is not None, others)
+        return Access(not isinstance(x, View), has_parameter, moved is not None, others)
 
     def word(self, its: Word) -> int:
         """The number of a word."""

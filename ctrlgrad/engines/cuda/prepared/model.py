@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad.engines.cuda.indexing import IndexLaunch
-from ctrlgrad.engines.cuda.kernel import Access, KernelText
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.ir import Node
 
@@ -447,38 +446,7 @@ def fitting(needed: np.ndarray, there: int) -> int:
     return int(np.searchsorted(np.cumsum(needed), there, side="right"))
 
 
-# Kernels.
-
-
-@dataclass(frozen=True)
-class KernelSpec:
-    """A kernel with all that stays from launch to launch: what it computes, and over which elements."""
-
-    text: KernelText
-    shape: Shape
-    inputs: tuple[Access, ...]
-    outputs: tuple[Access, ...]
-
-    @property
-    def threads(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def accesses(self) -> tuple[Access, ...]:
-        return self.inputs + self.outputs
-
-    @property
-    def is_moving(self) -> bool:
-        """Return true if it reads the iteration counter and words."""
-        return any(access.is_moving for access in self.accesses)
-
-
-@dataclass(frozen=True)
-class KernelLaunch:
-    """One launch: the arguments in the order of the text's inputs and outputs."""
-
-    spec: KernelSpec
-    arguments: tuple[Operand, ...]
+# Launches.
 
 
 @dataclass(frozen=True)
@@ -494,7 +462,7 @@ class ProductLaunch:
     adds: bool
 
 
-Launch = KernelLaunch | ReductionLaunch | IndexLaunch | ProductLaunch
+Launch = KernelLaunch | IndexLaunch | ProductLaunch
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.indexing import Chosen, chosen
 from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, binary_text, is_fusible
 from ctrlgrad.engines.cuda.placement import stepped
-from ctrlgrad.engines.cuda.prepared.launches import broadcast, known_shape, part, reshaped, viewed
+from ctrlgrad.engines.cuda.prepared.launches import broadcast, part, viewed
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -40,11 +40,19 @@ from ctrlgrad.engines.cuda.prepared.model import (
     word_view,
     wrapped,
 )
-from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, TableValue, index_in
+from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, TableValue, Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, is_one_product, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
-from ctrlgrad.engines.cuda.reductions import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
+from ctrlgrad.engines.cuda.reductions import (
+    REDUCTIONS,
+    SCANS,
+    check_elements,
+    node_text,
+    reduced_shape,
+    summed_axes,
+)
 from ctrlgrad.engines.cuda.sites import Site
+from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.ir import Node, StackType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.types import Shape as KnownShape
@@ -70,7 +78,7 @@ def as_array(reading: Reading, stack: object) -> View:
     if stack.number is not None:
         lengths = reading.listing.lengths
         lengths[stack.number] = max(count, lengths.get(stack.number, 0))
-    return part(stack.rows, (slice(0, count),), ())[0]
+    return part(stack.rows, (slice(0, count),))[0]
 
 
 def _filled(reading: Reading, table: TableValue) -> View:
@@ -194,13 +202,9 @@ def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dt
 
 def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
     """One row of an array."""
-    if index.is_moving:
-        found, bounds = part(stack.rows, (DYNAMIC,), (index,))
-        reading.bounds.extend(bounds)
-        return found
-    if index.constant < 0:
+    if not index.is_moving and index.constant < 0:
         raise CannotPrepare("more rows are popped than there are")
-    return part(stack.rows, (index.constant,), ())[0]
+    return _part(reading, stack.rows, (index,))
 
 
 def _is_used_again(reading: Reading, number: int) -> bool:
@@ -270,10 +274,8 @@ class _Row:
 
 def _row_at(reading: Reading, array: View, index: Index) -> _Row:
     if isinstance(index, Affine):
-        place, bounds = part(array, (DYNAMIC,), [index])
-        reading.bounds += bounds
-        return _Row(array.shape[1:], place, None)
-    its = chosen(len(array.shape), [index], lambda item: isinstance(item, View), lambda key: array)
+        return _Row(array.shape[1:], _part(reading, array, (index,)), None)
+    its = chosen(len(array.shape), [index], _is_index, lambda key: array)
     return _Row(array.shape[1:], None, its)
 
 
@@ -295,7 +297,7 @@ def _written(reading: Reading, row: _Row, value: Operand, node: Node) -> None:
 
 
 def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    table, index = as_table(reading, reading.value(step.operands[0])), index_in(reading, step.operands[1])
+    table, index = as_table(reading, reading.value(step.operands[0])), reading.index(step.operands[1])
     row = _seen(reading, _row_at(reading, table.rows, index), step.node)
     if table.marks is not None:
         mark = _seen(reading, _row_at(reading, table.marks, index), step.node)
@@ -308,7 +310,7 @@ def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     how = attributes.Write.of(step.node)
     if how.grow:
         raise CannotPrepare("an array that may grow is written")
-    value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
+    value, index = reading.operand(step.operands[2]), reading.index(step.operands[1])
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
     marks = _row_at(reading, table.marks, index)
@@ -321,7 +323,7 @@ def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    value, index = reading.operand(step.operands[2]), index_in(reading, step.operands[1])
+    value, index = reading.operand(step.operands[2]), reading.index(step.operands[1])
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
     _require_dtype(value, table)
@@ -341,7 +343,7 @@ def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    index = index_in(reading, step.operands[1])
+    index = reading.index(step.operands[1])
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
     _written(reading, _row_at(reading, table.marks, index), Fixed(BOOL, np.False_), step.node)
@@ -392,7 +394,7 @@ def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) ->
     told: list[Operand] = [around.site, index, *map(word_view, around.noted)]
     names = [f"int64(a{1 + k})" for k in range(len(told))]
     noted = [*names[:2], f"int64({size})", *names[2:]]
-    words = [part(around.flag, (n,), ())[0] for n in range(len(noted))]
+    words = [part(around.flag, (n,))[0] for n in range(len(noted))]
     first = 1 + len(told)
     lines = [f"o{n} = np_select(a0 & (a{first} == int64(0)), {x}, a{first + n});" for n, x in enumerate(noted)]
     dtypes = ["bool", *(INT64.name if isinstance(x, Affine) else x.dtype.name for x in told), *["int64"] * len(words)]
@@ -411,73 +413,68 @@ TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
 }
 
 
-def matmul(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """`numpy.matmul`: by the same rules as `ctrlgrad.engines.cuda.products.product`."""
-    a, b = (_numbers(reading, slot) for slot in step.operands)
-    return (_product(reading, a, b),)
+def matmul(at: Values, step: NodeStep) -> tuple[object, ...]:
+    """`numpy.matmul`."""
+    return (_product(at, *(_factor_of(at, slot) for slot in step.operands)),)
 
 
-def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+def product_sum(at: Values, step: NodeStep) -> tuple[object, ...]:
     """Add a product to the first operand, in place where no later step reads that operand."""
     total, *factors = step.operands
-    a, b = (_factor(reading, _numbers(reading, slot)) for slot in factors)
+    a, b = (_factor_of(at, slot) for slot in factors)
     _check_sizes(a, b, ())
-    out = reading.own(total)
-    reading.launches.product(a, b, out, True)
+    out = at.own(total)
+    if a.size and b.size:
+        at.launches.product(_factor(at, a), _factor(at, b), out, True)
     return (out,)
 
 
-def _numbers(reading: Reading, slot: int) -> View:
-    view = reading.view(slot)
+def _factor_of(at: Values, slot: int) -> View:
+    view = at.view(slot)
     if view.dtype.name not in PRODUCT_DTYPES:
         raise CannotPrepare(f"a product of {view.dtype}")
-    if not view.size:
-        raise CannotPrepare("a product without elements")
     return view
 
 
-def _product(reading: Reading, a: View, b: View) -> View:
-    if len(a.shape) == 1:
-        found = _product(reading, viewed(a, lambda x: x[None]), b)
-        return viewed(found, lambda x: x[..., 0, :])
-    if len(b.shape) == 1:
-        found = _product(reading, a, viewed(b, lambda x: x[:, None]))
-        return viewed(found, lambda x: x[..., 0])
-    if is_one_product(a.shape, b.shape):
+def _product(at: Values, a: View, b: View) -> View:
+    if is_one_product(a.shape, b.shape) and a.size:
         # One product of all rows.
-        found = _product(reading, reading.launches.reshaped(a, (-1, a.shape[-1])), b)
+        found = _product(at, at.launches.reshaped(a, (-1, a.shape[-1])), b)
         return viewed(found, lambda x: x.reshape(*a.shape[:-1], b.shape[-1]))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     _check_sizes(a, b, batch)
-    out = reading.launches.buffer((*batch, a.shape[-2], b.shape[-1]), a.dtype)
-    if not batch:
-        reading.launches.product(_factor(reading, a), _factor(reading, b), out, False)
+    out = at.launches.buffer((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+    if not out.size or not a.shape[-1]:
+        at.launches.copied(Fixed(out.dtype, out.dtype.type(0)), out)
         return out
-    a, b = (_factor(reading, _listed(reading, broadcast(x, batch + x.shape[-2:]))) for x in (a, b))
-    reading.launches.product(a, b, viewed(out, lambda x: x.reshape(-1, *x.shape[-2:])), False)
+    if not batch:
+        at.launches.product(_factor(at, a), _factor(at, b), out, False)
+        return out
+    a, b = (_factor(at, _listed(at, broadcast(x, batch + x.shape[-2:]))) for x in (a, b))
+    at.launches.product(a, b, viewed(out, lambda x: x.reshape(-1, *x.shape[-2:])), False)
     return out
 
 
 def _check_sizes(a: View, b: View, batch: tuple[int, ...]) -> None:
-    # Step by step there is an error.
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"{a.shape[-1]} columns of the left factor, {b.shape[-2]} rows of the right one")
     if (reason := too_large(a.shape, b.shape, math.prod(batch))) is not None:
-        raise CannotPrepare(reason)
+        raise ValueError(reason)
 
 
-def _listed(reading: Reading, view: View) -> View:
+def _listed(at: Values, view: View) -> View:
     """Matrices along one axis: where they lie, if they are equally far apart."""
-    found = reshaped(view, (-1, *view.shape[-2:]))
-    return reading.launches.reshaped(view, (-1, *view.shape[-2:])) if found is None else found
+    return at.launches.reshaped(view, (-1, *view.shape[-2:]))
 
 
-def _factor(reading: Reading, view: View) -> View:
+def _factor(at: Values, view: View) -> View:
     """Matrices where their address stays and the library can read them."""
     found = layout(view.shape[-2:], view.strides[-2:], view.dtype.itemsize)
     if found is not None and not view.is_moving and all(step >= 0 for step in view.strides):
         return view
     # A copy of a transposed matrix is the transposed of a copy: the library reads it as it would have read the matrix.
     is_transposed = found is not None and found[0] == 1
-    copied = reading.launches.copy(_transposed(view) if is_transposed else view)
+    copied = at.launches.copy(_transposed(view) if is_transposed else view)
     return _transposed(copied) if is_transposed else copied
 
 
@@ -485,8 +482,10 @@ def _transposed(view: View) -> View:
     return viewed(view, lambda x: x.swapaxes(-1, -2))
 
 
-# Takes the reading so far and gives the values of the results.
+# Ops of launch lists, which read a body; and ops that also run by themselves (`ctrlgrad.engines.cuda.kernels`). They
+# list launches and give the values of the results.
 Op = Callable[[Reading, NodeStep], tuple[object, ...]]
+Single = Callable[[Values, NodeStep], tuple[object, ...]]
 
 
 # Numbers of the host.
@@ -520,23 +519,22 @@ def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def _ensure_sizes(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    shape = reading.view(step.operands[0]).shape
-    if tuple(shape[a] for a in attributes.Required.of(step.node).axes) != known_shape(step.node):
-        raise CannotPrepare("sizes that are refused")
+    require_sizes(step.node, reading.view(step.operands[0]).shape, _shape(reading, step, attributes.Required))
     return _same(reading, step)
 
 
 # Views.
 
 
-def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Op:
-    def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-        view = reading.view(step.operands[0])
-        if not view.size:
-            raise CannotPrepare("an array without elements")
-        return (viewed(view, lambda x: of(step.node, x)),)
+def _shape(at: Values, step: NodeStep, says: type[attributes.Shape] = attributes.Shape) -> Shape:
+    """The shape that a node says, with sizes of the run."""
+    shape = says.of(step.node).shape
+    sizes = iter(step.operands[len(step.operands) - shape.count(None) :])
+    return tuple(at.size(next(sizes)) if d is None else d for d in shape)
 
-    return op
+
+def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Single:
+    return lambda at, step: (viewed(at.view(step.operands[0]), lambda x: of(step.node, x)),)
 
 
 def _flipped(node: Node, x: np.ndarray) -> np.ndarray:
@@ -545,134 +543,134 @@ def _flipped(node: Node, x: np.ndarray) -> np.ndarray:
     return np.flip(x, axes) if axes else x
 
 
-def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    view = reading.view(step.operands[0])
-    if not view.size:
-        raise CannotPrepare("an array without elements")
-    return (reading.launches.reshaped(view, known_shape(step.node)),)
+def _broadcast(at: Values, step: NodeStep) -> tuple[object, ...]:
+    return (broadcast(at.view(step.operands[0]), _shape(at, step)),)
 
 
-def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    indices = [index_in(reading, slot) for slot in step.operands[1:]]
-    if any(isinstance(index, View) for index in indices):
-        return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
-    found = _part(reading, step.node, reading.view(step.operands[0]), indices)
-    # The view is about to be overwritten, so it is copied first.
-    return (reading.launches.copy(found) if reading.is_updated(found) else found,)
+def _reshape(at: Values, step: NodeStep) -> tuple[object, ...]:
+    return (at.launches.reshaped(at.view(step.operands[0]), _shape(at, step)),)
 
 
-def _part(reading: Reading, node: Node, x: View, indices: Sequence[Affine | View]) -> View:
-    """Part of an array that a key selects, where all indices go by steps."""
-    steps = [index for index in indices if isinstance(index, Affine)]
-    found, bounds = part(x, attributes.Index.of(node).key, steps)
-    reading.bounds += bounds
+def _key(at: Values, node: Node, slots: Sequence[int]) -> list[object]:
+    """A key with the numbers and the indices of the run in it."""
+    rest = iter(slots)
+
+    def bound(x: object) -> object:
+        return at.size(next(rest)) if x is DYNAMIC else x
+
+    key: list[object] = []
+    for item in attributes.Index.of(node).key:
+        if isinstance(item, slice):
+            key.append(slice(bound(item.start), bound(item.stop), bound(item.step)))
+        else:
+            key.append(at.index(next(rest)) if item is DYNAMIC else item)
+    return key
+
+
+def _part(at: Values, x: View, key: Sequence[object]) -> View:
+    """Part of an array that a key without indices of the card selects."""
+    found, bounds = part(x, key)
+    at.bounds += bounds
     return found
 
 
-def _gathered(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> View:
-    """Gather by a key with indices from the card."""
-    its = _chosen(reading, node, x, indices)
-    if not its.has_elements:
-        raise CannotPrepare("an array without elements")
-    return reading.launches.gather(its, node)
+def _is_index(item: object) -> bool:
+    return isinstance(item, View)
 
 
-def _chosen(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> Chosen:
-    key = attributes.Index.of(node).key
-    if any(isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step) for item in key):
-        raise CannotPrepare("a slice's bounds are values")
+def _getitem(at: Values, step: NodeStep) -> tuple[object, ...]:
+    x, key = at.view(step.operands[0]), _key(at, step.node, step.operands[1:])
+    if any(map(_is_index, key)):
+        return (at.launches.gather(_chosen(at, x, key), step.node),)
+    found = _part(at, x, key)
+    # The view is about to be overwritten, so it is copied first.
+    return (at.launches.copy(found) if at.is_updated(found) else found,)
 
-    def whole(key: tuple[object, ...]) -> View:
-        is_static = [item is None or isinstance(item, slice | int) for item in key]
-        basic = [item if known else DYNAMIC for item, known in zip(key, is_static, strict=True)]
-        found, bounds = part(x, basic, [item for item in key if isinstance(item, Affine)])
-        reading.bounds += bounds
-        return found
 
-    rest = iter(indices)
-    named = [next(rest) if item is DYNAMIC else item for item in key]
-    return chosen(len(x.shape), named, lambda item: isinstance(item, View), whole)
+def _chosen(at: Values, x: View, key: Sequence[object]) -> Chosen:
+    return chosen(len(x.shape), key, _is_index, lambda basic: _part(at, x, basic))
 
 
 # Launches.
 
 
-def _update(name: str | None) -> Op:
+def _update(name: str | None) -> Single:
     """A part of an array is written, or added to, in place."""
 
-    def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    def op(at: Values, step: NodeStep) -> tuple[object, ...]:
         first, value_slot, *rest = step.operands
-        indices = [index_in(reading, slot) for slot in rest]
-        value = reading.operand(value_slot)
-        if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
-            raise CannotPrepare(f"{step.node.op.name} converts what it writes")
-        whole = reading.own(first)
-        if any(isinstance(index, View) for index in indices):
-            its = _chosen(reading, step.node, whole, indices)
-            if not its.has_elements:
-                raise CannotPrepare("an array without elements")
-            text = None if name is None else binary_text(name, whole.dtype)
-            reading.launches.scatter(its, reading.view(value_slot), text, step.node)
+        key, value = _key(at, step.node, rest), at.operand(value_slot)
+        whole = at.own(first)
+        text = None if name is None else binary_text(name, whole.dtype)
+        if any(map(_is_index, key)):
+            its, value = _chosen(at, whole, key), at.view(value_slot)
+            _require_fit(its.shape, value)
+            at.launches.scatter(its, value, text, step.node)
             return (whole,)
-        place = _part(reading, step.node, whole, indices)
-        if name is None:
-            reading.launches.copied(value, place)
+        place = _part(at, whole, key)
+        _require_fit(place.shape, value)
+        if text is None:
+            at.launches.copied(value, place)
         else:
-            reading.launches.kernel(binary_text(name, whole.dtype), place.shape, [place, value], [place])
+            at.launches.kernel(text, place.shape, [place, value], [place])
         return (whole,)
 
     return op
 
 
-def _reduction(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+def _require_fit(shape: Shape, value: Operand) -> None:
+    """A value must broadcast to the part that it is written to: no kernel looks."""
+    given = value.shape if isinstance(value, View) else ()
+    if np.broadcast_shapes(shape, given) != shape:
+        raise ValueError(f"a value of shape {given} for a part of shape {shape}")
+
+
+def _reduction(at: Values, step: NodeStep) -> tuple[object, ...]:
     """Reduction that is not fused."""
-    view, node = reading.view(step.operands[0]), step.node
+    view, node = at.view(step.operands[0]), step.node
     if node.op.name == "sum_to":
-        shape = known_shape(node)
+        shape = _shape(at, step)
         axes = summed_axes(view.shape, shape)
     else:
         axes, shape = attributes.Axes.of(node).axes, reduced_shape(node, view.shape)
+    check_elements(node, view.shape, axes)
     if not axes:
         return (view,)
-    if not view.size:
-        raise CannotPrepare("an array without elements")
-    out = reading.launches.buffer(shape, node.result.tensor.dtype)
-    reading.launches.reduction(node_text(node), view.shape, axes, [view], [], [out])
+    text = node_text(node)
+    out = at.launches.buffer(shape, np.dtype(text.results[0].dtype))
+    at.launches.reduction(text, view.shape, axes, [view], [], [out])
     return (out,)
 
 
-def _scan(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    view, node = reading.view(step.operands[0]), step.node
+def _scan(at: Values, step: NodeStep) -> tuple[object, ...]:
+    view, node = at.view(step.operands[0]), step.node
     axis, backwards = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse
-    if not view.size:
-        raise CannotPrepare("an array without elements")
-    out = reading.launches.buffer(view.shape, view.dtype)
+    out = at.launches.buffer(view.shape, view.dtype)
     seen = [viewed(x, lambda a: np.flip(a, axis)) if backwards else x for x in (view, out)]
-    reading.launches.scan(node_text(node), axis, *seen)
+    at.launches.scan(node_text(node), axis, *seen)
     return (out,)
 
 
-def _concat(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """One array written part by part."""
-    parts = [reading.view(slot) for slot in step.operands]
-    axis = attributes.Axis.of(step.node).axis
-    sizes = [view.shape[axis] for view in parts]
-    first = parts[0].shape
-    whole = reading.launches.buffer((*first[:axis], sum(sizes), *first[axis + 1 :]), parts[0].dtype)
-    if not whole.size:
-        raise CannotPrepare("an array without elements")
-    for view, end in zip(parts, itertools.accumulate(sizes), strict=True):
-        key = (*(slice(None),) * axis, slice(end - view.shape[axis], end))
-        reading.launches.copied(view, part(whole, key, ())[0])
+def _concat(at: Values, step: NodeStep) -> tuple[object, ...]:
+    """One array written part by part: parts of one shape are outputs of the kernels that make them."""
+    parts = [at.view(slot) for slot in step.operands]
+    axis, first = attributes.Axis.of(step.node).axis, parts[0].shape
+    ends = list(itertools.accumulate(view.shape[axis] for view in parts))
+    whole = at.launches.buffer((*first[:axis], ends[-1], *first[axis + 1 :]), parts[0].dtype)
+    for view, end in zip(parts, ends, strict=True):
+        place, _ = part(whole, (*(slice(None),) * axis, slice(end - view.shape[axis], end)))
+        if view.shape != place.shape:
+            raise ValueError(f"a part of shape {view.shape} beside one of shape {first}")
+        at.launches.copied(view, place)
     return (whole,)
 
 
-DEVICE: dict[str, Op] = {
+SINGLE: dict[str, Single] = {
     "transpose": _viewing(lambda node, x: np.transpose(x, attributes.Axes.of(node).axes)),
     "expand_dims": _viewing(lambda node, x: np.expand_dims(x, attributes.Axes.of(node).axes)),
     "squeeze": _viewing(lambda node, x: np.squeeze(x, attributes.Axes.of(node).axes)),
     "flip": _viewing(_flipped),
-    "broadcast_to": _viewing(lambda node, x: np.broadcast_to(x, known_shape(node))),
+    "broadcast_to": _broadcast,
     "reshape": _reshape,
     "getitem": _getitem,
     "setitem": _update(None),
@@ -681,7 +679,7 @@ DEVICE: dict[str, Op] = {
     **dict.fromkeys(SCANS, _scan),
     "concat": _concat,
     "matmul": matmul,
-    **STACKS,
 }
+DEVICE: dict[str, Op] = {**SINGLE, **STACKS}
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 IDENTITIES["ensure_sizes"] = _ensure_sizes

@@ -27,7 +27,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedTable,
     Carry,
     Item,
-    KernelLaunch,
     Placement,
     ProductLaunch,
     Repeating,
@@ -37,7 +36,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     carried_arrays,
     lists_in,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.
@@ -70,8 +69,6 @@ def accesses(launch: Item) -> tuple[list[View], list[View]]:
         case ProductLaunch():
             return [launch.a, launch.b, *[launch.out] * launch.adds], [launch.out]
         case KernelLaunch():
-            count = len(launch.spec.inputs)
-        case ReductionLaunch():
             count = len(launch.spec.reads)
         case IndexLaunch():
             count = len(launch.spec.read)
@@ -236,8 +233,10 @@ def _is_in_place(launch: Item, view: View, target: View) -> bool:
     """Return true if a launch may read one value where it writes another: the same one, or element by element."""
     if view.source == target.source:
         return True
-    same = (view.shape, view.strides, view.offset) == (target.shape, target.strides, target.offset)
-    return isinstance(launch, KernelLaunch) and same and not view.is_moving and not target.is_moving
+    if not isinstance(launch, KernelLaunch) or not launch.spec.is_elementwise or view.is_moving or target.is_moving:
+        return False
+    seen, written = ([(n, step) for n, step in zip(x.shape, x.strides, strict=True) if n != 1] for x in (view, target))
+    return seen == written and view.offset == target.offset
 
 
 def placed(

@@ -5,16 +5,14 @@ A body is prepared from the description of its inputs (dtype, shape, kind).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.compile import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText, TextBuilder
-from ctrlgrad.engines.cuda.kernels import add_product
-from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, whole
+from ctrlgrad.engines.cuda.prepared.launches import Launches, Listing, Rates, whole
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -31,9 +29,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
-from ctrlgrad.ir import Node, attributes
-from ctrlgrad.ir.control import is_loop
+from ctrlgrad.engines.cuda.program import Program
+from ctrlgrad.ir import Node
 from ctrlgrad.plan.elementwise import Operand as Element
 
 
@@ -130,7 +127,51 @@ class Computed:
     operands: tuple[Operand | Computed, ...]
 
 
-class Reading:
+class Values:
+    """Values by slot, and the launches that an op lists."""
+
+    def __init__(self, values: Mapping[int, Any], launches: Launches) -> None:
+        self.values: dict[int, Any] = dict(values)
+        self.launches = launches
+        # Indices that must stay below a size.
+        self.bounds: list[tuple[Affine, int]] = []
+
+    def value(self, slot: int) -> Any:
+        return self.values[slot]
+
+    def operand(self, slot: int) -> Operand:
+        """An array or a number."""
+        found = self.value(slot)
+        if not isinstance(found, View | Fixed | Affine | Converted):
+            raise CannotPrepare("a stack is no operand of a kernel")
+        return found
+
+    def view(self, slot: int) -> View:
+        """An array; a number is written into one."""
+        found = self.operand(slot)
+        return found if isinstance(found, View) else self.launches.copy(found)
+
+    def index(self, slot: int) -> Affine | View:
+        """Operand of an index: a number, or a view on the card, where the kernel checks its bounds."""
+        raise NotImplementedError
+
+    def size(self, slot: int) -> int:
+        """A number that the host knows."""
+        found = self.value(slot)
+        if not isinstance(found, Affine) or found.is_moving:
+            raise CannotPrepare("a size or a slice's bound is not known")
+        return found.constant
+
+    def own(self, slot: int) -> View:
+        """The array in a slot as one that the step may overwrite."""
+        return self.launches.updated(self.view(slot))
+
+    def is_updated(self, view: View) -> bool:
+        """Return true if a step from here on may overwrite a view's memory in place."""
+        raise NotImplementedError
+
+
+class Reading(Values):
     """Values by slot, in the middle of one region.
 
     Args:
@@ -148,17 +189,17 @@ class Reading:
         outside: Reading | None = None,
     ) -> None:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
-        self.launches, self.transfers, self.bounds = listing.launches, listing.transfers, listing.bounds
+        super().__init__(dict(enumerate(values)), listing.launches)
+        self.transfers, self.bounds = listing.transfers, listing.bounds
         # Upper bound of the rows that inner regions add to a stack in one pass; None where it is unknown.
         self.most: dict[int, int | None] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
-        self.values: dict[int, Any] = dict(enumerate(values))
         self.values.update((slot, _constant(Given(slot, region), x)) for slot, x in program.constants.items())
         # The step that is read now, and where each slot is read last.
         self.position = 0
         self.last = dict.fromkeys(program.outputs, len(program.steps))
         for position in reversed(range(len(program.steps))):
-            for slot in slots_read(program.steps[position]):
+            for slot in program.steps[position].reads:
                 self.last.setdefault(slot, position)
 
     def inside(self, program: Program, values: Sequence[Any], is_counted: bool = True) -> Reading:
@@ -194,13 +235,8 @@ class Reading:
         return found
 
     def operand(self, slot: int) -> Operand:
-        """An array or a number."""
         found = self.value(slot)
-        if isinstance(found, Computed):
-            return self.computed(found)
-        if not isinstance(found, View | Fixed | Affine | Converted):
-            raise CannotPrepare("a stack is no operand of a kernel")
-        return found
+        return self.computed(found) if isinstance(found, Computed) else super().operand(slot)
 
     def computed(self, number: Computed) -> View:
         """A buffer that one kernel writes a number to."""
@@ -237,36 +273,37 @@ class Reading:
         return f"({condition}) & (a{len(given)} == int64(0))", [*given, self.launches.number(Short())]
 
     def view(self, slot: int) -> View:
-        """An array; a number is written into one."""
-        found = self.operand(slot)
-        return found if isinstance(found, View) else self.launches.copy(found)
+        found = super().view(slot)
+        if not found.size:
+            raise CannotPrepare("an array without elements")
+        return found
+
+    def index(self, slot: int) -> Affine | View:
+        """Operand of an index: an `Affine` where it goes by whole steps; else a view on the card, where the kernel
+        checks its bounds.
+
+        Past the end of a masked loop an index may have any value, so an index that only the host computes is refused
+        there.
+        """
+        found = self.value(slot)
+        if not isinstance(found, Affine | View) and self.listing.is_masked:
+            raise CannotPrepare("an index of the host does not go by whole steps")
+        return found if isinstance(found, Affine) and not self.is_endless(found) else self.view(slot)
 
     # Updates in place.
-
-    def own(self, slot: int) -> View:
-        """The array in a slot as one that the step may overwrite."""
-        return self.launches.updated(self.view(slot))
 
     def _sharing(self, view: View) -> set[int]:
         may_lie_in = self.launches.may_lie_in
         return {n for n, x in self.values.items() if may_lie_in(view.source) in map(may_lie_in, sources_of(x))}
 
     def is_updated(self, view: View) -> bool:
-        """Return true if a step from here on may overwrite a view's memory in place."""
         sharing = self._sharing(view)
         if any(n in sharing for n in self._updated(self.position)):
             return True
         return self.outside is not None and self.outside.is_updated(view)
 
     def _updated(self, position: int) -> Iterator[int]:
-        for step in self.program.steps[position:]:
-            if isinstance(step, NodeStep):
-                if step.node.regions:
-                    # A loop updates only what it carries.
-                    is_inner = is_loop(step.node)
-                    yield from attributes.Loop.of(step.node).split(step.operands)[1] if is_inner else step.operands
-                elif step.kernel is add_product or step.node.op.updates:
-                    yield step.operands[0]
+        return (slot for step in self.program.steps[position:] for slot in step.updates)
 
 
 def sources_of(x: object) -> tuple[Source, ...]:
@@ -345,25 +382,3 @@ def _text_of(number: Computed) -> tuple[KernelText, list[Operand]]:
         return builder.input(dtype)
 
     return builder.text(element(number), number.node.result.tensor.dtype), operands
-
-
-def slots_read(step: Step) -> tuple[int, ...]:
-    """The slots of a step's operands."""
-    if isinstance(step, GroupStep):
-        return (*step.reads, *(write.stack for write in step.writes if write.stack is not None))
-    assert isinstance(step, NodeStep)
-    return step.operands
-
-
-def index_in(reading: Reading, slot: int) -> Affine | View:
-    """Operand of an index: an `Affine` where it goes by whole steps; else a view on the card, where the kernel checks
-    its bounds.
-
-    Past the end of a masked loop an index may have any value, so an index that only the host computes is refused
-    there.
-    """
-    index = reading.value(slot)
-    if not isinstance(index, Affine | View) and reading.listing.is_masked:
-        raise CannotPrepare("an index of the host does not go by whole steps")
-    goes_by_steps = isinstance(index, Affine) and not reading.is_endless(index)
-    return index if goes_by_steps else reading.view(slot)

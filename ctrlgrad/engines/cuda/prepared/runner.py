@@ -53,6 +53,7 @@ from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInpu
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.precision import Precision
+from ctrlgrad.errors import ShapeError
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Recent
 
@@ -145,7 +146,8 @@ class Body:
     def _made(self, inputs: list[Input], captures: int) -> Form | str:
         try:
             return Form(prepared(self.program, inputs, captures, self.ending), tuple(inputs))
-        except CannotPrepare as error:
+        except (CannotPrepare, IndexError, ShapeError, ValueError) as error:
+            # Step by step an error of the program is raised where it happens.
             return str(error)
 
     @property
