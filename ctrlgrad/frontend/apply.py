@@ -22,10 +22,11 @@ from ctrlgrad.frontend.tensor import SET_BY, Tensor, instead_of, is_operand, lea
 from ctrlgrad.frontend.trace import current
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
 from ctrlgrad.ir.builder import SMALL
+from ctrlgrad.ir.caching import Recent
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
-from ctrlgrad.source import here, user_frame
+from ctrlgrad.source import Source, here, user_frame
 
 # Result of `unknown_dims` outside a trace: a NumPy array some of whose sizes a loop treats as unknown.
 
@@ -267,9 +268,13 @@ def tensor_type(x: Any) -> TensorType:
     return t
 
 
+# Common dtypes that graphs hold: the name of a dtype takes longer than this.
+_HELD = frozenset(map(np.dtype, ("float64", "float32", "int64", "int32", "bool", "complex128", "complex64")))
+
+
 def check_dtype(dtype: np.dtype) -> None:
     """Refuse dtypes that no graph can hold."""
-    if dtype.name not in NAMES:
+    if dtype not in _HELD and dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {dtype} is not supported",
             expected="bool, an integer, a float or a complex dtype",
@@ -399,15 +404,36 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
             results = builder.emit_all(OPS[op], values, attrs, source=source)
             weak = all(is_weak(x) for x in operands)
             return tuple(Tensor(builder, v, weak) for v in results)
-        builder = Builder()
         arrays = [x if isinstance(x, EagerStack) else as_array(x) for x in operands]
-        inputs = [builder.input(type_of(a)) for a in arrays]
-        graph = builder.finish(builder.emit_all(OPS[op], inputs, attrs, source=source))
+        graph = _graph_of(op, tuple(map(type_of, arrays)), attrs, source)
     except CtrlgradError as error:
         if error.source is None:
             error.source = source
         raise
     return tuple(map(concrete, evaluate(graph, arrays)))
+
+
+# Graphs of single ops that were computed at once, with their kernels: by op, types, attributes and the user's line.
+_SINGLE: Recent[Any, Graph] = Recent(512)
+
+
+def _graph_of(op: str, types: tuple[Type, ...], attrs: Mapping[str, Any], source: Source | None) -> Graph:
+    """The graph of one op, made once for a line of the user's code if its attributes are plain."""
+
+    def make() -> Graph:
+        builder = Builder()
+        return builder.finish(builder.emit_all(OPS[op], [builder.input(t) for t in types], attrs, source=source))
+
+    if not all(map(_is_plain, attrs.values())):
+        return make()
+    # With their types: 1 and True are equal.
+    plain = tuple((name, type(value), value) for name, value in attrs.items())
+    return _SINGLE.get((op, types, plain, source), make)
+
+
+def _is_plain(x: Any) -> bool:
+    """Return true if an attribute may be part of a key."""
+    return type(x) in (bool, int, str) or isinstance(x, np.dtype) or (type(x) is tuple and {*map(type, x)} <= {int})
 
 
 def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> Any:
