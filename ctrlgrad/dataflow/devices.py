@@ -288,7 +288,7 @@ def _is_possible() -> bool:
 
 @functools.cache
 def _tell() -> None:
-    """Once."""
+    """Warn once."""
     _LOG.warning("devices share the cores with BLAS's own threads: install ctrlgrad[dataflow] for speed")
 
 
@@ -299,8 +299,8 @@ def single_threaded_products(*, is_required: bool = True) -> AbstractContextMana
     """One thread per matrix product, for a block of code.
 
     Args:
-        is_required: whether to refuse where it cannot be had. A run whose speed alone depends on it goes on, and a
-            warning says so once.
+        is_required: raise an error if the setting is not possible. Otherwise the run goes on, slower, after one
+            warning.
 
     Raises:
         UserInputError: the package threadpoolctl is missing, and it is required.

@@ -149,7 +149,7 @@ class Executor:
         self.outputs: dict[int, Any] = {}
         # Set by another thread: give up before the next step.
         self.stopped = False
-        # How far it had come when it gave up, in a loop or outside.
+        # Iteration in which it gave up, in a loop or outside.
         self.stopped_at: Iteration | None = None
         # Frames and iterations that messages must find, and messages that came before their iteration.
         self.frames: dict[tuple[int, Tag], FrameRun] = {}

@@ -76,7 +76,7 @@ class Step(ABC):
 
 @record
 class Dead:
-    """Why a value is dead: which Switch or LoopCond, in which iteration, chose another side."""
+    """Origin of a dead value: the Switch or LoopCond that chose another side, and its iteration."""
 
     switch: Step
     tag: Tag
@@ -215,7 +215,7 @@ class FramePlan:
 
     name: str
     number: int
-    # How many iterations may be open.
+    # Largest number of open iterations.
     window: int = 1
     loop: Node | None = None
     steps: list[Step] = field(default_factory=list)
@@ -223,7 +223,7 @@ class FramePlan:
     slots: list[Any] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     expected: int = 0
-    # How many Enters come into it.
+    # Number of Enters into the frame.
     enters: int = 0
     # The Switches of its carries, and the NextIterations that are no steps.
     switches: list[LoopSwitch] = field(default_factory=list)
@@ -332,14 +332,14 @@ class FrameRun:
     pending: list[int] = field(init=False)
     oldest: Iteration = field(init=False)
     newest: Iteration = field(init=False)
-    # How many iterations are done on this device, from the first; how many there are, once that is known.
+    # Number of iterations done on this device, from the first; total number, once that is known.
     floor: int = 0
     total: int | None = None
-    # How many each participant has reported to be done, and how many reports have come. Messages may overtake each
-    # other, so a frame waits for every one of them.
+    # Iterations that each participant has reported done, and number of reports. Messages may overtake each other, so a
+    # frame waits for every report.
     reported: dict[int, int] = field(init=False)
     reports: int = 0
-    # Where the iterations of a reversed loop count down from.
+    # Start of the countdown of a reversed loop.
     counts_from: int | None = None
     # Values that wait for the next iteration to begin.
     waiting: list[tuple[Targets, Any]] = field(default_factory=list)

@@ -101,7 +101,7 @@ def _is_clustered(node: FlatNode) -> bool:
 
 @dataclass
 class _Cutter:
-    """Says of each ordinary op which cluster it belongs to; asked in the graph's order."""
+    """Assigns each ordinary op to a cluster; called in the graph's order."""
 
     graph: FlatGraph
     cut: str

@@ -275,7 +275,7 @@ def _constants(part: Part) -> Iterable[Any]:
 
 
 def _pieces_of(device: str, settings: Settings, check_nans: bool | Literal["gradients"]) -> PieceOf:
-    """By what a device runs its clusters."""
+    """Return the function that makes the pieces of a device."""
     if is_cuda(device) and not check_nans:
         from ctrlgrad.dataflow.cuda import cuda_piece  # the CUDA engine, loaded where it is asked for
 

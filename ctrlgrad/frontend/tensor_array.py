@@ -155,7 +155,7 @@ class TensorArray(Elements):
                 hint="give element_shape with None for the dimensions that differ",
             )
         attrs = {"grow": self.grows} if self.rewritable else {"grow": self.grows, "once": True}
-        return self._with_stack(self._apply("stack_write", [stack, _index("write", index), value], attrs), element)
+        return self._with_stack(apply("stack_write", [stack, _index("write", index), value], attrs), element)
 
     def push(self, value: Any) -> TensorArray:
         """The array with one more slot at its end that holds `value`."""
@@ -172,7 +172,7 @@ class TensorArray(Elements):
         value = value if given.dtype == self.dtype else self._cast(value, given)
         element = self.element or TensorType(self.dtype, given.shape)
         stack = self._new(element) if self.element is None else self._stack
-        return self._with_stack(self._apply("stack_push", [stack, value]), element)
+        return self._with_stack(apply("stack_push", [stack, value]), element)
 
     def _cast(self, value: Any, given: TensorType) -> Any:
         if result_type(given.dtype, self.dtype) != self.dtype and not isinstance(value, bool | int | float | complex):
@@ -187,11 +187,11 @@ class TensorArray(Elements):
     def read(self, index: Any) -> Any:
         """Slot `index`; zeros where nothing was written."""
         require_numbers("TensorArray.read", index)
-        return self._apply("stack_read", [self._need_stack("read"), _index("read", index)])
+        return apply("stack_read", [self._need_stack("read"), _index("read", index)])
 
     def stack(self) -> Any:
         """All slots as one tensor, `[size, *element_shape]`."""
-        return self._apply("stack_to_tensor", [self._need_stack("stack")], {"size": self._known_size()})
+        return apply("stack_to_tensor", [self._need_stack("stack")], {"size": self._known_size()})
 
     def _known_size(self) -> int | None:
         known = isinstance(self.requested_size, int | np.integer) and not self.grows
@@ -244,20 +244,16 @@ class TensorArray(Elements):
             count = (self.size() if known is None else known) * first
             sizes = [FUNCTIONS["__dim__"](whole, axis + 2) if d is None else d for axis, d in enumerate(rest)]
             return FUNCTIONS["reshape"](whole, (count, *sizes))
-        rows = self._apply("stack_rows", [stack], {"axis": 0})
-        return self._apply("stack_concat", [stack, rows], {"axis": 0, "size": None})
+        rows = apply("stack_rows", [stack], {"axis": 0})
+        return apply("stack_concat", [stack, rows], {"axis": 0, "size": None})
 
     def unstack(self, tensor: Any) -> TensorArray:
         """An array whose slots are the rows of a tensor: they count as written."""
         require_numbers("TensorArray.unstack", tensor)
         t = type_of(tensor)
         assert isinstance(t, TensorType)
-        stack = self._apply("stack_from_tensor", [cast(tensor, self.dtype)])
+        stack = apply("stack_from_tensor", [cast(tensor, self.dtype)])
         return self._with_stack(stack, TensorType(self.dtype, t.shape[1:]))
-
-    @staticmethod
-    def _apply(op: str, operands: list[Any], attrs: Any = {}) -> Any:  # noqa: B006
-        return apply(op, operands, attrs)
 
     def __repr__(self) -> str:
         return f"TensorArray({self.dtype.name!r}, element={self.element})"

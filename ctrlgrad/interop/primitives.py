@@ -21,7 +21,7 @@ Entry = Callable[..., Any]
 
 TABLE: dict[str, Entry] = {}
 
-# Primitives that have no meaning here, and why.
+# Primitives without a meaning here, with the reason.
 REFUSED: dict[str, str] = {}
 
 

@@ -54,7 +54,7 @@ class Window:
     def of(
         sizes: Any, strides: Any, dilations: Any, stated: Any, own: Sequence[int] = (), ceil: bool = False
     ) -> Window:
-        """The window over axes of the sizes `own`; with `ceil` padding is added with which the last one ends."""
+        """The window over axes of the sizes `own`; `ceil` adds padding so that a last, partial window counts."""
         window = Window(*map(tuple, (sizes, strides, dilations, stated, stated)))
         if not ceil:
             return window

@@ -198,14 +198,7 @@ def population_count(x: Any) -> Any:
     array([3, 8], dtype=int8)
     """
     x = cnp.asarray(x)
-    bits = _unsigned(x).astype(np.uint64)
-    # Sums of neighbouring bits, pairs and groups of four; the bytes' sum by a product.
-    bits = bits - ((bits >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    for shift in (8, 16, 32):
-        bits = bits + (bits >> np.uint64(shift))
-    return (bits & np.uint64(0x7F)).astype(x.dtype)
+    return cnp.bitwise_count(_unsigned(x)).astype(x.dtype)
 
 
 def clz(x: Any) -> Any:

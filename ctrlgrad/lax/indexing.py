@@ -201,7 +201,7 @@ def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool
 
 
 def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
-    """The operand with a part replaced, moved so that it lies inside; as `jax.lax.dynamic_update_slice`.
+    """The operand with a part replaced, shifted so that it lies inside; as `jax.lax.dynamic_update_slice`.
 
     >>> dynamic_update_slice(np.arange(5), np.array([8, 9]), (4,))
     array([0, 1, 2, 8, 9])
@@ -240,7 +240,7 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
 
 
 def _fill(dtype: Any, value: Any) -> Any:
-    """JAX's value of what lies outside: NaN, the least signed or the largest unsigned integer, or true."""
+    """JAX's fill value: NaN, the least signed or the largest unsigned integer, or true."""
     if value is not None:
         return cnp.asarray(value).astype(dtype)
     if dtype_kind(dtype) in "fc":
@@ -268,8 +268,8 @@ def gather(
         start_indices: integers [..., n], a start per row of the last axis.
         dimension_numbers: a `GatherDimensionNumbers`, or JAX's.
         slice_sizes: along each axis of the operand.
-        mode: for slices that do not lie inside: a `GatherScatterMode` or its name, "fill" if not given.
-        fill_value: what "fill" gives; NaN, the least signed or the largest unsigned integer, or true if not given.
+        mode: treatment of slices outside of the operand: a `GatherScatterMode` or its name, "fill" if not given.
+        fill_value: value of the mode "fill"; by default NaN, the least signed or largest unsigned integer, or true.
 
     >>> rows = GatherDimensionNumbers((1,), collapsed_slice_dims=(0,), start_index_map=(0,))
     >>> gather(np.arange(6).reshape(3, 2), np.array([[2], [0]]), rows, (1, 2))

@@ -467,9 +467,6 @@ def ball(key: Any, d: int, p: float = 2, shape: Sequence[int] = (), dtype: Any =
     return g / ((cnp.sum(cnp.abs(g) ** p, -1) + e) ** (g.dtype.type(1) / p))[..., None]
 
 
-# Random choices, permutations and counts.
-
-
 # Choices among numbers or rows; those of `jax.random`.
 
 

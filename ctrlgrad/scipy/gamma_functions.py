@@ -62,7 +62,7 @@ def promoted(*xs: Any) -> list[Any]:
 
 
 def in_single(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of many steps, of floats of 16 bits computed in float32 and rounded once, as JAX does."""
+    """Compute a function of 16-bit floats in float32 and round its result once, as JAX does."""
 
     @functools.wraps(fn)
     def function(*args: Any, **named: Any) -> Any:
@@ -249,7 +249,7 @@ def _mirrored(x: Any) -> tuple[Any, Any]:
 
 
 def _turned(x: Any, low: Any, other: float) -> Any:
-    """pi x without its whole turns, which rounding would be part of, where x is low; elsewhere pi times the other."""
+    """pi x without its whole turns, which would lose digits, where x is low; elsewhere pi times the other number."""
     return math.pi * cnp.where(low, x - cnp.rint(x), other)
 
 

@@ -1,5 +1,7 @@
-"""Special functions by SciPy's names, as `jax.scipy.special`: compositions of the graph's own ops, so that they are
-compiled and mapped like them; where a derivative is simpler than that of the approximation, it has a rule.
+"""Special functions by the names of SciPy and `jax.scipy.special`, composed of the graph's own ops.
+
+So they are compiled and mapped like those ops. A function whose derivative is simpler than that of its approximation
+has a derivative rule.
 
     >>> from ctrlgrad.scipy import special
     >>> float(special.erf(0.0)), round(float(special.gammaln(5.0)), 12)

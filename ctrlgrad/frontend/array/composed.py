@@ -81,7 +81,7 @@ def _shift(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _included(x: Any, where: Any) -> Any:
-    """x with -inf, whose exponential is zero, where an element does not count."""
+    """x with -inf, whose exponential is zero, in the places of excluded elements."""
     return x if where is None else choose(where, x, -np.inf)
 
 

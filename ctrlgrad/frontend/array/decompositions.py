@@ -45,7 +45,7 @@ from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.windows import pad
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import current_options, default_float
@@ -622,3 +622,8 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         ai, aj, bi, bj = (at_index(x, rank_of(x) - 1, k) for x, k in ((a, i), (a, j), (b, i), (b, j)))
         parts.append(expanded(subtract(multiply(ai, bj), multiply(aj, bi)), [max(rank_of(ai), rank_of(bi))]))
     return moveaxis(concatenated(parts, rank_of(parts[0]) - 1), -1, axis)
+
+
+_RESULTS = ("EighResult", "QRResult", "SVDResult", "SlogdetResult")
+_HELPERS = "adjoint answered applied column_at complete_qr completed inexact matrices minimum_size reduced"
+publish(__name__, *_RESULTS, *_HELPERS.split(), "solve_triangular")

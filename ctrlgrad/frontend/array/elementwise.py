@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from ctrlgrad.options import default_float
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
+Fn = TypeVar("Fn", bound=Callable[..., Any])
 
 
-def _finish(function: Any, name: str, summary: str, note: str, example: str, *aliases: str) -> Any:
+def _finish(function: Fn, name: str, summary: str, note: str, example: str, *aliases: str) -> Fn:
     """Register an array function that was made by a factory, with its docstring."""
     shown_example = "print(cnp.{}) -> {}".format(*example.split(" -> "))
     return array_function(*aliases)(described(function, name, f"{summary}\n\n    {note}", shown_example))
@@ -31,8 +32,7 @@ def _finish_unary(function: Unary, name: str, summary: str, example: str, *alias
         f"The result has the shape of x and the dtype that numpy.{name} gives; a dtype that NumPy\n"
         "    refuses is a TypeMismatchError."
     )
-    finished: Unary = _finish(function, name, summary, note, example, *aliases)
-    return finished
+    return _finish(function, name, summary, note, example, *aliases)
 
 
 def _unary(name: str, summary: str, example: str, *aliases: str, operator: bool = False) -> Unary:
@@ -249,12 +249,7 @@ _COMPARED = "The operands broadcast together (else a ShapeError); the result is 
 
 def _of_two(fn: Callable[[str, Any, Any], Any]) -> Callable[[str, str, str], Binary]:
     """Factory of boolean functions of two operands by name, summary and example."""
-
-    def made(name: str, summary: str, example: str) -> Binary:
-        finished: Binary = _finish(lambda x1, x2: fn(name, x1, x2), name, summary, _COMPARED, example)
-        return finished
-
-    return made
+    return lambda name, summary, example: _finish(lambda x1, x2: fn(name, x1, x2), name, summary, _COMPARED, example)
 
 
 _comparison = _of_two(lambda name, x1, x2: compared(name, getattr(np, name), x1, x2))
@@ -484,8 +479,7 @@ def _binary(
         on_booleans = boolean is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
         return elementwise(boolean if on_booleans and boolean else name, ufunc, *xs, keep_weak=operator)
 
-    finished: Binary = _finish(function, name, summary, note, example, *aliases)
-    return finished
+    return _finish(function, name, summary, note, example, *aliases)
 
 
 def _bits(name: str, boolean: str | None, summary: str, example: str, *aliases: str) -> Binary:
@@ -631,4 +625,4 @@ def _product(base: Any, exponent: int) -> Any:
         base = apply("square", [base])
 
 
-publish(__name__)
+publish(__name__, "Fn")

@@ -9,34 +9,20 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply
-from ctrlgrad.frontend.array.decompositions import (
-    cholesky,
-    cross,
-    det,
-    eigh,
-    eigvalsh,
-    inv,
-    matrices,
-    matrix_norm,
-    matrix_power,
-    matrix_rank,
-    norm,
-    pinv,
-    qr,
-    slogdet,
-    solve,
-    svd,
-    svdvals,
-    vector_norm,
-)
+from ctrlgrad.frontend.array import decompositions
+from ctrlgrad.frontend.array.decompositions import *
+from ctrlgrad.frontend.array.decompositions import matrices
 from ctrlgrad.frontend.array.elementwise import conjugate, divide, multiply, real, subtract
-from ctrlgrad.frontend.array.linalg import matmul, outer, tensordot, vecdot
-from ctrlgrad.frontend.array.manipulation import matrix_transpose
+from ctrlgrad.frontend.array.linalg import matmul as matmul
+from ctrlgrad.frontend.array.linalg import outer as outer
+from ctrlgrad.frontend.array.linalg import tensordot as tensordot
+from ctrlgrad.frontend.array.linalg import vecdot as vecdot
+from ctrlgrad.frontend.array.manipulation import matrix_transpose as matrix_transpose
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal as _diagonal
 from ctrlgrad.frontend.array.reduction import sum as _sum
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 
 # Eigenvalues and eigenvectors of matrices that need not be hermitian.
 
@@ -208,38 +194,5 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"ctrlgrad.numpy.linalg has no {name!r}: see dir(ctrlgrad.numpy.linalg) for what there is")
 
 
-__all__ = [
-    "cholesky",
-    "cond",
-    "cross",
-    "det",
-    "diagonal",
-    "eig",
-    "eigh",
-    "eigvals",
-    "eigvalsh",
-    "inv",
-    "lstsq",
-    "matmul",
-    "matrix_norm",
-    "matrix_power",
-    "matrix_rank",
-    "matrix_transpose",
-    "multi_dot",
-    "norm",
-    "outer",
-    "pinv",
-    "qr",
-    "slogdet",
-    "solve",
-    "svd",
-    "svdvals",
-    "tensordot",
-    "trace",
-    "vecdot",
-    "vector_norm",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+_IMPORTED = ["matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]
+publish(__name__, "EigResult", more=[*vars(decompositions)["__all__"], *_IMPORTED])

@@ -325,7 +325,7 @@ def operand(operation: str, x: Any) -> Any:
 
 
 def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
-    """As `operand` for several, but Python numbers keep to themselves, for promotion to see them."""
+    """As `operand` for several operands, but Python numbers stay Python numbers, so that they promote weakly."""
     xs = [unwrapped(x) for x in xs]
     require_numbers(operation, *xs)
     return [from_nested(operation, x) if isinstance(x, list | tuple) else x for x in xs]
@@ -476,7 +476,7 @@ def truth(operation: str, x: Any) -> Any:
 
 
 def double_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype of what NumPy computes in double precision: the default for integers, and no less for floats."""
+    """Result dtype where NumPy computes in double precision: the default float, or a wider one."""
     return default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, default_float())
 
 

@@ -76,7 +76,7 @@ def _multiplied_unknown(x: Any, axis: int) -> Any:
         pairs = apply("multiply", [sliced(y, axis, 0, half), sliced(y, axis, half, multiply(half, 2))])
         return concatenated([pairs, sliced(y, axis, multiply(half, 2), size)], axis)
 
-    # The one in front makes the empty product.
+    # A leading 1 is the empty product.
     one = broadcasted(np.ones((), dtype_of(x)), [1 if a == axis else dim(x, a) for a in range(rank_of(x))])
     start = concatenated([one, x], axis)
     return sliced(while_loop(lambda y: dim(y, axis) > 1, halve, start, name="prod"), axis, 0, 1)
@@ -209,14 +209,14 @@ def reduce(op: str, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def widened(operation: str, x: Any, dtype: Any) -> Any:
-    """The operand in the dtype that NumPy adds it up in: small integers and booleans grow to 64 bits."""
+    """The operand in NumPy's dtype of sums: small integers and booleans widen to 64 bits."""
     x = operand(operation, x)
     wide = np.sum(np.zeros(0, dtype_of(x))).dtype if dtype is None else dtype
     return to_dtype(operation, x, wide)
 
 
 def kept(operation: str, x: Any, where: Any, neutral: Any) -> Any:
-    """x, with a value that changes nothing where a condition does not hold."""
+    """x, with the neutral value where a condition does not hold."""
     if where is None:
         return x
     mask = truth(operation, where)
@@ -363,9 +363,9 @@ def _extreme(op: str, what: str, side: str, example: str) -> Callable[..., Any]:
             x = reduce(op, concatenated([x, slab], a), (a,), True)
         return _finished(x, axes, keepdims)
 
-    summary = f"""The {what} element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+    summary = f"""The {what} element along axes, or of all; arguments as for `sum`. Raises a ShapeError for no elements.
 
-    With `initial` the result is never {side} it; `where` needs it."""
+    With `initial` the result is never {side} it; `where` needs `initial`."""
     return array_function(f"a{op}")(described(function, op, summary, example))
 
 

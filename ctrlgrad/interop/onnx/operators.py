@@ -110,7 +110,7 @@ _STRINGS = "strings have no arrays and no derivatives here"
 _IMAGES = "it is an operator on images or boxes"
 _RANDOM = "its random numbers have no state that a function could be given: draw them outside and pass them"
 
-# Operators that have no meaning here, and why. Those of "ai.onnx.ml" are refused as a whole.
+# Operators without a meaning here, with the reason. The whole domain "ai.onnx.ml" is refused.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"), _STRINGS),
     **dict.fromkeys(("DeformConv", "ImageDecoder", "MaxRoiPool"), _IMAGES),

@@ -91,6 +91,3 @@ def install() -> None:
     """Tell autograph of these functions: an attribute of PyTorch's own, which nothing else reads."""
     for fn, ours in _FUNCTIONS.items():
         fn.__ctrlgrad_call__ = _instead(fn, ours)
-
-
-__all__ = ["install"]

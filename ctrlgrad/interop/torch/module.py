@@ -308,6 +308,3 @@ def _check_attributes(module: torch.nn.Module, before: Mapping[str, Any]) -> Non
                 got=repr(x),
                 hint=f"self.register_buffer({key!r}, ...) in __init__, or return it",
             )
-
-
-__all__ = ["FromTorch", "converted"]

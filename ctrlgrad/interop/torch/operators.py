@@ -38,7 +38,7 @@ _REPEATED = "inside of a loop or branch that depends on data each iteration woul
 _GRADIENT = "it is a step of PyTorch's own reverse mode: ctrlgrad.grad differentiates the operator itself"
 _STRIDES = "it reads memory by strides, which traced tensors do not have"
 
-# Operators that have no meaning here, and the reason.
+# Operators without a meaning here, with the reason.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("rand", "randn", "randperm", "randint", "rand_like", "randn_like"), _RANDOM),
     **dict.fromkeys(("multinomial", "normal", "uniform", "poisson", "randint_like"), _RANDOM),
@@ -156,24 +156,3 @@ def unsupported(
 def at(x: Any, key: Any) -> Any:
     """x[key], where x may be known and the key may be traced."""
     return FUNCTIONS["getitem"](x, key)
-
-
-__all__ = [
-    "DRAWS",
-    "PROMOTED",
-    "REFUSED",
-    "TABLE",
-    "Draws",
-    "Entry",
-    "NeedsKey",
-    "arguments",
-    "at",
-    "drawn",
-    "dropped",
-    "entry",
-    "find",
-    "is_array",
-    "name_of",
-    "promoted",
-    "unsupported",
-]

@@ -168,6 +168,3 @@ def inputs_of(program: Any, params: Mapping[str, Any], args: Any) -> list[Any]:
         else:
             raise unsupported(f"an input of the kind {kind}")
     return found
-
-
-__all__ = ["HIGHER", "decompositions", "inputs_of", "read", "source_of"]

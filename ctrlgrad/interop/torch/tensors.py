@@ -71,6 +71,3 @@ def to_tensor(x: np.ndarray) -> torch.Tensor:
     x = np.asarray(x)
     x = x if x.flags.writeable else x.copy()
     return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == BFLOAT16 else torch.from_numpy(x)
-
-
-__all__ = ["DTYPES", "readable", "to_array", "to_tensor", "type_of"]

@@ -317,6 +317,3 @@ def _with_gradient_of(old: Any, new: Any) -> Any:
         return new
     slope = cnp.where(cnp.isfinite(old), old - stop_gradient(old), cnp.zeros_like(old))
     return (stop_gradient(new) if isinstance(new, Tensor) else new) + slope
-
-
-__all__ = ["Trace"]
