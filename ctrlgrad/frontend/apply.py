@@ -287,6 +287,17 @@ def check_dtype(dtype: np.dtype) -> None:
         )
 
 
+def traced_by_jax(x: Any) -> TracingError:
+    """Error for a traced array of JAX, which has no numbers that this library could take."""
+    return TracingError(
+        "a traced array of JAX reached a function of this library",
+        expected="arrays, numbers and traced tensors of this library",
+        got=type(x).__name__,
+        hint="ctrlgrad.to_jax(fn) is a function that jax.jit, jax.grad and jax.vmap take;\n"
+        "ctrlgrad.grad and ctrlgrad.vmap take a function of this library as it is",
+    )
+
+
 def as_array(x: Any) -> np.ndarray:
     """A value that is no traced tensor as an array; another library's tensor over its own memory, where NumPy can.
 
@@ -300,13 +311,7 @@ def as_array(x: Any) -> np.ndarray:
         if hasattr(x, "aval"):
             if str(x.dtype).startswith("key<"):  # of `jax.random.key`: its numbers
                 return as_array(sys.modules["jax"].random.key_data(x))
-            raise TracingError(
-                "a traced array of JAX reached a function of this library",
-                expected="arrays, numbers and traced tensors of this library",
-                got=type(x).__name__,
-                hint="ctrlgrad.to_jax(fn) is a function that jax.jit, jax.grad and jax.vmap take;\n"
-                "ctrlgrad.grad and ctrlgrad.vmap take a function of this library as it is",
-            ) from error
+            raise traced_by_jax(x) from error
         if not hasattr(x, "requires_grad"):
             raise
         raise TypeMismatchError(

@@ -160,6 +160,11 @@ def how_to_pass(x: Any) -> str:
         return "@ctrlgrad.tree.register_dataclass above its @dataclass makes a pytree of its fields"
     if inspect.isgenerator(x):
         return "a function with `yield` gives a generator: return a list or a tuple of values"
+    if callable(x):
+        return (
+            "keep functions outside, in a closure; of a model of Equinox:\n"
+            "params, rest = equinox.partition(model, equinox.is_array); in the function equinox.combine(params, rest)"
+        )
     return "keep other objects outside, or make its class a pytree node: ctrlgrad.tree.register_pytree_node"
 
 

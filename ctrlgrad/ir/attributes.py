@@ -192,6 +192,13 @@ class Reduction(Axes):
 
 
 @record(kw_only=True)
+class Product(Attributes):
+    # The bits of a row do not depend on how many rows there are; nor those of a sum that the product is added to on how
+    # its terms are divided among several such products.
+    in_order: bool = False
+
+
+@record(kw_only=True)
 class Shape(Attributes):
     """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.term.template`."""
 

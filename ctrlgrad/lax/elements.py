@@ -11,6 +11,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.custom_vjp import custom_vjp
 
@@ -372,3 +373,6 @@ read.defjvp(lambda primals, tangents: (read(*primals), read(tangents[0], primals
 read.defvjp(lambda values, inside: (read(values, inside), inside), lambda inside, ct: (written(ct, inside), None))
 written.defjvp(lambda primals, tangents: (written(*primals), written(tangents[0], primals[1])))
 written.defvjp(lambda values, inside: (written(values, inside), inside), lambda inside, ct: (read(ct, inside), None))
+
+
+publish(__name__, "read", "written")

@@ -11,6 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.lax import elements
 from ctrlgrad.lax.elements import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
@@ -552,3 +553,6 @@ def scatter_apply(
     return _scattered(
         "scatter_apply", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write
     )
+
+
+publish(__name__, "Windows", "find_windows", "module_of", "turned")

@@ -212,7 +212,11 @@ class Kernel(Step):
 
 @step
 class Product(Step):
-    """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
+    """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches.
+
+    `in_order`: the bits of an element do not depend on where the rows of `a` are cut, nor, with a base, on where its
+    columns are.
+    """
 
     result: Defines[Array]
     a: Reads[View]
@@ -220,6 +224,7 @@ class Product(Step):
     base: Updates[Array | None] = None
     # The right side as `Pack` has laid it out.
     packed: Reads[Array | None] = None
+    in_order: Attribute[bool] = False
     node: Attribute[Node | None] = None
 
 

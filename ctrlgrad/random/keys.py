@@ -11,6 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.options import default_float
 from ctrlgrad.source import called_function
 
@@ -181,3 +182,6 @@ def float_of(operation: str, dtype: Any) -> np.dtype:
 
 # As it is called in JAX.
 PRNGKey = key
+
+
+publish(__name__, "checked", "encrypted", "float_of", "shape_of", "threefry")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,32 +15,8 @@ from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.elementwise import floor_divide, minimum, remainder, where
 from ctrlgrad.frontend.array.indexing import at, positions, take
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, concatenate, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    along,
-    axis_of,
-    broadcasted,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    iota,
-    known_size,
-    laid_along,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    size_argument,
-    sizes_argument,
-    sliced,
-    times,
-    truth,
-    whole_number,
-)
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
 
@@ -251,44 +227,27 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     return diag_indices(dim(arr, 0), rank_of(arr))
 
 
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
-    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`.
+def _triangle(name: str, part: str, example: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
+    """`tril_indices` or `triu_indices`, and the function of an array of this shape."""
+    numpys = getattr(np, name)
 
-    >>> cnp.tril_indices(2)
-    (array([0, 1, 1]), array([0, 0, 1]))
-    """
-    return np.tril_indices(n, k, m)
+    def of_size(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = numpys(n, k, m)
+        return found
 
+    def of_array(arr: Any, k: int = 0) -> tuple[Any, ...]:
+        rows, columns = (known_size(f"{name}_from", d) for d in shape_of(arr))
+        return of_size(rows, k, columns)
 
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
-    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`.
-
-    >>> cnp.triu_indices(2)
-    (array([0, 0, 1]), array([0, 1, 1]))
-    """
-    return np.triu_indices(n, k, m)
-
-
-@array_function()
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
-    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`.
-
-    >>> cnp.tril_indices_from(cnp.ones((2, 2)))
-    (array([0, 1, 1]), array([0, 0, 1]))
-    """
-    rows, columns = (known_size("tril_indices_from", d) for d in shape_of(arr))
-    return np.tril_indices(rows, k, columns)
+    summary = f"The indices of the {part} triangle of a matrix of known size; as `numpy.{name}"
+    shown_example = f"cnp.{name}{{}} -> {example}"
+    described(of_size, name, f"{summary}`.", shown_example.format("(2)"))
+    described(of_array, f"{name}_from", f"{summary}_from`.", shown_example.format("_from(cnp.ones((2, 2)))"))
+    return of_size, array_function()(of_array)
 
 
-@array_function()
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
-    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`.
-
-    >>> cnp.triu_indices_from(cnp.ones((2, 2)))
-    (array([0, 0, 1]), array([0, 1, 1]))
-    """
-    rows, columns = (known_size("triu_indices_from", d) for d in shape_of(arr))
-    return np.triu_indices(rows, k, columns)
+tril_indices, tril_indices_from = _triangle("tril_indices", "lower", "(array([0, 1, 1]), array([0, 0, 1]))")
+triu_indices, triu_indices_from = _triangle("triu_indices", "upper", "(array([0, 0, 1]), array([0, 1, 1]))")
 
 
 @array_function()
@@ -539,31 +498,4 @@ def resize(x: Any, new_shape: Any) -> Any:
     return reshaped(sliced(tile(x, -(-wanted // count)), 0, 0, wanted), sizes) if count else zeros(sizes, dtype_of(x))
 
 
-__all__ = [
-    "append",
-    "argwhere",
-    "choose",
-    "compress",
-    "delete",
-    "diag_indices",
-    "diag_indices_from",
-    "extract",
-    "flatnonzero",
-    "indices",
-    "insert",
-    "ix_",
-    "mask_indices",
-    "meshgrid",
-    "nonzero",
-    "piecewise",
-    "ravel_multi_index",
-    "repeat",
-    "resize",
-    "select",
-    "tile",
-    "tril_indices",
-    "tril_indices_from",
-    "triu_indices",
-    "triu_indices_from",
-    "unravel_index",
-]
+publish(__name__, "filled", "first_positions", "known_count")

@@ -24,34 +24,9 @@ from ctrlgrad.errors import (
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
 from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import (
-    along,
-    at_index,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    from_nested,
-    has_tensor,
-    iota,
-    known_size,
-    laid_along,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    shape_of,
-    shown,
-    sliced,
-    squeezed,
-    times,
-    truth,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.checks import explains_calls
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
@@ -685,4 +660,4 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
     return apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
 
 
-__all__ = ["at", "fill_diagonal", "getitem", "place", "put", "put_along_axis", "take", "take_along_axis"]
+publish(__name__, "At", "Index", "Place", "index", "positions")

@@ -26,33 +26,14 @@ from ctrlgrad.frontend.array.elementwise import (
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, concatenate, flip, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    dim,
-    dims,
-    dtype_of,
-    floats,
-    known_size,
-    loop_dtypes,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    truth,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import vander
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import cumsum, trace
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.windows import pad
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop, while_loop
 
 # Polynomials as arrays of coefficients, the highest first.
@@ -545,28 +526,4 @@ def logspace(
     return moveaxis(found, 0, axis) if axis else found
 
 
-__all__ = [
-    "bitwise_count",
-    "convolve",
-    "correlate",
-    "ediff1d",
-    "gcd",
-    "geomspace",
-    "gradient",
-    "interp",
-    "lcm",
-    "logspace",
-    "packbits",
-    "poly",
-    "polyadd",
-    "polyder",
-    "polydiv",
-    "polyfit",
-    "polyint",
-    "polymul",
-    "polysub",
-    "polyval",
-    "trapezoid",
-    "unpackbits",
-    "unwrap",
-]
+publish(__name__)

@@ -17,27 +17,10 @@ from ctrlgrad.frontend.array.choosing import filled, first_positions, known_coun
 from ctrlgrad.frontend.array.elementwise import isnan, maximum, subtract, where
 from ctrlgrad.frontend.array.indexing import getitem, positions, take, take_along_axis
 from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    iota,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import min as smallest
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
@@ -499,22 +482,4 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     return apply("searchsorted", [row, values], {"side": side})
 
 
-__all__ = [
-    "argpartition",
-    "argsort",
-    "intersect1d",
-    "isin",
-    "lexsort",
-    "partition",
-    "searchsorted",
-    "setdiff1d",
-    "setxor1d",
-    "sort",
-    "sort_complex",
-    "union1d",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-]
+publish(__name__, "UniqueAll", "UniqueCounts", "UniqueInverse", "places_of_largest")

@@ -189,6 +189,7 @@ class DropIn(torch.nn.Module):
         return self._forward(*args, **kwargs)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._of.check_arguments(args, kwargs)
         named: dict[str, Any] = {}
         buffers: dict[str, Any] = {}
         modes: list[bool] = []

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo
-from ctrlgrad.ir import Builder, Graph, Loop, Node, TensorType
+from ctrlgrad.ir import Builder, Graph, Loop, Node, TensorType, attributes
 from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.ops.term import Term, constant, emit, swap_last, where
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma
@@ -57,7 +57,8 @@ def _product(state: State, node: Node, a: Tensor, b: Tensor, base: Array | None 
     if is_short and a.dtype.kind == "f":
         state.emit(_short_product(node, result, left, right, base))
     else:
-        state.emit(Product(result, left, right, base, node=node))
+        in_order = attributes.Product.of(node).in_order
+        state.emit(Product(result, left, right, base, in_order=in_order, node=node))
     return result
 
 
