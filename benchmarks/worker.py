@@ -3,7 +3,7 @@
     {"do": "build", "program": "module:function", "arguments": {...}, "busy": 0}
                                                                          -> {"import_seconds": ...}
     {"do": "run", "times": 3}            -> {"seconds": [...], "processor_seconds": [...], "units": null,
-                                             "peak_bytes": ...}
+                                             "peak_bytes": ..., "resident_bytes": ...}
     {"do": "save", "path": "results.npz"}                                -> {}
     {"do": "kept_bytes"}                                                 -> {"bytes": ...}
     {"do": "versions", "packages": ["jax"]}                              -> {"versions": {"jax": "..."}}
@@ -72,7 +72,8 @@ class Session:
         peak = max(0, memory_now("VmHWM") - self.resident)
         units = self.program.units
         found = None if units is None else units(self.result)
-        return {"seconds": seconds, "processor_seconds": processor_seconds, "units": found, "peak_bytes": peak}
+        taken = {"seconds": seconds, "processor_seconds": processor_seconds}
+        return taken | {"units": found, "peak_bytes": peak, "resident_bytes": self.resident}
 
     def wake(self, awake: bool) -> None:
         for process in self.busy:

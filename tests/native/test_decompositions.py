@@ -24,7 +24,10 @@ L = cnp.linalg
 # Around one, two and four vectors of any width.
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 25)
 SCALES = {"float32": (1.0, 1e30, 1e-30, 1e-42), "float64": (1.0, 1e300, 1e-300, 1e-318)}
-TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-12}
+SCALES |= {"complex64": SCALES["float32"], "complex128": SCALES["float64"]}
+COMPLEX = ["complex64", "complex128"]
+WIDE = dict.fromkeys(FLOATS, "d") | dict.fromkeys(COMPLEX, "D")
 
 
 def layouts(a: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -35,7 +38,7 @@ def symmetric(a: np.ndarray) -> np.ndarray:
     return np.asarray((a + a.T) / 2)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
 def test_orthonormal_factors_have_the_signs_of_lapack(dtype: str, native: Products) -> None:
     rng = np.random.default_rng(0)
     for n in SIZES:
@@ -43,20 +46,42 @@ def test_orthonormal_factors_have_the_signs_of_lapack(dtype: str, native: Produc
             a = dense(rng, m, n, dtype)
             for each in layouts(a):
                 q = native.orthonormal(each)
-                np.testing.assert_allclose(q, np.linalg.qr(a.astype("d"))[0], atol=n * TOLERANCE[dtype] * 10)
+                np.testing.assert_allclose(q, np.linalg.qr(a.astype(WIDE[dtype]))[0], atol=n * TOLERANCE[dtype] * 10)
             for scale in SCALES[dtype][1:3]:
                 np.testing.assert_allclose(native.orthonormal(a * np.asarray(scale, dtype)), q, atol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [MOST_COLUMNS_OF["orthonormal"] + k for k in (-1, 0, 1)] + [1, 5])
+def test_complex_qr_and_its_gradient_call_no_kernel(n: int, calls: list[str]) -> None:  # noqa: F811
+    rng = np.random.default_rng(3)
+    x, weights = rng.normal(size=(2, n + 3, n)), dense(rng, n, n + 3, "complex128")
+
+    def loss(np_: Any) -> Any:
+        def fn(x: Any) -> Any:
+            q, r = np_.linalg.qr(x[0] + 1j * x[1])
+            return np_.sum(abs(weights @ q + np_.sum(abs(r))) ** 2) / n
+
+        return fn
+
+    found = cg.function(cg.grad(loss(cnp)), engine="native")(x)
+    assert set(calls) == ({"orthonormal"} if n > MOST_COLUMNS_OF["orthonormal"] else set())
+    with jax.enable_x64(True):
+        expected = np.asarray(jax.grad(loss(jax.numpy))(x))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+    along, value = rng.normal(size=x.shape), cg.function(loss(cnp), engine="native")
+    up, down = (value(x + s * 1e-6 * along) for s in (1, -1))
+    np.testing.assert_allclose(np.sum(found * along) * 2e-6, up - down, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
 def test_columns_of_any_scale_have_an_orthonormal_factor(dtype: str, native: Products) -> None:
     """Squares of the numbers of a column are no numbers of the type."""
     a = dense(np.random.default_rng(1), 6, 4, dtype) * np.asarray([1, *SCALES[dtype][1:]], dtype)
     q, least = native.orthonormal(a), np.finfo(dtype).eps
-    np.testing.assert_allclose(q.T @ q, np.eye(4), atol=10 * least)
+    np.testing.assert_allclose(q.conj().T @ q, np.eye(4), atol=10 * least)
     for j in range(3):
-        column = a[:, j].astype("d") / np.abs(a[:, j]).max()
-        rest = column - q[:, : j + 1].astype("d") @ (q[:, : j + 1].T.astype("d") @ column)
+        column = a[:, j].astype(WIDE[dtype]) / np.abs(a[:, j]).max()
+        rest = column - q[:, : j + 1].astype(WIDE[dtype]) @ (q[:, : j + 1].conj().T.astype(WIDE[dtype]) @ column)
         assert np.abs(rest).max() < 20 * least
 
 

@@ -107,9 +107,9 @@ def _short_product(node: Node, result: Array, a: View, b: View, base: Array | No
 
 # Linear systems, Cholesky factors, determinants and adjugates.
 #
-# Linear and triangular systems and Cholesky factors are of matrices of any size, real or complex; determinants, QR,
-# eigenvalues and singular values are of small real ones. Where a matrix has no answer, or sizes that only run time
-# knows turn out to be large, the reference kernel is called: it says what is wrong, or computes it.
+# Linear and triangular systems and Cholesky factors are of matrices of any size, real or complex; QR is of small ones,
+# and determinants, eigenvalues and singular values are of small real ones. Where a matrix has no answer, or sizes that
+# only run time knows turn out to be large, the reference kernel is called: it says what is wrong, or computes it.
 
 
 Factors = Literal["solve", "lu", "lu_solved", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]
@@ -308,7 +308,8 @@ def _is_decomposed(state: State, node: Node, how: Factors) -> bool:
     """Return true if the matrices of a node are decomposed in machine code; else call the reference kernel."""
     rows, columns = state.shape(node.operands[0])[-2:]
     few = columns.factor if how == "orthonormal" else min(rows.factor, columns.factor)
-    found = dtype_kind(node.operands[0].tensor.dtype) == "f" and rows.is_known and columns.is_known
+    kinds = "fc" if how == "orthonormal" else "f"
+    found = dtype_kind(node.operands[0].tensor.dtype) in kinds and rows.is_known and columns.is_known
     if not found or few > MOST_COLUMNS_OF[how]:
         outside(state, node)
         return False

@@ -1,9 +1,10 @@
-"""Householder reflectors of small real matrices, and the orthonormal factor that they make.
+"""Householder reflectors of small matrices, and the orthonormal factor that they make.
 
     cg_orthonormal_TYPE(Q, row stride, A, row stride, column stride, m, n, scratch)
     cg_orthonormal_scratch_TYPE(m, n)                                          bytes
 
-Q of A = Q R with m >= n, both m by n, by columns as LAPACK's geqr2 and org2r (signs included); it gives 0.
+TYPE is f32, f64, c64 or c128. Q of A = Q R with m >= n, both m by n, by columns as LAPACK's geqr2 and org2r (signs
+included); it gives 0.
 
 Routines of this kind work on the columns of a matrix as rows in `scratch`, filled up to whole vectors with zeros. A
 reflector 1 - tau v v^T has a vector with zeros before a place and one there. Numbers are scaled by powers of two, which
@@ -12,9 +13,13 @@ rounds nothing, so that no square overflows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ctrlgrad.engines.native.products.fields import Field
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.scalars import Place, Scalar
+from ctrlgrad.engines.native.products.substitution import reciprocal
 from ctrlgrad.engines.native.products.whole import given
 
 ROUTINE = [
@@ -40,24 +45,29 @@ _FORM = [
 ]
 
 
-def symbols(real: Real) -> list[str]:
-    return [f"cg_orthonormal_{part}{real.name}" for part in ("", "scratch_")]
+def symbols(kind: Field) -> list[str]:
+    return [f"cg_orthonormal_{part}{kind.name}" for part in ("", "scratch_")]
 
 
-def orthonormal(real: Real) -> list[str]:
-    return [*reflectors(real), _orthonormal(real), _scratch(real)]
+def orthonormal(kind: Field) -> list[str]:
+    real = kind.real
+    if kind.parts == 1:
+        return [*reflectors(real), _orthonormal(kind), _scratch(kind)]
+    made = [_complex_reflector(kind), _complex_reflect(kind), _complex_orthonormal(kind), _scratch(kind)]
+    return [*_intrinsics(real), *made]
 
 
 def reflectors(real: Real) -> list[str]:
     """The parts that the routines on reflectors call."""
+    return [*_intrinsics(real), _reflector(real), _reflect(real), _form(real)]
+
+
+def _intrinsics(real: Real) -> list[str]:
     integers = f"<{real.lanes} x i{8 * real.bytes}>"
     return [
         f"declare {real.scalar} @llvm.copysign.{real.name}({real.scalar}, {real.scalar})",
         f"declare i{8 * real.bytes} @llvm.vector.reduce.umax.v{real.lanes}i{8 * real.bytes}({integers})",
         f"declare i{8 * real.bytes} @llvm.umax.i{8 * real.bytes}(i{8 * real.bytes}, i{8 * real.bytes})",
-        _reflector(real),
-        _reflect(real),
-        _form(real),
     ]
 
 
@@ -234,8 +244,8 @@ def put(f: Function, real: Real, own: Real, value: str, address: str) -> None:
     own.put(f, value, address)
 
 
-def _orthonormal(real: Real) -> str:
-    f = Function(symbols(real)[0], ROUTINE, "i64")
+def _orthonormal(kind: Field) -> str:
+    f, real = Function(symbols(kind)[0], ROUTINE, "i64"), kind.real
     width = f.rounded_up("%m", real.lanes)
     size = f.mul(width, "%n")
     q = real.at(f, "%scratch", size)
@@ -248,8 +258,135 @@ def _orthonormal(real: Real) -> str:
     return f.text()
 
 
-def _scratch(real: Real) -> str:
-    f = Function(symbols(real)[1], [("i64", "m"), ("i64", "n")], "i64")
+def _scratch(kind: Field) -> str:
+    f = Function(symbols(kind)[1], [("i64", "m"), ("i64", "n")], "i64")
+    width = f.rounded_up("%m", kind.real.lanes)
+    f.leave(f"i64 {f.mul(f.mul('%n', f.add(f.mul(width, 2), 1)), kind.bytes)}")
+    return f.text()
+
+
+# Complex matrices: a column is a row of real parts, then one of imaginary parts. A reflector is 1 - tau v v^H, and its
+# conjugate transpose leaves a real number at its place (LAPACK's larfg).
+
+
+_COMPLEX_REFLECT = [*_REFLECT, ("i1", "turned"), ("ptr", "tau")]
+
+
+def _parts_of(f: Function, real: Real, row: str) -> tuple[str, str]:
+    return row, real.at(f, row, "%width")
+
+
+def _multiply(f: Function, real: Real, a: Sequence[str], b: Sequence[str], to: Sequence[str]) -> list[str]:
+    """to + a b of vectors."""
+    re = real.fma(f, a[0], b[0], to[0])
+    im = real.fma(f, a[0], b[1], to[1])
+    minus = f.op(f"fneg {real.vector} {a[1]}")
+    return [real.fma(f, minus, b[1], re), real.fma(f, a[1], b[0], im)]
+
+
+def _complex_reflector(kind: Field) -> str:
+    """The vector of a reflector in a row's place; its tau, as two numbers."""
+    real, parameters = kind.real, [*_REFLECTOR[:3], ("ptr", "tau")]
+    f, word = Function(f"reflector_{kind.name}", parameters, prefix="internal"), f"i{8 * real.bytes}"
+    planes, begin = _parts_of(f, real, "%row"), begin_of(f, real, "%place")
+    heads = [Place(f, real, real.at(f, plane, "%place")) for plane in planes]
+    taus = [Place(f, real, real.at(f, "%tau", part)) for part in range(2)]
+
+    def most(*bits: str) -> str:
+        found = bits[0]
+        for other in bits[1:]:
+            found = f.op(f"call {word} @llvm.umax.{word}({word} {found}, {word} {other})")
+        return found
+
+    alpha = [head.value for head in heads]
+    for plane, head in zip(planes, heads, strict=True):
+        with f.loop(begin, "%place") as j:
+            real.put(f, "0.0", real.at(f, plane, j))
+        head.value = 0.0
+    own = [f.op(f"bitcast {real.scalar} {abs(part).text} to {word}") for part in alpha]
+    behind = most(own[1], *(largest_bits(f, real, plane, begin, "%width") for plane in planes))
+    with f.leaving_when(f.op(f"icmp eq {word} {behind}, 0")):
+        heads[0].value = 1.0
+        taus[0].value = taus[1].value = 0.0
+        f.leave()
+    inverse = Scalar(f, real, 1.0) / power_of_two(f, real, most(behind, own[0]))
+    for plane in planes:
+        scale_rows(f, real, plane, begin, "%width", inverse)
+    alpha = [part * inverse for part in alpha]
+    squares = [dot(f, real, plane, plane, begin, "%width") for plane in planes]
+    size = alpha[0] * alpha[0] + alpha[1] * alpha[1] + squares[0] + squares[1]
+    beta = -size.sqrt().signed(alpha[0])
+    by = [real.spread(f, part) for part in reciprocal(f, real, (alpha[0] - beta).text, alpha[1].text)]
+    with f.loop(begin, "%width", real.lanes) as j:
+        places = [real.at(f, plane, j) for plane in planes]
+        values = _multiply(f, real, [real.read(f, place) for place in places], by, ["zeroinitializer"] * 2)
+        for value, place in zip(values, places, strict=True):
+            real.write(f, value, place)
+    heads[0].value = 1.0
+    taus[0].value, taus[1].value = (beta - alpha[0]) / beta, -alpha[1] / beta
+    f.leave()
+    return f.text()
+
+
+def _complex_reflect(kind: Field) -> str:
+    """The reflector of a vector, or with `turned` its conjugate transpose, on the rows from `first` below `end`."""
+    real = kind.real
+    f = Function(f"reflect_{kind.name}", _COMPLEX_REFLECT, prefix="internal")
+    tau = [Scalar(f, real, real.element(f, real.at(f, "%tau", part))) for part in range(2)]
+    tau[1] = (-tau[1]).chosen("%turned", tau[1])
+    v, begin = _parts_of(f, real, "%v"), begin_of(f, real, "%place")
+    with f.loop("%first", "%end") as i:
+        row = _parts_of(f, real, real.at(f, "%w", f.mul(f.mul(i, "%width"), 2)))
+        # v^H row
+        re = dot(f, real, v[0], row[0], begin, "%width") + dot(f, real, v[1], row[1], begin, "%width")
+        im = dot(f, real, v[0], row[1], begin, "%width") - dot(f, real, v[1], row[0], begin, "%width")
+        factor = [-(tau[0] * re - tau[1] * im), -(tau[0] * im + tau[1] * re)]
+        factors = [real.spread(f, part.text) for part in factor]
+        with f.loop(begin, "%width", real.lanes) as j:
+            places = [real.at(f, plane, j) for plane in row]
+            given_v = [real.read(f, real.at(f, plane, j)) for plane in v]
+            values = _multiply(f, real, factors, given_v, [real.read(f, place) for place in places])
+            for value, place in zip(values, places, strict=True):
+                real.write(f, value, place)
+    f.leave()
+    return f.text()
+
+
+def _complex_orthonormal(kind: Field) -> str:
+    f, real = Function(symbols(kind)[0], ROUTINE, "i64"), kind.real
     width = f.rounded_up("%m", real.lanes)
-    f.leave(f"i64 {f.mul(f.mul('%n', f.add(f.mul(width, 2), 1)), real.bytes)}")
+    length = f.mul(width, 2)
+    size = f.mul(length, "%n")
+    q = real.at(f, "%scratch", size)
+    taus = real.at(f, q, size)
+
+    def reflect_rows(w: str, k: str, first: Number, turned: str) -> None:
+        numbers: dict[str, Number] = {"w": w, "width": width, "end": "%n", "place": k, "first": first}
+        numbers |= {"v": real.at(f, "%scratch", f.mul(k, length)), "tau": real.at(f, taus, f.mul(k, 2))}
+        f.line(f"call void @reflect_{kind.name}({given(_COMPLEX_REFLECT, **numbers, turned=turned)})")
+
+    with f.loop(0, f.mul(size, 2), real.lanes) as at:
+        real.write(f, "zeroinitializer", real.at(f, "%scratch", at))
+    elements = [
+        (part, real.at(f, "%scratch", f.mul(width, part)), real.at(f, q, f.mul(width, part))) for part in (0, 1)
+    ]
+    with f.loop(0, "%n") as j, f.loop(0, "%m") as i:
+        source = kind.at(f, "%a", f.add(f.mul(i, "%ra"), f.mul(j, "%ca")))
+        for part, row, _ in elements:
+            place = real.at(f, row, f.add(f.mul(j, length), i))
+            real.put(f, real.element(f, real.at(f, source, part)), place)
+    with f.loop(0, "%n") as k:
+        numbers: dict[str, Number] = {"row": real.at(f, "%scratch", f.mul(k, length)), "width": width, "place": k}
+        text = given([*_REFLECTOR[:3], ("ptr", "tau")], **numbers, tau=real.at(f, taus, f.mul(k, 2)))
+        f.line(f"call void @reflector_{kind.name}({text})")
+        reflect_rows("%scratch", k, f.add(k, 1), "true")
+    with f.loop(0, "%n") as j:
+        real.put(f, "1.0", real.at(f, q, f.add(f.mul(j, length), j)))
+    with f.loop_down("%n") as k:
+        reflect_rows(q, k, k, "false")
+    with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
+        target = kind.at(f, "%x", f.add(f.mul(i, "%rx"), j))
+        for part, _, row in elements:
+            real.put(f, real.element(f, real.at(f, row, f.add(f.mul(j, length), i))), real.at(f, target, part))
+    f.leave("i64 0")
     return f.text()

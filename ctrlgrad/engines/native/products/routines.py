@@ -70,6 +70,7 @@ _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
 # Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.
 _ANY, _FEW = "triangles of {}", "small triangles of {}"
+_ORTHONORMAL = "orthonormal factors of {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare ptr @calloc(i64, i64)",
@@ -97,7 +98,8 @@ def parts(machine: Target) -> list[Part]:
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
     alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
     systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
-    systems += [Part("orthonormal", tuple(reflectors.symbols(kind)), (kind,)) for kind in kinds]
+    numbers = [(kind, field) for kind in kinds for field in fields.fields(kind)]
+    systems += [Part(_ORTHONORMAL.format(f.name), tuple(reflectors.symbols(f)), (kind,)) for kind, f in numbers]
     systems += [Part(name, tuple(spectra.symbols(kind, name)), (kind,)) for kind in kinds for name in ("eigh", "svd")]
     triangles = [
         Part(name.format(field.name), tuple(_of_triangles(field, name is _FEW)), (kind,))
@@ -133,9 +135,9 @@ def source(machine: Target, part: Part) -> str:
     elif part.name == "solves":
         (kind,) = part.kinds
         lines += solves.solves(kind)
-    elif part.name == "orthonormal":
+    elif part.name.startswith(_ORTHONORMAL.format("")):
         (kind,) = part.kinds
-        lines += reflectors.orthonormal(kind)
+        lines += next(reflectors.orthonormal(f) for f in fields.fields(kind) if part.name.endswith(f" {f.name}"))
     elif part.name in ("eigh", "svd"):
         (kind,) = part.kinds
         lines += spectra.spectrum(kind, real.reals(machine)[1], part.name)
