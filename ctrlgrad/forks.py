@@ -68,7 +68,8 @@ _PATIENCE = 5.0
 def _is_importing(me: int) -> bool:
     """Return True if another thread is importing a module of `_PACKAGES`."""
     # Python has no public list of running imports. Locks of finished imports leave this dictionary.
-    found = [(name, lock()) for name, lock in list(_bootstrap._module_locks.items())]
+    locks: dict[str, Any] = vars(_bootstrap)["_module_locks"]
+    found = [(name, reference()) for name, reference in list(locks.items())]
     return any(
         lock is not None and lock.owner not in (None, me) and name.partition(".")[0] in _PACKAGES
         for name, lock in found

@@ -157,8 +157,8 @@ def _panel(kind: Field) -> str:
             for part, place in zip(factor, at(i, k), strict=True):
                 real.put(f, part, place)
     with f.loop("%first", end) as k, f.loop(k, end) as j:
-        for part in own_parts:
-            place = at(k, j)[part]
+        for own in own_parts:
+            place = at(k, j)[own]
             real.put(f, f.op(f"fneg {real.scalar} {real.element(f, place)}"), place)
     f.leave("i64 0")
     return f.text()
