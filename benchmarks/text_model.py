@@ -59,7 +59,7 @@ def with_ctrlgrad(job: trainer.Job, packed: bool) -> Side:
 
     def states() -> Iterator[Any]:
         unjudged = dataclasses.replace(job, validation_interval=1 << 50, steps=1 << 50)
-        yield from trainer.steps(unjudged, lambda step: found.update(bits=step.bits_per_char), lambda: None, bool)
+        yield from trainer.steps(unjudged, lambda step: found.update(bits=step.loss), lambda: None, bool)
 
     run = states()
 

@@ -284,10 +284,10 @@ def _progress(console: Console, job: Job) -> Iterator[trainer.OnStep]:
 
         def on_step(m: Step) -> None:
             nonlocal bits, characters, seconds, is_timed
-            bits = m.bits_per_char if bits is None else bits + _WEIGHT * (m.bits_per_char - bits)
+            bits = m.loss if bits is None else bits + _WEIGHT * (m.loss - bits)
             # Code of the first step is forgotten as soon as there is another one.
             keep = 1.0 - _WEIGHT if m.is_timed == is_timed else 0.0
-            characters, seconds, is_timed = keep * characters + m.characters, keep * seconds + m.seconds, m.is_timed
+            characters, seconds, is_timed = keep * characters + m.count, keep * seconds + m.seconds, m.is_timed
             speed = characters / max(seconds, 1e-9)
             figures = f"{bits:.3f} bits/char  {speed:,.0f} chars/s  {_size(m.peak_memory_bytes)}"
             progress.update(task, completed=m.step, figures=figures)

@@ -108,7 +108,7 @@ def check_function(operation: str, fn: Any) -> None:
 
 
 def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str], source: Source | None) -> None:
-    """Refuse what is no function, or none of so many arguments, before it is called."""
+    """Refuse an argument that is no function, or that does not take these arguments, before it is called."""
     shown = f"a function of {', '.join(arguments)}" if arguments else "a function without arguments"
     if not callable(fn):
         raise TypeMismatchError(
@@ -160,6 +160,11 @@ def how_to_pass(x: Any) -> str:
         return "@ctrlgrad.tree.register_dataclass above its @dataclass makes a pytree of its fields"
     if inspect.isgenerator(x):
         return "a function with `yield` gives a generator: return a list or a tuple of values"
+    if callable(x):
+        return (
+            "keep functions outside, in a closure; of a model of Equinox:\n"
+            "params, rest = equinox.partition(model, equinox.is_array); in the function equinox.combine(params, rest)"
+        )
     return "keep other objects outside, or make its class a pytree node: ctrlgrad.tree.register_pytree_node"
 
 
@@ -229,7 +234,7 @@ def same_structure(
 
 
 def _of_other_kinds(labels: tuple[str, str], a: tree.TreeDef, b: tree.TreeDef, path: str) -> list[str]:
-    """In words where containers differ in kind, or in what is no child of them, though their children may agree."""
+    """Describe containers that differ in kind or in static fields, even if their children agree."""
     if a == b or a.is_leaf() or b.is_leaf():
         return []
     one, other = (_kind(t) for t in (a, b))

@@ -15,7 +15,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError, locate
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import Float0, cast, type_of, value_in
+from ctrlgrad.frontend.apply import Float0, cast, traced_by_jax, type_of, value_in
 from ctrlgrad.frontend.apply import tensor_type as operand_type
 from ctrlgrad.frontend.checks import check_function, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
@@ -324,6 +324,8 @@ class _FromJax:
                     got=repr(x),
                     hint="call the function outside of what makes the size unknown, or pass arrays of one size",
                 )
+        elif isinstance(x, jax.core.Tracer):
+            raise traced_by_jax(x)
         elif isinstance(x, jax.Array) and is_key(x):
             return _Aval(x.shape, x.dtype, False)
         elif not is_array(x):

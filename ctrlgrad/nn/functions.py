@@ -9,11 +9,12 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.numpy import log_softmax, logsumexp, relu, sigmoid, softmax, tanh
 from ctrlgrad.options import default_float
 from ctrlgrad.scipy.special import erfc
+from ctrlgrad.source import here
 from ctrlgrad.transforms.vmap import vmap
 
 # Activations and what goes with them, by the names of `jax.nn`.
@@ -291,10 +292,12 @@ def cross_entropy(logits: Any, targets: Any, *, where: Any = None, label_smoothi
     Args:
         logits: `[..., classes]`: the classes are the last axis.
         targets: integers `[...]`.
-        where: booleans that broadcast to the targets: which of them count. None for all.
+        where: booleans that broadcast to the targets: which of them count. None for all. The others may be any
+            integers, such as the -100 of PyTorch's `ignore_index`, for which `where` is `targets != -100`.
         label_smoothing: the share of each target that is spread evenly over all classes.
 
-    Raises `TypeMismatchError` for targets that are no integers, `ShapeError` for those of another shape.
+    Raises `TypeMismatchError` for targets that are no integers, `ShapeError` for targets or a mask of another shape,
+    and, where it runs, `IndexOutOfRangeError` for a target that counts and is no class.
 
     >>> float(cross_entropy(np.array([[0.0, 0.0], [50.0, 0.0]]), np.array([1, 0])).round(4))
     0.3466
@@ -315,7 +318,30 @@ def cross_entropy(logits: Any, targets: Any, *, where: Any = None, label_smoothi
             got=f"{tuple(logits.shape)} and {tuple(targets.shape)}",
             hint="the classes are the last axis: ctrlgrad.numpy.moveaxis(logits, 1, -1) of [batch, classes, ...]",
         )
-    losses = softmax_cross_entropy(logits, targets)
+    if where is not None:
+        where = cnp.asarray(where)
+        if where.ndim > targets.ndim or any(
+            isinstance(a, int) and isinstance(b, int) and a not in (1, b)
+            for a, b in zip(reversed(where.shape), reversed(targets.shape), strict=False)
+        ):
+            raise ShapeError(
+                "nn.cross_entropy: the mask does not fit the targets",
+                expected=f"where= of a shape that broadcasts to {tuple(targets.shape)}",
+                got=str(tuple(where.shape)),
+                hint="a boolean for each target: transpose it as the targets are",
+            )
+        targets = cnp.where(where, targets, 0)
+    classes = logits.shape[-1]
+    if isinstance(targets, np.ndarray) and isinstance(classes, int) and np.any((targets < 0) | (targets >= classes)):
+        raise IndexOutOfRangeError(
+            "nn.cross_entropy: a target is no class",
+            source=here(),
+            expected=f"0 <= target < {classes}, the last axis of the logits",
+            got=str(targets[(targets < 0) | (targets >= classes)][0]),
+            hint="where=targets != -100 leaves out targets of -100, as ignore_index of PyTorch does",
+        )
+    # A negative target is out of range too: it does not count from the last class.
+    losses = softmax_cross_entropy(logits, cnp.where(targets < 0, targets - classes, targets))
     if label_smoothing:
         even = cnp.logsumexp(logits, axis=-1) - cnp.mean(logits, axis=-1)
         losses = (1 - label_smoothing) * losses + label_smoothing * even

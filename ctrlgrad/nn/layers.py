@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,14 @@ def embedding(table: Any, ids: Any) -> Any:
     array([[0., 0., 1.],
            [1., 0., 0.]])
     """
+    ids = cnp.asarray(ids)
+    if dtype_kind(ids.dtype) not in "iu":
+        raise TypeMismatchError(
+            "nn.embedding: the ids are no integers",
+            expected="integers, the rows of the table",
+            got=str(ids.dtype),
+            hint="ids.astype(int)",
+        )
     return cnp.take(table, ids, axis=0)
 
 
@@ -176,14 +184,14 @@ def _checked(operation: str, params: Params, state: Any, x: Any, names: str) -> 
     inputs, hidden = params["wx" if "wx" in params else "b"].shape[0], params["wh"].shape[0]
     states = [(f"the state {name}", array, hidden, "hidden") for name, array in zip(names_of, state, strict=True)]
     for what, array, size, axis in (("the input x", x, inputs, "inputs"), *states):
-        if array.ndim not in (1, 2) or _differ(array.shape[-1], size):
+        if array.ndim not in (1, 2) or differ(array.shape[-1:], (size,)):
             raise ShapeError(
                 f"{operation}: {what} does not fit the parameters",
                 expected=f"[{axis}] or [batch, {axis}] with {axis} = {size}",
                 got=str(tuple(array.shape)),
                 hint=f"the parameters are of {inputs} inputs and a state of {hidden}; in a loop the input is x[t]",
             )
-        if array.ndim != x.ndim or (x.ndim == 2 and _differ(array.shape[0], x.shape[0])):
+        if array.ndim != x.ndim or (x.ndim == 2 and differ(array.shape[:1], x.shape[:1])):
             raise ShapeError(
                 f"{operation}: {what} and the input x have different batches",
                 expected=f"{(*x.shape[:-1], hidden)}",
@@ -198,8 +206,9 @@ def _product(params: Params, x: Any) -> Any:
     return x @ params["wx"] if "wx" in params else x
 
 
-def _differ(a: Any, b: Any) -> bool:
-    return isinstance(a, int) and isinstance(b, int) and a != b
+def differ(sizes: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Return true if known sizes are not the expected ones; an unknown size fits any."""
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(sizes, expected, strict=False))
 
 
 def rnn_init(key: Any, inputs: int, hidden: int, dtype: Any = None) -> Params:

@@ -16,17 +16,28 @@ from typing import Any
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor_array import TensorArray
-from ctrlgrad.nn.layers import CELLS, Params, State, check_key, dot_product_attention, embedding, fan_in, layer_norm
+from ctrlgrad.nn.layers import (
+    CELLS,
+    Params,
+    State,
+    check_key,
+    differ,
+    dot_product_attention,
+    embedding,
+    fan_in,
+    layer_norm,
+)
 from ctrlgrad.options import default_float
 
 
 def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
     """The input as an array; raises `ShapeError` where its last axis is not `size`."""
     x = cnp.asarray(x)
-    if x.ndim < least or (isinstance(x.shape[-1], int) and x.shape[-1] != size):
+    if x.ndim < least or differ(x.shape[-1:], (size,)):
         raise ShapeError(
             f"{operation}: the input does not fit the layer",
             expected=f"a last axis of {size}" + (f", of {least} axes or more" if least > 1 else ""),
@@ -34,6 +45,27 @@ def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
             hint=f"the layer was made for {size} features: they are the last axis",
         )
     return x
+
+
+def _lengths(operation: str, lengths: Any, xs: Any) -> Any:
+    """The lengths of sequences `[time, batch, features]` as an array; raises where they are of something else."""
+    lengths = cnp.asarray(lengths)
+    if dtype_kind(lengths.dtype) not in "iu":
+        raise TypeMismatchError(
+            f"{operation}: the lengths are no integers",
+            expected="how many steps of each sequence count",
+            got=str(lengths.dtype),
+            hint="lengths.astype(int)",
+        )
+    batch = tuple(xs.shape[1:-1])
+    if lengths.ndim and (lengths.ndim != len(batch) or differ(lengths.shape, batch)):
+        raise ShapeError(
+            f"{operation}: the lengths do not fit the sequences",
+            expected=f"a length for each sequence of the batch, {list(batch)}: the sequences are [time, batch, inputs]",
+            got=f"lengths {list(lengths.shape)} for sequences {list(xs.shape)}",
+            hint="of sequences [batch, time, inputs]: ctrlgrad.numpy.swapaxes(xs, 0, 1)",
+        )
+    return lengths
 
 
 @dataclass(frozen=True)
@@ -165,7 +197,9 @@ class MultiHeadAttention:
 
 
 @dataclass(frozen=True)
-class _Recurrent:
+class RecurrentLayers:
+    """Layers of a cell of `CELLS`, run over sequences of which each has its own length."""
+
     inputs: int
     hidden: int
     layers: int = 1
@@ -192,13 +226,24 @@ class _Recurrent:
 
         Returns:
             `[time, batch, hidden]` (or `[time, hidden]`) and a list of states.
+
+        Raises `TypeMismatchError` for parameters that are not of `init` and for lengths that are no integers,
+        `ShapeError` for sequences or lengths that do not fit.
         """
-        xs = _fits(f"nn.{type(self).__name__}", xs, self.inputs, 2)
+        operation = f"nn.{type(self).__name__}"
+        if not isinstance(params, list | tuple) or not all(isinstance(layer, dict) for layer in params):
+            raise TypeMismatchError(
+                f"{operation}: the first argument is not the layer's parameters",
+                expected=f"a list of {self.layers} dicts of arrays, as `init` makes it",
+                got=type(params).__name__,
+                hint="params = layer.init(key), then layer(params, xs, lengths)",
+            )
+        xs = _fits(operation, xs, self.inputs, 2)
         cell, dtype, steps = CELLS[self.kind], params[0]["wh"].dtype, xs.shape[0]
         shape = (*xs.shape[1:-1], self.hidden)
         if state is None:
             state = [tuple(cnp.zeros(shape, dtype) for _ in range(cell.states)) for _ in params]
-        lengths = None if lengths is None else cnp.asarray(lengths)
+        lengths = None if lengths is None else _lengths(operation, lengths, xs)
 
         def step(carry: Any) -> Any:
             t, states, outputs = carry
@@ -220,7 +265,8 @@ class _Recurrent:
         return outputs.stack(), states
 
 
-class RNN(_Recurrent):
+@dataclass(frozen=True)
+class RNN(RecurrentLayers):
     """Layers of `rnn_cell` over sequences `[time, batch, inputs]`.
 
     >>> layer = RNN(3, 4)
@@ -232,7 +278,8 @@ class RNN(_Recurrent):
     kind = "rnn"
 
 
-class GRU(_Recurrent):
+@dataclass(frozen=True)
+class GRU(RecurrentLayers):
     """Layers of `gru_cell` over sequences `[time, batch, inputs]`.
 
     >>> layer = GRU(3, 4, layers=2)
@@ -245,7 +292,8 @@ class GRU(_Recurrent):
     kind = "gru"
 
 
-class LSTM(_Recurrent):
+@dataclass(frozen=True)
+class LSTM(RecurrentLayers):
     """Layers of `lstm_cell` over sequences `[time, batch, inputs]`, each as long as `lengths` says.
 
     >>> layer = LSTM(3, 4)

@@ -151,7 +151,7 @@ class Saved:
         for name in sorted(expected.keys() | found.keys()):
             wanted, got = (_described(tensors_of.get(name)) for tensors_of in (expected, found))
             if wanted != got:
-                raise _damaged(self.path, f"tensor {name} is {got}, and should be {wanted}")
+                raise _damaged(self.path, f"tensor {name} is {got}, and should be {wanted}", self.identity.settings)
             if not np.isfinite(np.asarray(self.tensors[name], np.float64)).all():
                 raise _damaged(self.path, f"tensor {name} holds NaN or infinities")
             if name.endswith(".count") and (self.tensors[name] != self.figures["step"]).any():
@@ -271,12 +271,13 @@ def _metadata(path: Path, data: bytes) -> dict[str, Any]:
     return metadata
 
 
-def _damaged(path: Path, why: str) -> UserInputError:
+def _damaged(path: Path, why: str, settings: Any = None) -> UserInputError:
+    restored = "give the params and the optimiser of that run" if isinstance(settings, Mapping) else None
     return UserInputError(
         "--resume: the checkpoint cannot be used",
         expected="a whole checkpoint of `ctrlgrad train`",
         got=f"{path}: {why}",
-        hint="restore the file from a copy, or start another run in another --out",
+        hint=f"{restored or 'restore the file from a copy'}, or start another run in another --out",
     )
 
 

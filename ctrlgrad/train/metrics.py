@@ -18,11 +18,16 @@ from ctrlgrad.train.checkpoint import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step's own figures. A process's first step compiles: it does not tell how fast the run is (`is_timed`)."""
+    """A step's own figures, which a callback gets.
+
+    `loss` is that of the step's batch: bits per token in a run on a text. `count` is the size of the batch: its tokens
+    in a run on a text, its rows otherwise. A process's first step compiles: it does not tell how fast the run is
+    (`is_timed`).
+    """
 
     step: int
-    bits_per_char: float
-    characters: int
+    loss: float
+    count: int
     seconds: float
     is_timed: bool
     peak_memory_bytes: int | None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import optim, tree
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import CtrlgradError, DifferentiationError, UserInputError
 from ctrlgrad.function import function
 from ctrlgrad.source import here
 from ctrlgrad.train import checkpoint, folder
@@ -33,12 +35,14 @@ class _OwnTask:
             function(value_and_grad(loss), engine=engine) if engine else function(value_and_grad(loss))
         )
         self._loss = function(loss, engine=engine) if engine else function(loss)
+        self._written = loss
         self._data = data
         self._validation = validation
 
     def share_at(self, step: int) -> Share:
         found = self._data(step) if callable(self._data) else self._data[step % len(self._data)]
-        arguments = found if isinstance(found, tuple) else (found,)
+        arguments = _arguments(found)
+        _check_call(self._written, arguments)
         sizes = [np.shape(leaf)[0] for leaf in tree.leaves(arguments) if np.ndim(leaf)]
         return Share(arguments, sizes[0] if sizes else 1)
 
@@ -49,7 +53,7 @@ class _OwnTask:
             return float(self._validation(params))
         losses = []
         for found in self._validation:
-            losses.append(float(self._loss(params, *(found if isinstance(found, tuple) else (found,)))))
+            losses.append(float(self._loss(params, *_arguments(found))))
             if pressed():
                 return None
         return math.fsum(losses) / len(losses)
@@ -58,12 +62,76 @@ class _OwnTask:
         return None, None
 
 
+def _arguments(batch: Any) -> tuple[Any, ...]:
+    """The loss's further arguments."""
+    return batch if isinstance(batch, tuple) else (batch,)
+
+
+def _check_batches(name: str, data: Any) -> None:
+    """Refuse data that are neither a function nor a sequence with a batch in it."""
+    if callable(data):
+        return
+    # A loader of PyTorch has a length, and its batches are only iterated over.
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise UserInputError(
+            f"train.Trainer: {name} is no sequence",
+            source=here(),
+            expected=f"a sequence of batches, or a function of the {'step' if name == 'data' else 'parameters'}",
+            got=type(data).__name__,
+            hint=f"{name}=list(...), if all batches fit into memory",
+        )
+    if not len(data):
+        raise UserInputError(
+            f"train.Trainer: {name} is empty",
+            source=here(),
+            expected="at least one batch",
+            got=f"{type(data).__name__}",
+        )
+
+
+def _check_call(loss: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Refuse a batch that is not the loss's further arguments."""
+    try:
+        signature = inspect.signature(loss)
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    try:
+        signature.bind(None, *arguments)
+    except TypeError as error:
+        kinds = [f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else type(x).__name__ for x in arguments]
+        raise UserInputError(
+            "train.Trainer: a batch does not fit the loss",
+            source=here(),
+            expected=f"loss(params, *batch) with the signature {signature}",
+            got=f"a batch of {', '.join(kinds)} ({error})",
+            hint="data=[batch, ...], where a batch is a tuple of the loss's further arguments, or its one argument",
+        ) from None
+
+
+# Options of the command, which messages about a folder and its checkpoint name, and the arguments that they are here.
+_ARGUMENTS = {"--out": "out=", "--resume": "resume=True", "of `ctrlgrad train`": "of this Trainer"}
+
+
+@contextmanager
+def _in_python() -> Iterator[None]:
+    """Errors in a block of code in words of `Trainer`'s arguments."""
+    try:
+        yield
+    except CtrlgradError as error:
+        for part in ("problem", "expected", "got", "hint"):
+            for option, argument in _ARGUMENTS.items():
+                setattr(error, part, (getattr(error, part) or "").replace(option, argument) or None)
+        if isinstance(error, DifferentiationError) and "has_aux" in (error.hint or ""):
+            error.hint = "return the loss alone: `validation` may be a function that computes further figures"
+        raise
+
+
 @dataclass(frozen=True)
 class Result:
     """Result of a `Trainer`: the parameters, the optimiser's state, and the figures of `summary.json`."""
 
-    params: Any
-    optimiser_state: Any
+    params: Any = field(repr=False)
+    optimiser_state: Any = field(repr=False)
     steps: int
     validation: float | None
     best_validation: float | None
@@ -91,8 +159,9 @@ class Trainer:
         resume: continue the run in `out`. The numbers are those of an unbroken run, if the loss, the data and the
             optimiser are functions of their arguments; `steps` may be larger.
 
-    Raises `UserInputError` for a folder that holds a run (or none to resume), and where shapes or dtypes of the
-    parameters differ from the checkpoint's.
+    Raises `UserInputError` for data, optimisers and callbacks of another kind; when it runs, for a batch that the loss
+    does not take, for a folder that holds a run (or none to resume), and where shapes or dtypes of the parameters
+    differ from the checkpoint's. Raises `ExecutionError` where the loss is NaN or infinite.
 
     >>> import tempfile, numpy as np, ctrlgrad as cg
     >>> x = np.linspace(-1.0, 1.0, 32)
@@ -123,8 +192,27 @@ class Trainer:
         memory_budget: int | None = None,
         resume: bool = False,
     ) -> None:
-        if not callable(data) and not len(data):
-            raise UserInputError("train.Trainer: there are no data", source=here(), expected="at least one batch")
+        _check_batches("data", data)
+        if validation is not None:
+            _check_batches("validation", validation)
+            for found in () if callable(validation) else validation:
+                _check_call(loss, _arguments(found))
+        if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
+            raise UserInputError(
+                "train.Trainer: this is no optimiser",
+                source=here(),
+                expected="one of ctrlgrad.optim or of Optax, with `init` and `update`",
+                got=getattr(optimiser, "__name__", type(optimiser).__name__),
+                hint="ctrlgrad.optim.adam(1e-3)",
+            )
+        if callable(callbacks):
+            raise UserInputError(
+                "train.Trainer: the callbacks are no sequence",
+                source=here(),
+                expected="a list of functions of a Step",
+                got=type(callbacks).__name__,
+                hint="callbacks=[function]",
+            )
         for name, value in (
             ("steps", steps),
             ("log_interval", log_interval),
@@ -155,7 +243,7 @@ class Trainer:
         # A checkpoint belongs to the structure of parameters and optimiser.
         like = [(name, a.dtype.name, a.shape) for name, a in checkpoint.named((state.params, state.optimiser)).items()]
         identity = Identity(dict(self._options), hashlib.sha256(repr(like).encode()).hexdigest(), None)
-        with folder.held(self.out, self.resume) as out:
+        with _in_python(), folder.held(self.out, self.resume) as out:
             if self.resume:
                 state = checkpoint.read(out / CHECKPOINT).state(state)
                 if state.step > self._options["steps"]:

@@ -103,9 +103,14 @@ class Job:
         return self.out / CHECKPOINT
 
     @property
+    def is_own(self) -> bool:
+        """Return true if the loss is the user's, who writes Python and no options of the command."""
+        return isinstance(self.identity.settings, dict)
+
+    @property
     def advice(self) -> str:
         """Advice on how to resume the run, whose folder has the other options."""
-        if isinstance(self.identity.settings, dict):
+        if self.is_own:
             return "the same Trainer with resume=True"
         processes = f"mpirun -n {self.ranks.size} " if self.ranks.size > 1 else ""
         return f"{processes}ctrlgrad train --resume --out {shlex.quote(str(self.out))}"
@@ -219,9 +224,14 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None], pressed: Presse
         # All ranks have the same loss; rank 0 speaks for them, and its end is theirs.
         if not np.isfinite(bits) and job.ranks.rank == 0:
             kept = f"the last checkpoint is {job.checkpoint}; " if job.checkpoint.exists() else ""
+            remedy = "try a smaller --learning-rate or --clip, another --seed, --cell, --hidden or --layers"
+            if job.is_own:
+                remedy = (
+                    "try a smaller learning rate, or ctrlgrad.optim.clip_by_global_norm in front of the optimiser;\n"
+                    "ctrlgrad.options(check_nans=True) names the operation that gives the first NaN"
+                )
             raise ExecutionError(
-                f"training has diverged: the loss is {bits} at step {state.step + 1}",
-                hint=f"{kept}try a smaller --learning-rate or --clip, another --seed, --cell, --hidden or --layers",
+                f"training has diverged: the loss is {bits} at step {state.step + 1}", hint=kept + remedy
             )
         updates, optimiser = job.optimiser.update(grads, state.optimiser, state.params)
         params = optim.apply_updates(state.params, updates)

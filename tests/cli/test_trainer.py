@@ -9,7 +9,7 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import nn, optim, train
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import CtrlgradError, UserInputError
 
 GRU, OUT = nn.GRU(2, 5), nn.Linear(5, 2)
 
@@ -45,8 +45,9 @@ def assert_same(result, other):
 
 def test_a_loss_of_ones_own_is_trained_and_leaves_its_results(tmp_path):
     seen = []
-    result = trainer(tmp_path / "run", steps=60, callbacks=[lambda step: seen.append(step.step)]).run()
-    assert seen == list(range(1, 61)) and result.steps == 60
+    result = trainer(tmp_path / "run", steps=60, callbacks=[seen.append]).run()
+    assert [step.step for step in seen] == list(range(1, 61)) and result.steps == 60
+    assert seen[-1].loss < 0.5 * seen[0].loss and seen[0].count == 6
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"] and lines[-1]["validation"] == result.validation
     assert set(lines[0]) == {"step", "loss", "per_second", "peak_memory_bytes", "validation"}
@@ -111,12 +112,42 @@ def test_patience_ends_a_run_whose_validation_does_not_fall(tmp_path):
     assert result.steps == 9
 
 
+ROW = (np.ones(2), np.ones(2))
+LINE = lambda params, x, y: cnp.mean((params["a"] * x - y) ** 2)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"data": ROW}, r"a batch does not fit the loss[^$]*signature \(params, x, y\)[^$]*float64\[2\]"),
+        ({"data": (ROW for _ in range(3))}, r"data is no sequence[^$]*got: generator"),
+        ({"validation": ROW}, "a batch does not fit the loss"),
+        ({"validation": iter([ROW])}, "validation is no sequence"),
+        ({"optimiser": dict}, r"this is no optimiser[^$]*got: dict[^$]*ctrlgrad\.optim\.adam"),
+        ({"callbacks": print}, r"callbacks=\[function\]"),
+        ({"loss": lambda p, x, y: (LINE(p, x, y), x)}, r"try: return the loss alone"),
+        ({"loss": lambda p, x, y: np.nan * LINE(p, x, y)}, "clip_by_global_norm in front of the optimiser"),
+        ({"resume": True}, r"resume=True: there is no checkpoint[^$]*leave out resume=True[^$]*out="),
+    ],
+)
+def test_arguments_that_do_not_fit_are_explained_in_pythons_words(tmp_path, change, words):
+    given = {"loss": LINE, "params": {"a": np.zeros(())}, "optimiser": optim.sgd(0.1), "data": [ROW], **change}
+    with pytest.raises(CtrlgradError, match=words) as caught:
+        train.Trainer(steps=2, out=tmp_path / "run", engine="reference", **given).run()
+    assert "--" not in str(caught.value)
+
+
+def test_a_result_prints_its_figures_alone(tmp_path):
+    result = trainer(tmp_path / "run", steps=1).run()
+    assert "steps=1" in repr(result) and "array" not in repr(result)
+
+
 def test_a_run_is_not_overwritten_and_not_continued_with_other_parameters(tmp_path):
     trainer(tmp_path / "run", steps=2).run()
-    with pytest.raises(UserInputError, match="the folder already holds a run"):
+    with pytest.raises(UserInputError, match=r"the folder already holds a run[^$]*continue that run with resume=True"):
         trainer(tmp_path / "run").run()
     other = train.Trainer(loss, {"w": np.zeros(3)}, optim.adam(0.1), batch, steps=4, out=tmp_path / "run", resume=True)
-    with pytest.raises(UserInputError, match="absent"):
+    with pytest.raises(UserInputError, match=r"absent[^$]*try: give the params and the optimiser of that run"):
         other.run()
     with pytest.raises(UserInputError, match="has more steps"):
         trainer(tmp_path / "run", steps=1, resume=True).run()
@@ -124,7 +155,7 @@ def test_a_run_is_not_overwritten_and_not_continued_with_other_parameters(tmp_pa
         train.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize("options, words", [({"data": []}, "no data"), ({"steps": 0}, "steps is too small")])
+@pytest.mark.parametrize("options, words", [({"data": []}, "data is empty"), ({"steps": 0}, "steps is too small")])
 def test_a_trainer_says_what_it_lacks(options, words):
     given = {"data": batch, "steps": 3, **options}
     with pytest.raises(UserInputError, match=words) as caught:

@@ -19,7 +19,7 @@ from random_jaxprs.generate import Program
 from random_jaxprs.judge import judge
 
 import ctrlgrad as cg
-from ctrlgrad.errors import UnsupportedPrimitiveError
+from ctrlgrad.errors import TracingError, TypeMismatchError, UnsupportedPrimitiveError
 from ctrlgrad.interop.primitives import TABLE
 
 
@@ -236,3 +236,21 @@ import jax.numpy as jnp
 assert float(cg.from_jax(lambda x: jnp.sin(x))(np.float32(3.0))) == 6.0
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.jit, lambda f: lambda x: jax.vmap(f)(x[None])])
+def test_a_transform_of_jax_around_it_is_explained(transform: Any) -> None:
+    with pytest.raises(TracingError, match=r"a traced array of JAX[^$]*ctrlgrad\.to_jax\(fn\)"):
+        transform(cg.from_jax(jnp.sin))(jnp.float32(1.0))
+
+
+def test_a_function_in_a_model_of_equinox_is_explained_and_the_advice_works() -> None:
+    equinox = pytest.importorskip("equinox")
+    model, x = equinox.nn.MLP(2, 1, 4, 1, key=jax.random.key(0)), jnp.ones(2)
+    with pytest.raises(TypeMismatchError, match=r"m\.activation[^$]*equinox\.partition\(model, equinox\.is_array\)"):
+        cg.grad(cg.from_jax(lambda m, x: m(x).sum()))(model, x)
+    params, rest = equinox.partition(model, equinox.is_array)
+    found = cg.grad(cg.from_jax(lambda params, x: equinox.combine(params, rest)(x).sum()))(params, x)
+    wanted = equinox.filter_grad(lambda m, x: m(x).sum())(model, x)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)

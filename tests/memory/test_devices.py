@@ -181,7 +181,7 @@ def test_an_error_is_raised_by_every_event_after_it_until_the_host_has_seen_it()
     good.wait()
     with pytest.raises(OSError, match="first"):
         two.wait()
-    # Recorded when nobody had seen it, and after the fact both are told.
+    # An event recorded before the error was seen reports it, and so does one that is recorded later.
     with pytest.raises(OSError, match="first"):
         one.wait()
     stream.record().wait()

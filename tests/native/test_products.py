@@ -335,7 +335,7 @@ def test_work_that_is_soon_done_wakes_nobody(native: Products) -> None:
     assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="nobody tells here on which processor a thread runs")
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell on which processor a thread runs")
 def test_a_thread_on_the_callers_processor_does_not_look_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep the processor from the caller, here for longer than the test waits for it to sleep."""
     monkeypatch.setattr(pool, "SPIN", int(60e9))
@@ -461,5 +461,5 @@ def test_every_routine_has_its_name() -> None:
     names, kind = list(routines.Routines(target.host())), real.reals(target.host())[0]
     sizes = [(rows, *width) for rows in heights(kind) for width in widths(kind)]
     tiles = len({tile_name(kind, *size, in_order) for size in sizes for in_order in (False, True)})
-    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 6 + 4 * 8 + 3 * 4 + 4 + 5
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 4 * (6 + 8) + 2 * 10 + 4 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

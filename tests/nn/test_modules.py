@@ -71,6 +71,38 @@ def test_a_sequence_in_two_parts_is_the_whole(kind):
     np.testing.assert_allclose(state[1][0], end[1][0], rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda layer, params, xs: layer(xs, [5, 7]), "the first argument is not the layer's parameters"),
+        (lambda layer, params, xs: layer(params, xs.swapaxes(0, 1), [5, 7]), r"sequences are \[time, batch, inputs\]"),
+        (lambda layer, params, xs: layer(params, xs, [5.0, 7.0]), "the lengths are no integers"),
+        (lambda layer, params, xs: layer(params, xs[:, 0], [5, 7]), "the lengths do not fit the sequences"),
+    ],
+    ids=["no parameters", "batch first", "float lengths", "lengths of one sequence"],
+)
+def test_a_call_of_recurrent_layers_that_does_not_fit_is_explained(kind, call, words):
+    layer = RECURRENT[kind](3, 4)
+    with pytest.raises(CtrlgradError, match=words) as caught:
+        call(layer, layer.init(KEY), np.zeros((7, 2, 3)))
+    assert f"nn.{layer.__class__.__name__}" in str(caught.value) and "try: " in str(caught.value)
+
+
+def test_an_unknown_option_is_of_the_layer_that_was_named():
+    with pytest.raises(TypeError, match=r"^GRU\.__init__"):
+        nn.GRU(3, 4, bidirectional=True)
+
+
+def test_ids_that_are_floats_or_ragged_are_explained():
+    layer = nn.Embedding(5, 2)
+    params = layer.init(KEY)
+    with pytest.raises(CtrlgradError, match=r"ids are no integers[^$]*try: ids.astype\(int\)"):
+        layer(params, np.zeros(3))
+    with pytest.raises(CtrlgradError, match=r"ragged[^$]*try: pad the shorter ones"):
+        layer(params, [[1, 2, 3], [1, 2]])
+
+
 def test_attention_to_the_past_alone_does_not_see_what_follows():
     layer, rng = nn.MultiHeadAttention(4, 2), np.random.default_rng(0)
     params, x = layer.init(KEY), rng.standard_normal((5, 4))

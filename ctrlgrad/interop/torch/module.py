@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
 from ctrlgrad import forks, tree
@@ -83,12 +84,24 @@ class FromTorch:
     def __repr__(self) -> str:
         return f"<{self.name} from PyTorch>"
 
+    def check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse packed sequences: their batch sizes are numbers of Python's in PyTorch, and traced tensors here."""
+        if any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values())):
+            raise UserInputError(
+                f"from_torch: {self.name} is called on a packed sequence",
+                source=here(),
+                expected="tensors: a padded batch, and its lengths",
+                got="PackedSequence",
+                hint="call pack_padded_sequence(x, lengths) in the module's forward",
+            )
+
     @property
     def traces(self) -> int:
         """Number of times that the function has been traced."""
         return self._function.traces
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.check_arguments(args, kwargs)
         args, kwargs = tree.map(_array, (args, kwargs))
         key = kwargs.pop("dropout_key", None)
         if self.module is not None and (not args or not isinstance(args[0], Mapping)):

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import ctrlgrad as cg  # noqa: E402
+from ctrlgrad.errors import UserInputError  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -278,3 +279,10 @@ def test_gradcheck_and_gradgradcheck_of_an_argument() -> None:
     x = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(ours, (x,))
     assert torch.autograd.gradgradcheck(ours, (x,))
+
+
+def test_a_packed_sequence_among_the_arguments_is_explained() -> None:
+    ours = pair(lambda: nn.GRU(3, 4))[0]
+    packed = nn.utils.rnn.pack_padded_sequence(torch.ones(7, 2, 3), [7, 4])
+    with pytest.raises(UserInputError, match=r"test_drop_in[^$]*try: call pack_padded_sequence\(x, lengths\) in"):
+        ours(packed)
