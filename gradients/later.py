@@ -135,7 +135,7 @@ class Derivative:
             return graph
         builder = Builder(name=graph.name)
 
-        def order(x: Term, now: Sequence[Any], then: Sequence[Any]) -> Term:
+        def order(x: Term, now: Sequence[object], then: Sequence[object]) -> Term:
             return transpose(x, [*(now.index(a) for a in then), *range(len(now), x.rank)])
 
         arguments = []

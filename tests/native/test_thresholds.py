@@ -84,7 +84,7 @@ TABLE = {
         "FEW_ROWS": "products",
         "PACKED_COLUMNS": "products",
         "PACK_A_COLUMNS": "products",
-        "IN_ORDER": "a flag, no size: tests/native/test_products.py",
+        "IN_ORDER": "a flag: tests/native/test_products.py",
         "READ_WHERE_IT_LIES": "products",
     },
     "ctrlgrad/engines/native/products/cholesky.py": {
@@ -111,8 +111,13 @@ TABLE = {
     "ctrlgrad/engines/native/products/tiles.py": {
         "4": "rows of a tile: tests/native/test_products.py has each",
         "6": "rows of a tile: tests/native/test_products.py has each",
+<<<<<<< HEAD
         "ADDED": "a flag, no size: tests/native/test_products.py",
         "ADDED IN_ORDER": "two flags, no size: tests/native/test_products.py",
+=======
+        "ADDED": "a flag: tests/native/test_products.py",
+        "ADDED IN_ORDER": "flags of a product: tests/native/test_products.py",
+>>>>>>> room-bits
     },
     "ctrlgrad/engines/native/products/times.py": {
         "HELD_BYTES": "products",
