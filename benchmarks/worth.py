@@ -48,7 +48,7 @@ SHOWN = {
     "fold": "unrolled-descent",
     "join_updates": "tagger",
     "sink_slices": "alignment",
-    "split_products": LSTM,
+    "split_products": "lstm-concat-50x1x32x64",
     "distribute": "matrix-vector",
     "accumulate": "matrix-vector",
     "fuse": "ray-marching",

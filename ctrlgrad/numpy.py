@@ -10,75 +10,72 @@ tensor finds the function `f` of this module, so either import serves.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from numpy import (
-    array_repr,
-    array_str,
-    bool_,
-    cdouble,
-    character,
-    complex64,
-    complex128,
-    complexfloating,
-    csingle,
-    double,
-    dtype,
-    e,
-    euler_gamma,
-    flexible,
-    float16,
-    float32,
-    float64,
-    floating,
-    frombuffer,
-    fromfile,
-    fromfunction,
-    fromiter,
-    fromstring,
-    generic,
-    get_printoptions,
-    index_exp,
-    inexact,
-    inf,
-    int8,
-    int16,
-    int32,
-    int64,
-    int_,
-    integer,
-    load,
-    mgrid,
-    nan,
-    newaxis,
-    number,
-    object_,
-    ogrid,
-    pi,
-    printoptions,
-    s_,
-    save,
-    savez,
-    set_printoptions,
-    signedinteger,
-    single,
-    trim_zeros,
-    uint,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-    unsignedinteger,
-)
+from numpy import array_repr as array_repr
+from numpy import array_str as array_str
+from numpy import bool_ as bool_
+from numpy import cdouble as cdouble
+from numpy import character as character
+from numpy import complex64 as complex64
+from numpy import complex128 as complex128
+from numpy import complexfloating as complexfloating
+from numpy import csingle as csingle
+from numpy import double as double
+from numpy import dtype as dtype
+from numpy import e as e
+from numpy import euler_gamma as euler_gamma
+from numpy import flexible as flexible
+from numpy import float16 as float16
+from numpy import float32 as float32
+from numpy import float64 as float64
+from numpy import floating as floating
+from numpy import frombuffer as frombuffer
+from numpy import fromfile as fromfile
+from numpy import fromfunction as fromfunction
+from numpy import fromiter as fromiter
+from numpy import fromstring as fromstring
+from numpy import generic as generic
+from numpy import get_printoptions as get_printoptions
+from numpy import index_exp as index_exp
+from numpy import inexact as inexact
+from numpy import inf as inf
+from numpy import int8 as int8
+from numpy import int16 as int16
+from numpy import int32 as int32
+from numpy import int64 as int64
+from numpy import int_ as int_
+from numpy import integer as integer
+from numpy import load as load
+from numpy import mgrid as mgrid
+from numpy import nan as nan
+from numpy import newaxis as newaxis
+from numpy import number as number
+from numpy import object_ as object_
+from numpy import ogrid as ogrid
+from numpy import pi as pi
+from numpy import printoptions as printoptions
+from numpy import s_ as s_
+from numpy import save as save
+from numpy import savez as savez
+from numpy import set_printoptions as set_printoptions
+from numpy import signedinteger as signedinteger
+from numpy import single as single
+from numpy import trim_zeros as trim_zeros
+from numpy import uint as uint
+from numpy import uint8 as uint8
+from numpy import uint16 as uint16
+from numpy import uint32 as uint32
+from numpy import uint64 as uint64
+from numpy import unsignedinteger as unsignedinteger
 
-from ctrlgrad.dtypes import bfloat16
-from ctrlgrad.frontend import array as behind
-from ctrlgrad.frontend.array import fourier as fft
-from ctrlgrad.frontend.array import matrices as linalg
+from ctrlgrad.dtypes import bfloat16 as bfloat16
+from ctrlgrad.frontend.array import fourier as _fourier
+from ctrlgrad.frontend.array import matrices as _matrices
 from ctrlgrad.frontend.array.choosing import *
 from ctrlgrad.frontend.array.composed import *
 from ctrlgrad.frontend.array.creation import *
-from ctrlgrad.frontend.array.creation import VERSIONS, __array_namespace_info__
+from ctrlgrad.frontend.array.creation import VERSIONS
+from ctrlgrad.frontend.array.creation import __array_namespace_info__ as __array_namespace_info__
 from ctrlgrad.frontend.array.elementwise import *
 from ctrlgrad.frontend.array.indexing import *
 from ctrlgrad.frontend.array.linalg import *
@@ -90,8 +87,12 @@ from ctrlgrad.frontend.array.sorting import *
 from ctrlgrad.frontend.array.statistics import *
 from ctrlgrad.frontend.array.ufunc_methods import *
 from ctrlgrad.frontend.array.windows import *
-from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.transforms.vectorize import apply_along_axis, frompyfunc, vectorize
+from ctrlgrad.frontend.functions import FUNCTIONS, publish
+from ctrlgrad.transforms.vectorize import apply_along_axis as apply_along_axis
+from ctrlgrad.transforms.vectorize import frompyfunc as frompyfunc
+from ctrlgrad.transforms.vectorize import vectorize as vectorize
+
+fft, linalg = _fourier, _matrices
 
 # Further names of the same functions: NumPy's and the Array API's.
 absolute = abs
@@ -114,121 +115,9 @@ bool = bool_
 __array_api_version__ = VERSIONS[-1]
 
 
-def _namespace() -> Any:
-    return sys.modules[__name__]
-
-
 FUNCTIONS["apply_along_axis"] = apply_along_axis
 # Result of a tensor's `__array_namespace__`.
-FUNCTIONS["__namespace__"] = _namespace
+FUNCTIONS["__namespace__"] = lambda: sys.modules[__name__]
 
-# NumPy's own, and further names; then what the modules behind say that they offer.
-__all__ = [
-    "__array_api_version__",
-    "__array_namespace_info__",
-    "absolute",
-    "acos",
-    "acosh",
-    "amax",
-    "amin",
-    "apply_along_axis",
-    "around",
-    "array_repr",
-    "array_str",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "bfloat16",
-    "bitwise_not",
-    "bool",
-    "bool_",
-    "cdouble",
-    "character",
-    "complex64",
-    "complex128",
-    "complex_",
-    "complexfloating",
-    "concat",
-    "conj",
-    "cross",
-    "csingle",
-    "double",
-    "dtype",
-    "e",
-    "euler_gamma",
-    "fft",
-    "flexible",
-    "float16",
-    "float32",
-    "float64",
-    "float_",
-    "floating",
-    "frombuffer",
-    "fromfile",
-    "fromfunction",
-    "fromiter",
-    "frompyfunc",
-    "fromstring",
-    "generic",
-    "get_printoptions",
-    "index_exp",
-    "inexact",
-    "inf",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "int_",
-    "integer",
-    "invert",
-    "left_shift",
-    "linalg",
-    "load",
-    "mgrid",
-    "mod",
-    "nan",
-    "newaxis",
-    "number",
-    "object_",
-    "ogrid",
-    "permute_dims",
-    "pi",
-    "pow",
-    "printoptions",
-    "right_shift",
-    "s_",
-    "save",
-    "savez",
-    "set_printoptions",
-    "signedinteger",
-    "single",
-    "trim_zeros",
-    "true_divide",
-    "uint",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "unsignedinteger",
-    "vectorize",
-]
-__all__ += behind.reduction.__all__
-__all__ += behind.choosing.__all__
-__all__ += behind.composed.__all__
-__all__ += behind.creation.__all__
-__all__ += behind.ranges.__all__
-__all__ += behind.manipulation.__all__
-__all__ += behind.elementwise.__all__
-__all__ += behind.statistics.__all__
-__all__ += behind.indexing.__all__
-__all__ += behind.numerics.__all__
-__all__ += behind.linalg.__all__
-__all__ += behind.windows.__all__
-__all__ += behind.sorting.__all__
-__all__ += behind.ufunc_methods.__all__
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+_MORE = ["fft", "linalg", "__array_api_version__", "__array_namespace_info__"]
+publish(__name__, "FUNCTIONS", "VERSIONS", more=_MORE, is_facade=True)

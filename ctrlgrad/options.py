@@ -28,6 +28,7 @@ class Options:
     default_float: str = "float64"
     no_answer: Literal["error", "nan"] = "error"
     strong_zeros: bool = True
+    flush_subnormals: bool = True
 
     @property
     def of_traces(self) -> tuple[Any, ...]:
@@ -97,6 +98,10 @@ def options(**changes: Any) -> Iterator[Options]:
         strong_zeros: whether a cotangent that is zero because something else was selected stops there, whatever the
             slope behind it is: the gradient of `where(x > 0, sqrt(x), 0)` at 0 is then 0. Without them it is zero times
             infinity, NaN, as IEEE's arithmetic has it. It holds for what is differentiated in the block.
+        flush_subnormals: take numbers nearer to zero than the smallest normal one (1.2e-38 in float32, 2.2e-308 in
+            float64) for zero in compiled programs with loops, as XLA does. Gradients of long recurrent networks are
+            full of such numbers, and a processor takes about a hundred times as long for them. With False they are
+            kept, as they always are without loops and on engine="reference".
 
     >>> with cg.options(engine="reference") as now:
     ...     now.engine
@@ -140,7 +145,7 @@ def options(**changes: Any) -> Iterator[Options]:
     try:
         now = _OPTIONS.get()
         manner = Manner(now.strong_zeros, now.check_nans == "gradients")
-        with computing_with(now.precision), differentiating(manner):
+        with computing_with(now.precision, now.flush_subnormals), differentiating(manner):
             yield _OPTIONS.get()
     finally:
         _OPTIONS.reset(token)

@@ -4,7 +4,7 @@ checkpoint   backward: the function's own forward and backward halves, one after
              its policy saves are further results of the call, and stand in the forward half for what makes them
 custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
 rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
-gradient     both modes: in its place, before anything else is differentiated
+derivative   both modes: in its place, before anything else is differentiated
 custom_vmap  both modes: a call of the same kind, whose rule is the derivative of the user's (see `row_rules.py`)
 custom_jvp   forward mode: the results and tangents that the user's rule returns; reverse mode: forward, the results
              that it returns, in place of the call; backward, the transpose of its tangents, which is its own reverse
@@ -142,9 +142,9 @@ def _saved(function: Graph, saving: Saving, names: Mapping[Value, set[str]]) -> 
 
 
 # Batching of a graph: adds rows along axis 0 to the inputs at some positions (of this number, if known) and to all
-# outputs; the name is that of the rows. The caller of differentiation passes it in, since batching and this folder do
-# not import each other.
-Batch = Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
+# outputs but the first of a further number; the name is that of the rows. The caller of differentiation passes it in,
+# since batching and this folder do not import each other.
+Batch = Callable[..., Graph]
 
 
 def rows_call(
@@ -162,13 +162,15 @@ def rows_call(
     return emit_call(builder, "rows", Closed((), (batched, row)), operands, mapped=tuple(mapped), rows=name)
 
 
-def expanded(graph: Graph) -> Graph:
-    """The graph with gradients that are taken in it in place, so that they can be differentiated."""
-    if not any(is_call(node, "gradient") for node in walk(graph)):
+def expanded(graph: Graph, kept: Callable[[Call], bool] = lambda call: False) -> Graph:
+    """The graph with derivatives that are taken later in place, so that they can be differentiated, or run."""
+    if not any(is_call(node, "derivative") for node in walk(graph)):
         return graph
+    known: dict[object, object] = {}
 
     def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
-        return builder.inline(node.regions[0], node.operands) if is_call(node, "gradient") else None
+        call = Call.of(node) if is_call(node, "derivative") else None
+        return None if call is None or kept(call) else call.rule.emitted(builder, call, known)
 
     return rewrite(graph, visit)
 

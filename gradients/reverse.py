@@ -12,12 +12,11 @@ from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
 from ctrlgrad.gradients.calls import Batch, expanded, reverse_call
-from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
+from ctrlgrad.gradients.manner import current_manner
 from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.ir import INDEX, Branch, Builder, Closed, Counting, Graph, Loop, Node, StackType, TensorType, Value, uses
 from ctrlgrad.ir.control import Capture, Carry, emit_branch
-from ctrlgrad.ir.rules import Positions
-from ctrlgrad.ops.term import Term, broadcast_to, constant, ensure_sizes
+from ctrlgrad.ops.term import Term, ensure_sizes
 from ctrlgrad.records import record
 from ctrlgrad.stacks.regions import RegionScope, closed_form
 from ctrlgrad.stacks.restoring import Restorable, Restoring
@@ -365,29 +364,6 @@ def reverse(
         tuple(seeded),
         tuple(wrt),
     )
-
-
-@record
-class GradientLater:
-    """The rule of a call of kind "gradient" (`ir.rules.Gradient`): reverse mode of its first result, a
-    number or one for each row, with respect to the arguments at `wrt`."""
-
-    wrt: Positions
-    manner: Manner
-    batch: Batch
-
-    def __repr__(self) -> str:
-        return "later"
-
-    def graph(self, function: Graph, captures: int) -> Graph:
-        with differentiating(self.manner):
-            halves = reverse(function, [captures + i for i in self.wrt], (0,), self.batch, selected=False)
-        builder = Builder(name=f"{function.name}_gradient")
-        results = builder.inline(halves.forward, [builder.input(v.type, v.hint) for v in function.inputs])
-        outputs, residuals = results[: len(function.outputs)], results[len(function.outputs) :]
-        loss = Term(builder, outputs[0])
-        seed = broadcast_to(constant(builder, 1, loss.dtype), loss.dims)
-        return builder.finish([*outputs, *builder.inline(halves.backward, [*residuals, seed.value])])
 
 
 def _cotangent(adjoint: Adjoint, value: Value) -> Term:

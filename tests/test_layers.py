@@ -110,8 +110,8 @@ TABLES = {
     "stacks": {"declare"},
     "numpy": {"array_function", "FUNCTIONS"},
 }
-# Decorators that change nothing but what they are given.
-PURE = {"record", "block", "explains_calls", "custom_jvp", "custom_vjp"}
+# Functions that change nothing but what they are given: a class, a function, the module that calls them.
+PURE = {"record", "block", "explains_calls", "custom_jvp", "custom_vjp", "publish"}
 
 
 @dataclass(frozen=True)

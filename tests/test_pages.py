@@ -76,7 +76,7 @@ def test_a_page_prints_what_it_says(path: Path, update_golden: bool) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=identified)
 def test_python_on_a_page_is_run(path: Path) -> None:
-    """A block of Python is a session: else nobody would know whether it works."""
+    """A block of Python must be a session: other blocks are not run."""
     blocks = re.findall(r"^```(?:python|pycon|py)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
     assert [block for block in blocks if ">>> " not in block] == []
 

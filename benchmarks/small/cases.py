@@ -115,6 +115,22 @@ GENERAL = (
     Small("mixture", "a mixture of normal distributions", {"n": 10_000, "parts": 25}, {"n": 7, "parts": 3}),
     Small("equilibrium", "a deep equilibrium layer", {"n": 64, "most": 200}, {"n": 3, "most": 60}),
     Small("dynamic-time-warping", "soft dynamic time warping", {"n": 60}, {"n": 4}),
+    Small(
+        "log-sinkhorn",
+        "100 Sinkhorn iterations in logarithms on a 200 x 200 matrix",
+        {"n": 200, "steps": 100},
+        {"n": 4, "steps": 3},
+    ),
+    Small("tridiagonal-batch", "Thomas's algorithm on 64 systems", {"n": 500, "batch": 64}, {"n": 6, "batch": 2}),
+    Small(
+        "attention-cache",
+        "batched attention with caches that grow in a loop",
+        {"batch": 8, "heads": 4, "length": 64, "width": 16},
+        {"batch": 2, "heads": 2, "length": 4, "width": 3},
+    ),
+    Small("complex-solves", "200 complex solves of 16 x 16", {"n": 16, "steps": 200}, {"n": 3, "steps": 4}),
+    Small("complex-factors", "50 complex QR factorisations of 16 x 8", {"n": 16, "steps": 50}, {"n": 4, "steps": 3}),
+    Small("systems", "a linear system of 300 unknowns", {"n": 300, "columns": 8}, {"n": 4, "columns": 2}),
 )
 """Programs of other fields; no decision of the engine was made on them."""
 DEPTHS = (2, 4, 6, 8)

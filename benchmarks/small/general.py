@@ -364,6 +364,91 @@ def dynamic_time_warping(lib: Library, n: int) -> Small:
     return Small(loss, (rng.normal(size=n), rng.normal(size=n)), 2)
 
 
+def log_sinkhorn(lib: Library, n: int, steps: int) -> Small:
+    """Optimal transport by Sinkhorn iterations in logarithms: rows and columns are normalised in turn."""
+    rng = np.random.default_rng(0)
+
+    def loss(cost: Any) -> Any:
+        def step(_: Any, carry: Any) -> Any:
+            f = -lib.logsumexp(carry[1] - cost / 0.1, 1)
+            return f, -lib.logsumexp(f[:, None] - cost / 0.1, 0)
+
+        f, g = lib.fori_loop(0, steps, step, (lib.array.zeros(n), lib.array.zeros(n)))
+        return lib.array.sum(lib.array.exp(f[:, None] + g - cost / 0.1) * cost)
+
+    return Small(loss, (rng.random((n, n)),), 1)
+
+
+def tridiagonal_batch(lib: Library, n: int, batch: int) -> Small:
+    """Thomas's algorithm for many systems at once: each row of the scan is a vector over the batch."""
+    rng = np.random.default_rng(0)
+    single = tridiagonal(lib, n)
+
+    def loss(*diagonals: Any) -> Any:
+        return lib.array.sum(lib.vmap(single.loss)(*diagonals))
+
+    arrays = (rng.random((batch, n)), 4.0 + rng.random((batch, n)), rng.random((batch, n)), rng.normal(size=(batch, n)))
+    return Small(loss, arrays, 4)
+
+
+def attention_cache(lib: Library, batch: int, heads: int, length: int, width: int) -> Small:
+    """Batched attention with caches of keys and values that grow in a loop, as products of many axes (`einsum`)."""
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(heads * width, heads, width)) / np.sqrt(heads * width) for _ in range(4)]
+
+    def loss(weights: Any, x: Any) -> Any:
+        def step(t: Any, carry: Any) -> Any:
+            x, keys, values = carry
+            q, k, v = (lib.array.einsum("bd,dhw->bhw", x, w) for w in weights[:3])
+            keys, values = keys.at[:, :, t].set(k), values.at[:, :, t].set(v)
+            scores = lib.array.einsum("bhw,bhlw->bhl", q, keys) / np.sqrt(width)
+            shares = lib.softmax(lib.array.where(np.arange(length) <= t, scores, -1e9))
+            found = lib.array.einsum("bhl,bhlw->bhw", shares, values)
+            return lib.array.tanh(x + lib.array.einsum("bhw,dhw->bd", found, weights[3])), keys, values
+
+        rows = lib.array.zeros((batch, heads, length, width))
+        return lib.array.sum(lib.fori_loop(0, length, step, (x, rows, rows))[0] ** 2)
+
+    return Small(loss, (weights, rng.normal(size=(batch, heads * width))), 1)
+
+
+def complex_solves(lib: Library, n: int, steps: int) -> Small:
+    """Frequency response of a linear system: a complex solve for each frequency of a scan."""
+    rng = np.random.default_rng(0)
+
+    def loss(a: Any, b: Any) -> Any:
+        def step(total: Any, w: Any) -> Any:
+            x = lib.array.linalg.solve(1j * w * np.eye(n) - a, b + 0j)
+            return total + lib.array.sum(lib.array.abs(x) ** 2), None
+
+        return lib.scan(step, lib.array.zeros(()), np.linspace(0.1, 10.0, steps))[0]
+
+    return Small(loss, (rng.normal(size=(n, n)) / np.sqrt(n), rng.normal(size=(n, 2))), 2)
+
+
+def complex_factors(lib: Library, n: int, steps: int) -> Small:
+    """Orthogonal iteration: each step factorises a complex matrix by QR."""
+    rng = np.random.default_rng(0)
+    a, start = (rng.normal(size=(n, k)) + 1j * rng.normal(size=(n, k)) for k in (n, n // 2))
+
+    def loss(shift: Any) -> Any:
+        matrix = a / np.sqrt(n) + shift * np.eye(n)
+        q = lib.fori_loop(0, steps, lambda _, q: lib.array.linalg.qr(matrix @ q)[0], np.linalg.qr(start)[0])
+        return lib.array.sum(lib.array.abs(q.T @ matrix @ q) ** 2)
+
+    return Small(loss, (np.asarray(0.5),), 1)
+
+
+def systems(lib: Library, n: int, columns: int) -> Small:
+    """A linear system with some right sides; its gradient is a second system with the transposed matrix."""
+    rng = np.random.default_rng(0)
+
+    def loss(a: Any, b: Any) -> Any:
+        return lib.array.sum(lib.array.linalg.solve(a, b) ** 2)
+
+    return Small(loss, (rng.normal(size=(n, n)) + n * np.eye(n), rng.normal(size=(n, columns))), 2)
+
+
 GENERAL: tuple[Callable[..., Small], ...] = (
     mlp,
     transformer,
@@ -383,4 +468,10 @@ GENERAL: tuple[Callable[..., Small], ...] = (
     mixture,
     equilibrium,
     dynamic_time_warping,
+    log_sinkhorn,
+    tridiagonal_batch,
+    attention_cache,
+    complex_solves,
+    complex_factors,
+    systems,
 )

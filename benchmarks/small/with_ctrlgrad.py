@@ -29,3 +29,9 @@ def gradient(name: str, size: Mapping[str, Any], engine: str = "native") -> Prog
     slope = cg.value_and_grad(small.loss, argnums=tuple(range(small.by)))
     step = cg.function(cg.vmap(slope) if small.is_mapped else slope, engine=engine)
     return Program(step=lambda: step(*small.arrays), read=lambda result: read(tree.leaves(result)))
+
+
+def value(name: str, size: Mapping[str, Any], engine: str = "native") -> Program:
+    small = PROGRAMS[name](LIBRARY, **size)
+    step = cg.function(cg.vmap(small.loss) if small.is_mapped else small.loss, engine=engine)
+    return Program(step=lambda: step(*small.arrays), read=lambda result: read(tree.leaves(result)))

@@ -35,3 +35,10 @@ def gradient(name: str, size: Mapping[str, Any]) -> Program:
     step = jax.jit(jax.vmap(slope) if small.is_mapped else slope)
     arrays = jax.tree.map(jnp.asarray, small.arrays)
     return Program(step=lambda: jax.block_until_ready(step(*arrays)), read=lambda result: read(jax.tree.leaves(result)))
+
+
+def value(name: str, size: Mapping[str, Any]) -> Program:
+    small = PROGRAMS[name](LIBRARY, **size)
+    step = jax.jit(jax.vmap(small.loss) if small.is_mapped else small.loss)
+    arrays = jax.tree.map(jnp.asarray, small.arrays)
+    return Program(step=lambda: jax.block_until_ready(step(*arrays)), read=lambda result: read(jax.tree.leaves(result)))

@@ -8,6 +8,7 @@ matrix shared by all rows is multiplied once and a loop whose predicate is share
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, Uniform, common, fit
 from ctrlgrad.batching.stacks import plain
@@ -28,6 +29,8 @@ class Batcher:
         self.lanes: dict[Value, Lane] = dict(lanes)
         # The node that makes each value of the region.
         self.producers: dict[Value, Node] = {}
+        # Functions of derivatives (`ir.rules.Derivative`), with rows, by the rule's name and the operands.
+        self.differentiated: dict[Any, tuple[list[Value], list[Value], Graph]] = {}
 
     def run(self, graph: Graph) -> list[Lane]:
         """Batch every node; returns the lanes of the outputs."""
@@ -143,13 +146,14 @@ def batch(
     name: NamedAxis | None = None,
     *,
     all_outputs: bool = False,
+    shared: int = 0,
 ) -> BatchedGraph:
     """Batch a graph over the inputs at the positions `mapped`, which get the rows as a new axis 0.
 
     Args:
         size: the number of rows, or None where it is known at run time alone.
         name: what the collectives in it call the rows.
-        all_outputs: whether outputs that are the same for all rows get rows too.
+        all_outputs: whether outputs that are the same for all rows get rows too, but for the first `shared`.
 
     Raises:
         TypeMismatchError: an output is a TensorArray, or an op cannot be batched as it is used.
@@ -169,7 +173,7 @@ def batch(
     }
     outputs, flags = [], []
     walked = Batcher(builder, Rows(count, names=(name,)), lanes)
-    for v, lane in zip(graph.outputs, walked.run(graph), strict=True):
+    for place, (v, lane) in enumerate(zip(graph.outputs, walked.run(graph), strict=True)):
         if isinstance(lane, Uniform | Ragged | Fresh) or isinstance(lane.value.type, StackType):
             raise TypeMismatchError(
                 "vmap: the function returns a TensorArray",
@@ -178,12 +182,14 @@ def batch(
                 hint="return array.stack()",
                 source=None,
             )
-        has_rows = all_outputs or isinstance(lane, Batched)
+        has_rows = (all_outputs and place >= shared) or isinstance(lane, Batched)
         outputs.append(walked.seen(lane, v.tensor).value if has_rows else lane.value)
         flags.append(has_rows)
     return BatchedGraph(builder.finish(outputs), tuple(flags))
 
 
-def batch_whole(graph: Graph, mapped: Sequence[int], size: int | None, name: NamedAxis | None = None) -> Graph:
-    """As `batch`, with rows in all outputs."""
-    return batch(graph, mapped, size, name, all_outputs=True).graph
+def batch_whole(
+    graph: Graph, mapped: Sequence[int], size: int | None, name: NamedAxis | None = None, shared: int = 0
+) -> Graph:
+    """As `batch`, with rows in all outputs but the first `shared`, which do not depend on what is mapped."""
+    return batch(graph, mapped, size, name, all_outputs=True, shared=shared).graph

@@ -521,7 +521,7 @@ def _predicate(batcher: Batcher, cond: Graph, lanes: Sequence[Lane]) -> Term:
 # A checkpointed function takes its operands as they are. For a derivative given by the user every argument gets rows,
 # so that its cotangent or tangent has rows too, whatever the rule makes of it.
 #
-# Of a gradient, what is differentiated is batched, and differentiated then.
+# Of a derivative, what is differentiated is batched, and differentiated then; seeds alone may have rows, too.
 #
 # A call of kind "rows" is a batched graph inside a function that is being batched: region 0 is that graph, region 1
 # what it was traced from. It is there where rows have stacks of their own length. Their buffers have a size that all
@@ -532,7 +532,7 @@ def _predicate(batcher: Batcher, cond: Graph, lanes: Sequence[Lane]) -> Term:
 @batches("call")
 def _call(batcher: Batcher, node: Node) -> Sequence[Lane]:
     call = Call.of(node)
-    rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap, "gradient": _gradient}
+    rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap, "derivative": _derivative}
     return rules.get(call.kind, _custom)(batcher, call)
 
 
@@ -607,17 +607,38 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     return [Batched(batcher.builder, v) for v in results]
 
 
-def _gradient(batcher: Batcher, call: Call) -> Sequence[Lane]:
-    """The gradient of the batched function: rows do not depend on each other, so that of one is that of all. It has
+def _derivative(batcher: Batcher, call: Call) -> Sequence[Lane]:
+    """The derivative of the batched function: rows do not depend on each other, so that of one is that of all. It has
     stacks of rows that all push at once, where batching its loops would give each row a stack of its own."""
+    builder, rows = batcher.builder, batcher.rows
+    seeds_alone = all(map(batcher.is_same, call.differentiated)) and not (rows.nested or any(rows.names))
+    if seeds_alone:
+        primal, shared = call.primal, call.rule.shared
+        captures = [plain(batcher.lanes[v]) for v in call.captures]
+        arguments = [plain(batcher.lanes[v]) for v in call.passed]
+    else:
+        (captures, arguments, primal), shared = _with_rows(batcher, call), 0
+    rule = call.rule.with_rows(rows.static, seeds_alone)
+    regions = Closed(tuple(captures), (rule.graph(primal, len(captures)), primal))
+    arguments = [*arguments, *(batcher.batched(v).value for v in call.seeds)]
+    results = emit_call(builder, call.kind, regions, arguments, rule=rule, source=call.source)
+    return [*(Same(builder, v) for v in results[:shared]), *(Batched(builder, v) for v in results[shared:])]
+
+
+def _with_rows(batcher: Batcher, call: Call) -> tuple[list[Value], list[Value], Graph]:
+    """The captures, the arguments and the primal of a derivative, batched; once for all calls of one pullback."""
+    given = call.differentiated
+    key = (call.rule.name, given)
+    if key in batcher.differentiated:
+        return batcher.differentiated[key]
     builder, rows = Builder(batcher.builder, call.primal.name), batcher.rows
     captured: list[Value] = []
     arguments: list[Value] = []
     lanes: dict[Value, Lane] = {}
-    for place, (v, operand) in enumerate(zip(call.primal.inputs, call.operands, strict=True), -len(call.captures)):
+    for place, (v, operand) in enumerate(zip(call.primal.inputs, given, strict=True), -len(call.captures)):
         kind = ROWS if place in call.rule.wrt else kind_of(batcher.lanes[operand])
-        given = captured if place < 0 else arguments
-        given += leaving(batcher, batcher.lanes[operand], kind, v.type, None)
+        taken = captured if place < 0 else arguments
+        taken += leaving(batcher, batcher.lanes[operand], kind, v.type, None)
         lanes[v] = entering(builder, rows, kind, v.type, v.hint, None)
     inner = Batcher(builder, rows, lanes)
     produced = inner.run(call.primal)
@@ -625,10 +646,9 @@ def _gradient(batcher: Batcher, call: Call) -> Sequence[Lane]:
         [builder.finish(inner.seen(x, v.tensor).value for x, v in zip(produced, call.primal.outputs, strict=True))]
     )
     (primal,) = closed.regions
-    captured = [*closed.captures, *captured]
-    regions = Closed(tuple(captured), (call.rule.graph(primal, len(captured)), primal))
-    results = emit_call(batcher.builder, call.kind, regions, arguments, rule=call.rule, source=call.source)
-    return [Batched(batcher.builder, v) for v in results]
+    found = [*closed.captures, *captured], arguments, primal
+    batcher.differentiated[key] = found
+    return found
 
 
 @record(eq=False)

@@ -1,4 +1,6 @@
-"""Precision of computations on a card: one choice for products, their sums, and the contractions that kernels may do.
+"""Precision of computations: whether loops flush subnormal numbers, and the rounding of computations on a card.
+
+Precision on a card is one choice for products, their sums, and the contractions that kernels may do.
 
 - "ieee": operands and sums of products are rounded in the dtypes that they have (sums of floats of 16 bits in
   float32), and a multiplication and an addition are two operations.
@@ -26,11 +28,20 @@ def current_precision() -> Precision:
     return _PRECISION.get()
 
 
+_FLUSHES: ContextVar[bool] = ContextVar("flush subnormals", default=True)
+
+
+def flushes_subnormals() -> bool:
+    """Return True if compiled programs with loops take subnormal numbers for zero."""
+    return _FLUSHES.get()
+
+
 @contextmanager
-def computing_with(precision: Precision) -> Iterator[None]:
+def computing_with(precision: Precision, flush_subnormals: bool) -> Iterator[None]:
     """A block of code whose runs compute so."""
-    token = _PRECISION.set(precision)
+    token, flushes = _PRECISION.set(precision), _FLUSHES.set(flush_subnormals)
     try:
         yield
     finally:
         _PRECISION.reset(token)
+        _FLUSHES.reset(flushes)

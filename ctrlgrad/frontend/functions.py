@@ -9,7 +9,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -160,6 +160,29 @@ def array_function(*names: str) -> Callable[[F], F]:
         return fn
 
     return register
+
+
+def described(function: F, name: str, summary: str, example: str) -> F:
+    """Name and document a function that a factory made, and return it; `example` is "call -> result"."""
+    call, result = example.split(" -> ")
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{summary}\n\n    >>> {call}\n    {result}\n    "
+    return function
+
+
+def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: bool = False) -> None:
+    """Set `__all__` and `__dir__` of a module: the names that it defines, without `helpers` for other modules.
+
+    Args:
+        more: further public names.
+        is_facade: imported names are public too, except modules.
+    """
+    space, hidden = vars(sys.modules[module]), {*helpers, "annotations", "publish"}
+    names = [name for name, x in space.items() if name[0] != "_" and name not in hidden and not inspect.ismodule(x)]
+    names = [name for name in names if is_facade or getattr(space[name], "__module__", None) == module]
+    # Not by an assignment in the module: type checkers then take all of its names without an underscore.
+    space["__all__"] = [*names, *more]
+    space["__dir__"] = lambda: sorted(space["__all__"])
 
 
 def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.builder import Builder, Closed
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS
-from ctrlgrad.ir.rules import Batching, Forward, Gradient
+from ctrlgrad.ir.rules import Batching, Derivative, Forward
 from ctrlgrad.ir.types import INDEX, TensorType
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
@@ -255,8 +255,23 @@ class Call:
 
     @property
     def primal(self) -> Graph:
-        """Function that is differentiated, for the kind "gradient"."""
+        """Function that is differentiated, for the kind "derivative"."""
         return self.regions[1]
+
+    @property
+    def passed(self) -> tuple[Value, ...]:
+        """Arguments of that function: those of the call without its seeds."""
+        return self.arguments[: len(self.primal.inputs) - len(self.captures)]
+
+    @property
+    def differentiated(self) -> tuple[Value, ...]:
+        """Operands of that function."""
+        return (*self.captures, *self.passed)
+
+    @property
+    def seeds(self) -> tuple[Value, ...]:
+        """Tangents or cotangents, the last operands."""
+        return self.operands[len(self.primal.inputs) :]
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -355,7 +370,7 @@ def emit_call(
     mapped: tuple[int, ...] = (),
     rows: attributes.NamedAxis | None = None,
     policy: tuple[attributes.Saving, ...] = (),
-    rule: Forward | Batching | Gradient | None = None,
+    rule: Forward | Batching | Derivative | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:

@@ -63,12 +63,19 @@ class Batching(Protocol):
         at `found` have rows then. None: how many rows only a run tells."""
 
 
-class Gradient(Protocol):
-    """Reverse mode of a function whose gradient is taken at the call."""
+class Derivative(Protocol):
+    """Derivative of a function that is taken at the call, along seeds: tangents or cotangents."""
 
     @property
     def wrt(self) -> Positions:
         """The arguments that are differentiated."""
 
+    @property
+    def shared(self) -> int:
+        """The number of results, the first ones, that do not depend on the seeds."""
+
     def graph(self, function: Graph, captures: int) -> Graph:
-        """(captures, arguments) to (results, cotangents) for one function of the call, or for one with rows."""
+        """(captures, arguments, seeds) to results for one function of the call, or for one with rows."""
+
+    def with_rows(self, size: int | None, seeds_alone: bool) -> Derivative:
+        """The rule of the call with rows: of the function and the seeds, or of the seeds alone."""

@@ -7,350 +7,51 @@
 Functions have the arguments and results of JAX's. Dtypes promote as in NumPy, so operands may have different dtypes.
 """
 
-import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.branches import cond, switch
-from ctrlgrad.frontend.loops import associative_scan, fori_loop, map, scan, while_loop
-from ctrlgrad.lax import linalg
-from ctrlgrad.lax.elements import (
-    ConvDimensionNumbers,
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    ScatterDimensionNumbers,
-    bitcast_convert_type,
-    clamp,
-    clz,
-    convert_element_type,
-    div,
-    integer_pow,
-    mulhi,
-    population_count,
-    reduce_precision,
-    round,
-    rsqrt,
-    select_n,
-    shift_right_logical,
-)
-from ctrlgrad.lax.indexing import (
-    dynamic_index_in_dim,
-    dynamic_slice,
-    dynamic_slice_in_dim,
-    dynamic_update_index_in_dim,
-    dynamic_update_slice,
-    dynamic_update_slice_in_dim,
-    gather,
-    index_in_dim,
-    scatter,
-    scatter_add,
-    scatter_apply,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-    slice,
-    slice_in_dim,
-)
-from ctrlgrad.lax.linalg import FftType, fft
-from ctrlgrad.lax.parallel import (
-    all_gather,
-    all_to_all,
-    axis_index,
-    axis_size,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    pshuffle,
-    psum,
-    psum_scatter,
-    pswapaxes,
-)
-from ctrlgrad.lax.reductions import (
-    argmax,
-    argmin,
-    batch_matmul,
-    broadcast,
-    broadcast_in_dim,
-    broadcast_to_rank,
-    broadcasted_iota,
-    collapse,
-    concatenate,
-    cumlogsumexp,
-    cummax,
-    cummin,
-    cumprod,
-    cumsum,
-    dot,
-    dot_general,
-    expand_dims,
-    iota,
-    pad,
-    reduce_and,
-    reduce_max,
-    reduce_min,
-    reduce_or,
-    reduce_prod,
-    reduce_sum,
-    reshape,
-    sort,
-    sort_key_val,
-    split,
-    squeeze,
-    top_k,
-    transpose,
-)
-from ctrlgrad.lax.windows import (
-    conv,
-    conv_dimension_numbers,
-    conv_general_dilated,
-    conv_transpose,
-    conv_with_general_padding,
-    padtype_to_pads,
-    reduce,
-    reduce_window,
-    reduce_xor,
-    select_and_gather_add,
-    select_and_scatter_add,
-)
-from ctrlgrad.numpy import (
-    abs,
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    broadcast_shapes,
-    cbrt,
-    ceil,
-    conj,
-    cos,
-    cosh,
-    empty,
-    exp,
-    exp2,
-    expm1,
-    floor,
-    full,
-    full_like,
-    imag,
-    log,
-    log1p,
-    nextafter,
-    real,
-    reciprocal,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    stack,
-    tan,
-    tanh,
-    tile,
-    unstack,
-)
-from ctrlgrad.scipy import special
-from ctrlgrad.scipy.gamma_functions import igamma_grad_a, random_gamma_grad
-from ctrlgrad.scipy.special import betainc, digamma, erf, erfc, polygamma, zeta
-from ctrlgrad.scipy.special import gammaln as lgamma
-from ctrlgrad.transforms.grad import stop_gradient
-from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
+import ctrlgrad.numpy as _cnp
+from ctrlgrad.frontend.branches import cond as cond
+from ctrlgrad.frontend.branches import switch as switch
+from ctrlgrad.frontend.functions import publish
+from ctrlgrad.frontend.loops import associative_scan as associative_scan
+from ctrlgrad.frontend.loops import fori_loop as fori_loop
+from ctrlgrad.frontend.loops import map as map
+from ctrlgrad.frontend.loops import scan as scan
+from ctrlgrad.frontend.loops import while_loop as while_loop
+from ctrlgrad.lax import linalg as linalg
+from ctrlgrad.lax.elements import *
+from ctrlgrad.lax.indexing import *
+from ctrlgrad.lax.parallel import *
+from ctrlgrad.lax.reductions import *
+from ctrlgrad.lax.windows import *
+from ctrlgrad.scipy import special as _special
+from ctrlgrad.scipy.gamma_functions import igamma_grad_a as igamma_grad_a
+from ctrlgrad.scipy.gamma_functions import random_gamma_grad as random_gamma_grad
+from ctrlgrad.transforms.grad import stop_gradient as stop_gradient
+from ctrlgrad.transforms.implicit import custom_linear_solve as custom_linear_solve
+from ctrlgrad.transforms.implicit import custom_root as custom_root
 
-bessel_i0e, bessel_i1e, erf_inv = special.i0e, special.i1e, cnp.erfinv
-igamma, igammac = special.gammainc, special.gammaincc
-add, sub, mul, neg, pow = cnp.add, cnp.subtract, cnp.multiply, cnp.negative, cnp.power
-max, min = cnp.maximum, cnp.minimum
-eq, ne, lt, le, gt, ge = cnp.equal, cnp.not_equal, cnp.less, cnp.less_equal, cnp.greater, cnp.greater_equal
-is_finite, complex, logistic = cnp.isfinite, cnp.make_complex, cnp.sigmoid
-shift_left, shift_right_arithmetic = cnp.left_shift, cnp.right_shift
-rem, select, rev = cnp.fmod, cnp.where, cnp.flip
+FftType, fft = linalg.FftType, linalg.fft
+add, sub, mul, neg, pow = _cnp.add, _cnp.subtract, _cnp.multiply, _cnp.negative, _cnp.power
+max, min, abs, sign, nextafter = _cnp.maximum, _cnp.minimum, _cnp.abs, _cnp.sign, _cnp.nextafter
+eq, ne, lt, le, gt, ge = _cnp.equal, _cnp.not_equal, _cnp.less, _cnp.less_equal, _cnp.greater, _cnp.greater_equal
+exp, exp2, expm1, log, log1p, reciprocal = _cnp.exp, _cnp.exp2, _cnp.expm1, _cnp.log, _cnp.log1p, _cnp.reciprocal
+sqrt, cbrt, square, ceil, floor, rem = _cnp.sqrt, _cnp.cbrt, _cnp.square, _cnp.ceil, _cnp.floor, _cnp.fmod
+sin, cos, tan, sinh, cosh, tanh = _cnp.sin, _cnp.cos, _cnp.tan, _cnp.sinh, _cnp.cosh, _cnp.tanh
+asin, acos, atan, atan2 = _cnp.asin, _cnp.acos, _cnp.atan, _cnp.atan2
+asinh, acosh, atanh, logistic = _cnp.asinh, _cnp.acosh, _cnp.atanh, _cnp.sigmoid
+is_finite, complex, conj, real, imag = _cnp.isfinite, _cnp.make_complex, _cnp.conj, _cnp.real, _cnp.imag
+bitwise_and, bitwise_or, bitwise_xor = _cnp.bitwise_and, _cnp.bitwise_or, _cnp.bitwise_xor
+bitwise_not, shift_left, shift_right_arithmetic = _cnp.bitwise_not, _cnp.left_shift, _cnp.right_shift
+empty, full, full_like, stack, unstack, tile = (
+    _cnp.empty,
+    _cnp.full,
+    _cnp.full_like,
+    _cnp.stack,
+    _cnp.unstack,
+    _cnp.tile,
+)
+broadcast_shapes, select, rev, erf_inv = _cnp.broadcast_shapes, _cnp.where, _cnp.flip, _cnp.erfinv
+betainc, digamma, lgamma, polygamma = _special.betainc, _special.digamma, _special.gammaln, _special.polygamma
+erf, erfc, zeta, igamma, igammac = _special.erf, _special.erfc, _special.zeta, _special.gammainc, _special.gammaincc
+bessel_i0e, bessel_i1e = _special.i0e, _special.i1e
 
-__all__ = [
-    "ConvDimensionNumbers",
-    "FftType",
-    "GatherDimensionNumbers",
-    "GatherScatterMode",
-    "ScatterDimensionNumbers",
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "all_gather",
-    "all_to_all",
-    "argmax",
-    "argmin",
-    "asin",
-    "asinh",
-    "associative_scan",
-    "atan",
-    "atan2",
-    "atanh",
-    "axis_index",
-    "axis_size",
-    "batch_matmul",
-    "bessel_i0e",
-    "bessel_i1e",
-    "betainc",
-    "bitcast_convert_type",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "broadcast",
-    "broadcast_in_dim",
-    "broadcast_shapes",
-    "broadcast_to_rank",
-    "broadcasted_iota",
-    "cbrt",
-    "ceil",
-    "clamp",
-    "clz",
-    "collapse",
-    "complex",
-    "concatenate",
-    "cond",
-    "conj",
-    "conv",
-    "conv_dimension_numbers",
-    "conv_general_dilated",
-    "conv_transpose",
-    "conv_with_general_padding",
-    "convert_element_type",
-    "cos",
-    "cosh",
-    "cumlogsumexp",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "custom_linear_solve",
-    "custom_root",
-    "digamma",
-    "div",
-    "dot",
-    "dot_general",
-    "dynamic_index_in_dim",
-    "dynamic_slice",
-    "dynamic_slice_in_dim",
-    "dynamic_update_index_in_dim",
-    "dynamic_update_slice",
-    "dynamic_update_slice_in_dim",
-    "empty",
-    "eq",
-    "erf",
-    "erf_inv",
-    "erfc",
-    "exp",
-    "exp2",
-    "expand_dims",
-    "expm1",
-    "fft",
-    "floor",
-    "fori_loop",
-    "full",
-    "full_like",
-    "gather",
-    "ge",
-    "gt",
-    "igamma",
-    "igamma_grad_a",
-    "igammac",
-    "imag",
-    "index_in_dim",
-    "integer_pow",
-    "iota",
-    "is_finite",
-    "le",
-    "lgamma",
-    "linalg",
-    "log",
-    "log1p",
-    "logistic",
-    "lt",
-    "map",
-    "max",
-    "min",
-    "mul",
-    "mulhi",
-    "ne",
-    "neg",
-    "nextafter",
-    "pad",
-    "padtype_to_pads",
-    "pmax",
-    "pmean",
-    "pmin",
-    "polygamma",
-    "population_count",
-    "pow",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
-    "random_gamma_grad",
-    "real",
-    "reciprocal",
-    "reduce",
-    "reduce_and",
-    "reduce_max",
-    "reduce_min",
-    "reduce_or",
-    "reduce_precision",
-    "reduce_prod",
-    "reduce_sum",
-    "reduce_window",
-    "reduce_xor",
-    "rem",
-    "reshape",
-    "rev",
-    "round",
-    "rsqrt",
-    "scan",
-    "scatter",
-    "scatter_add",
-    "scatter_apply",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
-    "select",
-    "select_and_gather_add",
-    "select_and_scatter_add",
-    "select_n",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "sign",
-    "sin",
-    "sinh",
-    "slice",
-    "slice_in_dim",
-    "sort",
-    "sort_key_val",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "stop_gradient",
-    "sub",
-    "switch",
-    "tan",
-    "tanh",
-    "tile",
-    "top_k",
-    "transpose",
-    "unstack",
-    "while_loop",
-    "zeta",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+publish(__name__, more=["linalg"], is_facade=True)

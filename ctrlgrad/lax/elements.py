@@ -1,4 +1,4 @@
-"""Elementwise functions that NumPy has not, or means otherwise, by the names of `jax.lax`."""
+"""Elementwise functions of `jax.lax` that NumPy lacks or defines differently."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.custom_vjp import custom_vjp
 
@@ -154,7 +155,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Floats rounded to those that have so many bits; as `jax.lax.reduce_precision`. Its derivative is 1.
+    """Round floats to fewer bits of exponent and mantissa; as `jax.lax.reduce_precision`. Its derivative is 1.
 
     >>> float(reduce_precision(np.float32(1.2345), 8, 3))
     1.25
@@ -372,3 +373,6 @@ read.defjvp(lambda primals, tangents: (read(*primals), read(tangents[0], primals
 read.defvjp(lambda values, inside: (read(values, inside), inside), lambda inside, ct: (written(ct, inside), None))
 written.defjvp(lambda primals, tangents: (written(*primals), written(tangents[0], primals[1])))
 written.defvjp(lambda values, inside: (written(values, inside), inside), lambda inside, ct: (read(ct, inside), None))
+
+
+publish(__name__, "read", "written")

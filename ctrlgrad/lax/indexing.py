@@ -11,6 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.lax import elements
 from ctrlgrad.lax.elements import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
@@ -345,7 +346,7 @@ class _Scatter:
         return cnp.where(inside, self.updates, self.updates.dtype.type(0))
 
     def written(self, x: Any, values: Any) -> Any:
-        """x with values in the windows, in their order; those that lie outside write nothing.
+        """Write values into the windows of x, in their order; a window outside of x writes nothing.
 
         An outside one writes once more what the last inside one does: nothing changes by it, and the operand needs no
         extra place for it. Where none lies inside, what is there is written.
@@ -552,3 +553,6 @@ def scatter_apply(
     return _scattered(
         "scatter_apply", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write
     )
+
+
+publish(__name__, "Windows", "find_windows", "module_of", "turned")

@@ -22,6 +22,7 @@ from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, require_numbers, value_in
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.rules import Bound, axis_called
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -350,3 +351,6 @@ def pswapaxes(x: Any, axis_name: Hashable, axis: int, *, axis_index_groups: None
            [2., 4.]])
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
+
+
+publish(__name__)

@@ -9,136 +9,64 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.array.sorting import places_of_largest
+from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import associative_scan
 from ctrlgrad.lax.indexing import slice_in_dim
 
 
-def argmax(operand: Any, axis: int, index_dtype: Any = np.int64) -> Any:
-    """The place of the largest element along an axis.
+def _position(name: str, what: str, example: str) -> Callable[..., Any]:
+    def function(operand: Any, axis: int, index_dtype: Any = np.int64) -> Any:
+        return getattr(cnp, name)(operand, axis).astype(index_dtype)
 
-    >>> int(argmax(np.array([1.0, 3.0]), 0))
-    1
-    """
-    return cnp.argmax(operand, axis).astype(index_dtype)
+    return described(function, name, f"The place of the {what} element along an axis.", example)
 
 
-def argmin(operand: Any, axis: int, index_dtype: Any = np.int64) -> Any:
-    """The place of the smallest element along an axis.
-
-    >>> int(argmin(np.array([1.0, 3.0]), 0))
-    0
-    """
-    return cnp.argmin(operand, axis).astype(index_dtype)
+argmax = _position("argmax", "largest", "int(argmax(np.array([1.0, 3.0]), 0)) -> 1")
+argmin = _position("argmin", "smallest", "int(argmin(np.array([1.0, 3.0]), 0)) -> 0")
 
 
-def reduce_sum(operand: Any, axes: Any) -> Any:
-    """The sum along axes.
+def _reduction(name: str, fn: Callable[..., Any], summary: str, example: str) -> Callable[..., Any]:
+    def function(operand: Any, axes: Any) -> Any:
+        # Sums and products do not widen.
+        settings = {"dtype": cnp.asarray(operand).dtype} if fn in (cnp.sum, cnp.prod) else {}
+        return fn(operand, tuple(axes), **settings)
 
-    >>> float(reduce_sum(np.ones(3), (0,)))
-    3.0
-    """
-    return cnp.sum(operand, tuple(axes), dtype=cnp.asarray(operand).dtype)
-
-
-def reduce_prod(operand: Any, axes: Any) -> Any:
-    """The product along axes.
-
-    >>> float(reduce_prod(np.ones(3), (0,)))
-    1.0
-    """
-    return cnp.prod(operand, tuple(axes), dtype=cnp.asarray(operand).dtype)
+    return described(function, name, summary, example)
 
 
-def reduce_max(operand: Any, axes: Any) -> Any:
-    """The largest element along axes.
-
-    >>> float(reduce_max(np.ones(3), (0,)))
-    1.0
-    """
-    return cnp.max(operand, tuple(axes))
-
-
-def reduce_min(operand: Any, axes: Any) -> Any:
-    """The smallest element along axes.
-
-    >>> float(reduce_min(np.ones(3), (0,)))
-    1.0
-    """
-    return cnp.min(operand, tuple(axes))
+reduce_sum = _reduction("reduce_sum", cnp.sum, "The sum along axes.", "float(reduce_sum(np.ones(3), (0,))) -> 3.0")
+reduce_prod = _reduction(
+    "reduce_prod", cnp.prod, "The product along axes.", "float(reduce_prod(np.ones(3), (0,))) -> 1.0"
+)
+reduce_max = _reduction(
+    "reduce_max", cnp.max, "The largest element along axes.", "float(reduce_max(np.ones(3), (0,))) -> 1.0"
+)
+reduce_min = _reduction(
+    "reduce_min", cnp.min, "The smallest element along axes.", "float(reduce_min(np.ones(3), (0,))) -> 1.0"
+)
+_EXAMPLE = "bool(reduce_and(np.array([True, False]), (0,))) -> False"
+reduce_and = _reduction("reduce_and", cnp.all, "True if all elements along axes are true.", _EXAMPLE)
+_EXAMPLE = "bool(reduce_or(np.array([True, False]), (0,))) -> True"
+reduce_or = _reduction("reduce_or", cnp.any, "True if any element along axes is true.", _EXAMPLE)
 
 
-def reduce_and(operand: Any, axes: Any) -> Any:
-    """True if all elements along axes are true.
+def _running(name: str, fn: Callable[..., Any], what: str, example: str) -> Callable[..., Any]:
+    def function(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+        x = cnp.asarray(operand)
+        if fn not in (cnp.cumsum, cnp.cumprod):
+            return associative_scan(fn, x, reverse=reverse, axis=axis)
+        found = fn(cnp.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
+        return cnp.flip(found, axis) if reverse else found
 
-    >>> bool(reduce_and(np.array([True, False]), (0,)))
-    False
-    """
-    return cnp.all(operand, tuple(axes))
-
-
-def reduce_or(operand: Any, axes: Any) -> Any:
-    """True if any element along axes is true.
-
-    >>> bool(reduce_or(np.array([True, False]), (0,)))
-    True
-    """
-    return cnp.any(operand, tuple(axes))
+    return described(function, name, f"{what} up to each element along an axis.", example)
 
 
-def _cumulative(fn: Callable[[Any, Any], Any], operand: Any, axis: int, reverse: bool) -> Any:
-    return associative_scan(fn, cnp.asarray(operand), reverse=reverse, axis=axis)
-
-
-def _running(fn: Callable[..., Any], operand: Any, axis: int, reverse: bool) -> Any:
-    """One of NumPy's running reductions, in the dtype of its operand, from either end."""
-    x = cnp.asarray(operand)
-    found = fn(cnp.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
-    return cnp.flip(found, axis) if reverse else found
-
-
-def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """Sums up to each element along an axis.
-
-    >>> cumsum(np.ones(3), reverse=True)
-    array([3., 2., 1.])
-    """
-    return _running(cnp.cumsum, operand, axis, reverse)
-
-
-def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """Products up to each element along an axis.
-
-    >>> cumprod(np.array([1.0, 2.0, 3.0]))
-    array([1., 2., 6.])
-    """
-    return _running(cnp.cumprod, operand, axis, reverse)
-
-
-def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The largest up to each element along an axis.
-
-    >>> cummax(np.array([1.0, 3.0, 2.0]))
-    array([1., 3., 3.])
-    """
-    return _cumulative(cnp.maximum, operand, axis, reverse)
-
-
-def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The smallest up to each element along an axis.
-
-    >>> cummin(np.array([1.0, 3.0, 0.0]))
-    array([1., 1., 0.])
-    """
-    return _cumulative(cnp.minimum, operand, axis, reverse)
-
-
-def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The logarithm of the sum of exponentials up to each element along an axis.
-
-    >>> float(cumlogsumexp(np.zeros(2))[0])
-    0.0
-    """
-    return _cumulative(cnp.logaddexp, operand, axis, reverse)
+cumsum = _running("cumsum", cnp.cumsum, "Sums", "cumsum(np.ones(3), reverse=True) -> array([3., 2., 1.])")
+cumprod = _running("cumprod", cnp.cumprod, "Products", "cumprod(np.array([1.0, 2.0, 3.0])) -> array([1., 2., 6.])")
+cummax = _running("cummax", cnp.maximum, "The largest", "cummax(np.array([1.0, 3.0, 2.0])) -> array([1., 3., 3.])")
+cummin = _running("cummin", cnp.minimum, "The smallest", "cummin(np.array([1.0, 3.0, 0.0])) -> array([1., 1., 0.])")
+_EXAMPLE = "float(cumlogsumexp(np.zeros(2))[0]) -> 0.0"
+cumlogsumexp = _running("cumlogsumexp", cnp.logaddexp, "The logarithm of the sum of exponentials", _EXAMPLE)
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
@@ -359,3 +287,6 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
         size = x.shape[axis]
         x = slice_in_dim(x, max(-low, 0), size + min(high, 0), axis=axis) if low < 0 or high < 0 else x
     return x
+
+
+publish(__name__)

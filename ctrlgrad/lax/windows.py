@@ -13,6 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
 from ctrlgrad.lax.reductions import pad
@@ -475,3 +476,6 @@ def conv_transpose(
     return conv_general_dilated(
         lhs, rhs, (1,) * axes, padding, strides, rhs_dilation, numbers, preferred_element_type=preferred_element_type
     )
+
+
+publish(__name__, "reach", "window_count")

@@ -70,13 +70,13 @@ declare("cond", None, _infer_cond, attributes=attributes.Branch)
 #   batched; the derivative of that is how the derivative is batched.
 # - "rows": the derivative of region 1, which computes one row of region 0: a row along axis 0 of the operands at
 #   `mapped` and of all results. So a batched function can be batched again over both axes at once.
-# - "gradient": region 0 yields the results of region 1 and then their cotangents, by the attribute `rule`, an
-#   `ir.rules.Gradient`. To batch the call, region 1 is batched first, and its gradient is taken after that.
+# - "derivative": region 0 yields a derivative of region 1 along seeds, which are the last operands, by the attribute
+#   `rule`, an `ir.rules.Derivative`. To batch the call, region 1 is batched first, and differentiated after that.
 #
 # Before a graph runs, `ctrlgrad.passes.dead_code` replaces the node by region 0.
 
 
-KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "gradient")
+KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows", "derivative")
 
 
 def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -112,22 +112,12 @@ declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attribut
 # be called more often than the program reaches the op, or not at all if nothing uses the results.
 
 
-def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return ()
-
-
-def _infer_pure_callback(
-    operands: Sequence[Type], attrs: attributes.HostCall, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    return attrs.results
-
-
 def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     return (operands[0],)
 
 
-declare("callback", None, _infer_callback, Trait.EFFECT, attributes=attributes.Hook)
-declare("pure_callback", None, _infer_pure_callback, attributes=attributes.HostCall)
+declare("callback", None, lambda operands, attrs, regions: (), Trait.EFFECT, attributes=attributes.Hook)
+declare("pure_callback", None, lambda operands, attrs, regions: attrs.results, attributes=attributes.HostCall)
 declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook, uses=(Use.PASS,))
 
 

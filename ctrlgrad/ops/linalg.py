@@ -8,7 +8,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir.attributes import Answer, Attributes, Triangle
+from ctrlgrad.ir.attributes import Answer, Attributes, Product, Triangle
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.term import declared, tensors
@@ -18,7 +18,7 @@ DIFFER = "matmul: the sizes to sum over differ"
 TURN = "transpose one operand with .mT, or sum over other axes with numpy.tensordot or numpy.einsum"
 
 
-@declared("matmul", 2, Trait.TOTAL_IF_STATIC, Trait.PRODUCT)
+@declared("matmul", 2, Trait.TOTAL_IF_STATIC, Trait.PRODUCT, attributes=Product)
 def _infer_matmul(attrs: Attributes, a: TensorType, b: TensorType) -> TensorType:
     if a.dtype != b.dtype or dtype_kind(a.dtype) not in "iufc":
         raise TypeMismatchError(

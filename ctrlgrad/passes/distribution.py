@@ -5,8 +5,7 @@ A loop with such products becomes a loop over chunks around a loop over the iter
 - producers: a product of row t of a captured array with a captured matrix is computed before the chunk, for all of its
   rows, as one product;
 - sums (`sums`): a product that is only added to a carry is taken out of the loop; its factors are collected on stacks,
-  and what all iterations of the chunk add is one product of the collected factors after it; reductions of collected
-  values that are only added to a carry are taken out too;
+  and what all iterations of the chunk add is one product of the collected factors after it;
 - tails (`tails`): a product with a captured matrix that the recurrence does not need is taken out with all that follows
   from it; its left factor is collected, and the rest runs after the chunk over the rows of one product.
 
@@ -14,14 +13,16 @@ A loop inside a loop stays whole unless it pays for what distributing it costs t
 (`heavy.WORTH_INSIDE`).
 
 In: any graph. Out: no other loop has a heavy product of these kinds whose sizes are known; values change within
-rounding, since sums are taken in another order. A loop that counts down is cut at multiples of the chunk's length, so
+rounding, since sums are taken in another order. They are the same bits whatever the length of a chunk: products are in
+order (`attributes.Product`), and where something else is added to a carry, a product that leaves the loop is added to a
+carry of its own. A loop that counts down is cut at multiples of the chunk's length, so
 that it takes from a stack what one chunk of the loop that counts up has pushed. A loop that fails still fails, but may
 tell of another iteration's error: what comes after the chunk was to fail earlier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from ctrlgrad.ir import (
@@ -43,9 +44,10 @@ from ctrlgrad.ir import (
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ir.types import Dim
+from ctrlgrad.ops.term import Term, zeros
 from ctrlgrad.passes.heavy import multiplications, pays_as_rows, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
-from ctrlgrad.passes.sums import Sums, Total, find_sums, find_totals
+from ctrlgrad.passes.sums import Sums, find_sums
 from ctrlgrad.passes.tails import Recurrence, Tail, find_tail
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
@@ -53,8 +55,10 @@ from ctrlgrad.stacks.choice import bytes_of
 
 # The loops that stand for one whose products leave it: a loop over chunks around a loop over a chunk's iterations.
 #
-# One iteration of the loop over chunks: the products of the chunk's rows; the iterations, which collect rows;
-# products and sums of the collected rows, added to their carries; and the tail, a loop over the rows of its products.
+# One iteration of the loop over chunks: the products of the chunk's rows; the iterations, which collect rows; products
+# of the collected rows, added to their carries; and the tail, a loop over the rows of its products.
+
+_IN_ORDER = {"in_order": True}
 
 
 @record(frozen=False)
@@ -111,6 +115,9 @@ class ChunkedLoop:
         self.found, self.chunk = found, chunk
         self.loop = found.loop
         self.left = found.sums.left
+        # Products with carries of their own.
+        first = {p.position: p for p in reversed(found.sums.products) if not self.left[p.position]}
+        self.apart = [p for p in found.sums.products if first.get(p.position) is not p]
         self.tail = found.tail or Tail()
         # Carries that leave the inner loop for good: nothing in it adds to them.
         gone = {i for i, left in self.left.items() if not left} | set(self.tail.carries)
@@ -128,8 +135,14 @@ class ChunkedLoop:
         if self.maximum is not None:
             attrs = replace(attrs, maximum_iterations=-(-self.maximum // self.chunk))
             inits.append(builder.constant(0, INDEX.dtype))
+        for p in self.apart:
+            start = Term(builder, self.loop.carries[p.position].init)
+            inits.append(zeros(builder, start.dtype, start.dims).value)
         regions = Closed(tuple(captures), (cond, body))
-        return emit_loop(builder, regions, inits, attrs, source=self.loop.source)[: len(self.loop.carries)]
+        results = list(emit_loop(builder, regions, inits, attrs, source=self.loop.source))
+        for p, total in zip(self.apart, results[len(results) - len(self.apart) :], strict=True):
+            results[p.position] = builder.emit("add", [results[p.position], total])
+        return tuple(results[: len(self.loop.carries)])
 
     def _body(self) -> Graph:
         """One chunk."""
@@ -137,6 +150,7 @@ class ChunkedLoop:
         outer.source = self.loop.source
         inputs = [outer.input(v.type, v.hint) for v in self.loop.body.inputs]
         done = outer.input(INDEX, "done") if self.maximum is not None else None
+        apart = {p: outer.input(p.node.result.type, p.node.result.hint) for p in self.apart}
         shared, carry = self.loop.split(inputs)
         limit = self._limit(outer, carry, done)
         produced = {p: self._produce(outer, p, row, inputs, limit) for p, row in self.found.producers.items()}
@@ -155,17 +169,19 @@ class ChunkedLoop:
         for p in self.found.sums.products:
             left, right = (held.flat(v) for v in self.found.factors(p.node))
             sides = [outer.emit("transpose", [left], {"axes": (1, 0)}), right]
-            product = outer.emit("matmul", sides, source=p.node.source)
-            outputs[p.position] = outer.emit("add", [outputs[p.position], product])
-        for total in self.found.sums.totals:
-            outputs[total.position] = outer.emit("add", [outputs[total.position], held.total(total)])
+            product = outer.emit("matmul", sides, _IN_ORDER, source=p.node.source)
+            total = outer.emit("add", [apart.get(p, outputs[p.position]), product])
+            if p in apart:
+                apart[p] = total
+            else:
+                outputs[p.position] = total
         if self.found.tail is not None:
             ends = self._emit_tail(outer, dict(zip(self.loop.body.inputs, inputs, strict=True)), held, steps)
             for i, value in zip(self.tail.carries, ends, strict=True):
                 outputs[i] = value
         if done is not None:
             outputs.append(outer.emit("add", [done, steps]))
-        return outer.finish(outputs)
+        return outer.finish([*outputs, *apart.values()])
 
     def _outer_cond(self) -> Graph:
         cond = self.loop.cond
@@ -173,6 +189,8 @@ class ChunkedLoop:
         inputs = [copy.input(v.type, v.hint) for v in cond.inputs]
         if self.maximum is not None:
             copy.input(INDEX, "done")
+        for p in self.apart:
+            copy.input(p.node.result.type, p.node.result.hint)
         return copy.finish(copy.inline(cond, inputs))
 
     def _limit(self, outer: Builder, carry: Sequence[Value], done: Value | None) -> Value:
@@ -199,7 +217,7 @@ class ChunkedLoop:
         part = outer.emit("getitem", [array, first, end], {"key": key}, source=product.source)
         left, right = product.operands
         flat = _reshaped(outer, part, [None, left.tensor.shape[1]])
-        whole = outer.emit("matmul", [flat, copies[right]], source=product.source)
+        whole = outer.emit("matmul", [flat, copies[right]], _IN_ORDER, source=product.source)
         sizes = [outer.emit("dim", [part], {"axis": 0})]
         m, n = left.tensor.shape[0], right.tensor.shape[1]
         if m is None:
@@ -331,7 +349,7 @@ class ChunkedLoop:
     def _batch(outer: Builder, product: Node, copies: Mapping[Value, Value], held: Collected, count: Value) -> Value:
         """The products of all collected rows: `[rows, m, n]`."""
         left, right = product.operands
-        whole = outer.emit("matmul", [held.flat(left), copies[right]], source=product.source)
+        whole = outer.emit("matmul", [held.flat(left), copies[right]], _IN_ORDER, source=product.source)
         shape = (None, *product.result.tensor.shape)
         return outer.emit("reshape", [whole, count], {"shape": shape})
 
@@ -361,18 +379,6 @@ class Collected:
             else:
                 self._flat[value] = _reshaped(self.builder, self.rows(value), [None, value.tensor.shape[1]])
         return self._flat[value]
-
-    def total(self, total: Total) -> Value:
-        """A reduction of the collected rows: first of each, then of all."""
-        found = self.rows(total.collected)
-        if total.axes:
-            found = self._sum(found, [a + 1 for a in total.axes])
-        found = self._sum(found, [0])
-        wanted = total.term.tensor.shape
-        return found if found.tensor.shape == wanted else self.builder.emit("reshape", [found], {"shape": wanted})
-
-    def _sum(self, x: Value, axes: Iterable[int]) -> Value:
-        return self.builder.emit("sum", [x], {"axes": tuple(axes), "keepdims": False})
 
 
 def _tensor(value: Value) -> TensorType:
@@ -493,7 +499,6 @@ def _find(node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) ->
     in_tail = found.tail.carries if found.tail is not None else ()
     for position in in_tail:
         sums.terms.pop(position, None)
-    find_totals(sums, loop.body, found.collected)
     return found if found.any and (not is_inside or pays_inside(found.multiplications)) else None
 
 

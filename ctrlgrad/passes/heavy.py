@@ -41,12 +41,16 @@ def is_heavy(product: Node, columns: int | None = None) -> bool:
     return multiplications(product, columns) >= HEAVY
 
 
-def pays_as_rows(product: Node) -> bool:
-    """True if a heavy product of rows of an array is cheaper in front of the loop: its results are stacked."""
+def pays_as_rows(product: Node, terms: int | None = None) -> bool:
+    """True if a heavy product of rows of an array is cheaper in front of the loop: its results are stacked.
+
+    `terms` is the number of columns of its left factor that count, if not all do.
+    """
     if not is_heavy(product):
         return False
     m, k, n = _sizes(product)
-    return _costs_more(product, k * n, 1, m * n)
+    k = k if terms is None else terms
+    return n > 1 and m * k * n >= HEAVY and _costs_more(product, k * n, 1, m * n)
 
 
 def pays_as_tail(product: Node, columns: int | None = None) -> bool:
@@ -58,8 +62,11 @@ def pays_as_tail(product: Node, columns: int | None = None) -> bool:
 
 
 def pays_as_sum(product: Node) -> bool:
-    """True if a heavy product that is added to a carry is cheaper behind the loop: its factors are stacked."""
-    if not is_heavy(product):
+    """True if a heavy product that is added to a carry is cheaper behind the loop: its factors are stacked.
+
+    On the processor only real products of 32 and 64 bits go on from a sum in its order.
+    """
+    if not is_heavy(product) or (_WEIGHS.get() and product.result.tensor.dtype.char not in "fd"):
         return False
     m, k, n = _sizes(product)
     return _costs_more(product, m * n, 2, k * (m + n))

@@ -1,7 +1,7 @@
 """Splitting of products in loops, when only a part of them depends on the recurrence.
 
-`concat([x, h]) @ W` becomes `x @ W[:n] + h @ W[n:]` if h depends on the loop's carries (other than a counter) and x
-does not: then the product with x can be computed for many iterations at once (`distribution`). The same holds for
+`concat([x, h]) @ W` becomes `x @ W[:n] + h @ W[n:]` if h depends on the loop's carries (other than a counter), x does
+not, and it pays to compute the product with x for many iterations at once (`distribution`). The same holds for
 columns of `z @ W` that the recurrence does not need: if `(z @ W)[:, :n]` only goes to a row of an array and `(z @ W)[:,
 n:]` to the next iteration, they become `z @ W[:, :n]` and `z @ W[:, n:]`.
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop, rewrite, uses
-from ctrlgrad.passes.heavy import is_heavy, pays_as_tail
+from ctrlgrad.passes.heavy import is_heavy, pays_as_rows, pays_as_tail
 from ctrlgrad.passes.recurrence import outside_recurrence
 from ctrlgrad.passes.tails import Recurrence, can_leave
 from ctrlgrad.records import record
@@ -87,8 +87,8 @@ def _parts(node: Node, producers: dict[Value, Node], outside: set[Value]) -> tup
     left = producers.get(node.operands[0])
     if left is None or left.op.name != "concat" or attributes.Axis.of(left).axis not in (1, -1):
         return None
-    kinds = {v in outside for v in left.operands}
-    return left.operands if kinds == {True, False} else None
+    leaves = any(v in outside and pays_as_rows(node, v.tensor.shape[1]) for v in left.operands)
+    return left.operands if leaves and not outside.issuperset(left.operands) else None
 
 
 @record

@@ -253,7 +253,8 @@ class _Printer:
     def product(self, step: model.Product) -> Iterator[str]:
         packed = "" if step.packed is None else f" packed as {step.packed}"
         base = self.updated(step.base, step.result)
-        product = f"{self.view(step.a)} @ {self.view(step.b)}{packed}{base}{self.filling(step.result)}"
+        order = " in order" if step.in_order else ""
+        product = f"{self.view(step.a)} @ {self.view(step.b)}{packed}{order}{base}{self.filling(step.result)}"
         yield f"{self.defined(step.result, step.base)} = {product}"
 
     def columns(self, step: model.Columns) -> Iterator[str]:
@@ -267,7 +268,8 @@ class _Printer:
         if step.triangle is not None:
             unit = " and ones on the diagonal" if step.triangle.unit_diagonal else ""
             triangle = f", by the {'lower' if step.triangle.lower else 'upper'} triangle{unit}"
-        yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{triangle}{most}"
+        turned = ", transposed" if step.transposed else ""
+        yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{turned}{triangle}{most}"
 
     def outside(self, step: model.Outside) -> Iterator[str]:
         results = ", ".join(self.defined(r) for r in step.results)

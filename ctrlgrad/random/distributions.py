@@ -1,4 +1,4 @@
-"""Uniform bits, integers, floats and booleans."""
+"""Numbers of distributions, made of uniform bits; those of `jax.random`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.array.sorting import places_of_largest
+from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.scipy.gamma_functions import erf, floats, gammaln, random_gamma_grad
@@ -120,10 +121,6 @@ def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = np.int64) -> An
 # Numbers of continuous distributions, by functions of uniform ones; those of `jax.random`.
 
 
-def _tiny(dtype: Any) -> float:
-    return float(finfo(dtype).tiny)
-
-
 def shaped(operation: str, shape: Any, dtype: Any, *parameters: Any) -> tuple[tuple[int, ...], Any, list[Any]]:
     """The shape, that of the parameters where None is given; the dtype; and the parameters in it."""
     dtype = float_of(operation, dtype)
@@ -161,56 +158,35 @@ def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | No
     return cnp.clip(drawn, least, cnp.nextafter(stop_gradient(upper), dtype.type(-np.inf)))
 
 
-def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Exponential numbers of mean 1; the numbers of `jax.random.exponential`.
+def _standard(name: str, what: str, least: Callable[[Any], float], fn: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Numbers that are a function of uniform ones in [least, 1), and of their dtype."""
 
-    >>> bool(cg.random.exponential(cg.random.key(0), (3,)).min() >= 0)
-    True
-    """
-    return -cnp.log1p(-uniform(key, shape, dtype))
+    def function(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
+        dtype = float_of(name, dtype)
+        return fn(uniform(key, shape, dtype, least(dtype), 1.0), dtype)
 
-
-def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Numbers of the Gumbel distribution.
-
-    >>> cg.random.gumbel(cg.random.key(0), (3,)).shape
-    (3,)
-    """
-    dtype = float_of("gumbel", dtype)
-    return -cnp.log(-cnp.log(uniform(key, shape, dtype, _tiny(dtype), 1.0)))
+    summary = f"Numbers of the {what}; those of `jax.random.{name}`."
+    return described(function, name, summary, f"cg.random.{name}(cg.random.key(0), (3,)).shape -> (3,)")
 
 
-def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Numbers of the Laplace distribution; those of `jax.random.laplace`.
-
-    >>> cg.random.laplace(cg.random.key(0), (3,)).shape
-    (3,)
-    """
-    dtype = float_of("laplace", dtype)
-    drawn = uniform(key, shape, dtype, -1.0 + float(finfo(dtype).epsneg), 1.0)
-    return cnp.sign(drawn) * cnp.log1p(-cnp.abs(drawn))
-
-
-def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Numbers of the logistic distribution.
-
-    >>> cg.random.logistic(cg.random.key(0), (3,)).shape
-    (3,)
-    """
-    dtype = float_of("logistic", dtype)
-    drawn = uniform(key, shape, dtype, _tiny(dtype), 1.0)
-    return cnp.log(drawn) - cnp.log1p(-drawn)
-
-
-def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
-    """Numbers of the Cauchy distribution; those of `jax.random.cauchy`.
-
-    >>> cg.random.cauchy(cg.random.key(0), (3,)).shape
-    (3,)
-    """
-    dtype = float_of("cauchy", dtype)
-    drawn = uniform(key, shape, dtype, float(finfo(dtype).eps), 1.0)
-    return cnp.tan(dtype.type(math.pi) * (drawn - dtype.type(0.5)))
+_tiny: Callable[[Any], float] = lambda dtype: float(finfo(dtype).tiny)
+exponential = _standard(
+    "exponential", "exponential distribution of mean 1", lambda dtype: 0.0, lambda u, dtype: -cnp.log1p(-u)
+)
+gumbel = _standard("gumbel", "Gumbel distribution", _tiny, lambda u, dtype: -cnp.log(-cnp.log(u)))
+laplace = _standard(
+    "laplace",
+    "Laplace distribution",
+    lambda dtype: -1.0 + float(finfo(dtype).epsneg),
+    lambda u, dtype: cnp.sign(u) * cnp.log1p(-cnp.abs(u)),
+)
+logistic = _standard("logistic", "logistic distribution", _tiny, lambda u, dtype: cnp.log(u) - cnp.log1p(-u))
+cauchy = _standard(
+    "cauchy",
+    "Cauchy distribution",
+    lambda dtype: float(finfo(dtype).eps),
+    lambda u, dtype: cnp.tan(dtype.type(math.pi) * (u - dtype.type(0.5))),
+)
 
 
 def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any = None) -> Any:
@@ -307,7 +283,7 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     return cnp.where(uniform(second, shape, dtype) <= mean / (mean + drawn), drawn, mean**2 / drawn)
 
 
-# Numbers of the gamma distribution and of those that are made of it; those of `jax.random`.
+# Numbers of the gamma distribution, and of distributions derived from it; those of `jax.random`.
 #
 # Derivative of a gamma-distributed number by its parameter, at constant cumulative probability.
 
@@ -735,3 +711,6 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     q, r = cnp.linalg.qr(normal(key, (*shape_of("orthogonal", shape), max(n, columns), min(n, columns)), dtype))
     q = q * cnp.sign(cnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
     return cnp.matrix_transpose(q) if n < columns else q
+
+
+publish(__name__, "differentiable", "shaped")

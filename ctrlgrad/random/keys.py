@@ -11,6 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.options import default_float
 from ctrlgrad.source import called_function
 
@@ -90,7 +91,7 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Any:
 
 
 def clone(key: Any) -> Any:
-    """The same key: what is drawn from it is drawn once more.
+    """The same key again: it draws the same numbers.
 
     >>> cg.random.clone(cg.random.key(7))
     array([0, 7], dtype=uint32)
@@ -181,3 +182,6 @@ def float_of(operation: str, dtype: Any) -> np.dtype:
 
 # As it is called in JAX.
 PRNGKey = key
+
+
+publish(__name__, "checked", "encrypted", "float_of", "shape_of", "threefry")

@@ -1,8 +1,9 @@
-"""The gamma function, its logarithm and the derivatives of that."""
+"""Error functions, the gamma function and its logarithm, and incomplete gamma and beta functions."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo, result_type
 from ctrlgrad.frontend.apply import is_weak
+from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
@@ -83,6 +85,23 @@ def _widened(x: Any) -> Any:
     return x.astype(computed_dtype(x.dtype)) if _has_dtype(x) else x
 
 
+def special(*slopes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function of floats, given in one dtype and shape, with the rules of its derivatives by each argument."""
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        custom, signature = custom_jvp(fn), inspect.signature(fn)
+        custom.defjvps(*slopes)
+
+        @functools.wraps(fn)
+        def function(*args: Any, **named: Any) -> Any:
+            given = signature.bind(*args, **named).args
+            return custom(*([floats(x) for x in given] if len(given) == 1 else promoted(*given)))
+
+        return in_single(function)
+
+    return decorate
+
+
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
     """Evaluate a polynomial by Horner's scheme, the highest coefficient first."""
     found: Any = coefficients[0]
@@ -123,43 +142,34 @@ def _parts(x: Any) -> tuple[Any, Any]:
     return value, rest
 
 
-@custom_jvp
-def _erf(x: Any) -> Any:
-    return cnp.where(cnp.isnan(x), x, cnp.sign(x) * _parts(x)[0])
-
-
-@custom_jvp
-def _erfc(x: Any) -> Any:
-    value, rest = _parts(x)
-    return cnp.where(cnp.isnan(x), x, cnp.where(x < 0, 1.0 + value, rest))
-
-
-_erf.defjvps(lambda t, out, x: t * cnp.exp(-x * x) * (2 / math.sqrt(math.pi)))
-_erfc.defjvps(lambda t, out, x: -t * cnp.exp(-x * x) * (2 / math.sqrt(math.pi)))
-
-
-@in_single
+@special(lambda t, out, x: t * cnp.exp(-x * x) * (2 / math.sqrt(math.pi)))
 def erf(x: Any) -> Any:
     """The error function.
 
     >>> float(erf(0.0))
     0.0
     """
-    return _erf(floats(x))
+    return cnp.where(cnp.isnan(x), x, cnp.sign(x) * _parts(x)[0])
 
 
-@in_single
+@special(lambda t, out, x: -t * cnp.exp(-x * x) * (2 / math.sqrt(math.pi)))
 def erfc(x: Any) -> Any:
     """1 - erf(x), exact for large x.
 
     >>> float(erfc(0.0))
     1.0
     """
-    return _erfc(floats(x))
+    value, rest = _parts(x)
+    return cnp.where(cnp.isnan(x), x, cnp.where(x < 0, 1.0 + value, rest))
 
 
-@custom_jvp
-def _erfcx(x: Any) -> Any:
+@special(lambda t, out, x: t * (2.0 * x * out - 2 / math.sqrt(math.pi)))
+def erfcx(x: Any) -> Any:
+    """exp(x**2) `erfc`(x), which does not vanish for large x.
+
+    >>> round(float(erfcx(1e3)), 15)
+    0.000564189301453
+    """
     low, middle, far = cnp.minimum(x, 1.25), cnp.clip(x, 1.25, 28.0), cnp.maximum(x, 28.0)
     scaled = cnp.exp(_ratio_of_tail(middle) - 0.5625) / middle
     # Abramowitz and Stegun 7.1.23.
@@ -167,27 +177,14 @@ def _erfcx(x: Any) -> Any:
     series = (
         (1.0 - s * (1.0 - 3.0 * s * (1.0 - 5.0 * s * (1.0 - 7.0 * s * (1.0 - 9.0 * s))))) / far / math.sqrt(math.pi)
     )
-    return cnp.where(x < 1.25, cnp.exp(low * low) * _erfc(low), cnp.where(x <= 28.0, scaled, series))
-
-
-_erfcx.defjvps(lambda t, out, x: t * (2.0 * x * out - 2 / math.sqrt(math.pi)))
-
-
-@in_single
-def erfcx(x: Any) -> Any:
-    """exp(x**2) `erfc`(x), which does not vanish for large x.
-
-    >>> round(float(erfcx(1e3)), 15)
-    0.000564189301453
-    """
-    return _erfcx(floats(x))
+    return cnp.where(x < 1.25, cnp.exp(low * low) * erfc(low), cnp.where(x <= 28.0, scaled, series))
 
 
 def _safe(x: Any, is_zero: Any) -> Any:
     return cnp.where(is_zero, 1.0, x)
 
 
-# Of the logarithm of the gamma function, by Stirling's series from where that has converged; Bernoulli numbers.
+# Stirling's series of log(gamma), used where it has converged; its coefficients are Bernoulli numbers.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 _OF_LOGARITHM = [b / ((2 * i + 1) * (2 * i + 2)) for i, b in enumerate(_BERNOULLI)][::-1]
 _OF_SLOPE = [b / (2 * i + 2) for i, b in enumerate(_BERNOULLI)][::-1]
@@ -245,16 +242,6 @@ def _stirling(x: Any) -> Any:
     return cnp.where(x == np.inf, x, cnp.where(large, far, logarithm))
 
 
-def _stirling_slope(x: Any) -> Any:
-    """Its derivative."""
-    inverse: Any = 0.0
-    for k in range(_SHIFT):
-        inverse = inverse + 1.0 / (x + k)
-    a = x + _SHIFT
-    square = 1.0 / (a * a)
-    return cnp.log(a) - 0.5 / a - square * polynomial(_OF_SLOPE, square) - inverse
-
-
 def _mirrored(x: Any) -> tuple[Any, Any]:
     """Return a mask of x < 0.5, and x with 1 - x where it is true, for the reflection formula."""
     low = x < 0.5
@@ -266,8 +253,13 @@ def _turned(x: Any, low: Any, other: float) -> Any:
     return math.pi * cnp.where(low, x - cnp.rint(x), other)
 
 
-@custom_jvp
-def _gammaln(x: Any) -> Any:
+@special(lambda t, out, x: t * digamma(x))
+def gammaln(x: Any) -> Any:
+    """The logarithm of |gamma(x)|. Its derivative is `digamma`.
+
+    >>> bool(abs(gammaln(5.0) - np.log(24.0)) < 1e-12)
+    True
+    """
     low, positive = _mirrored(x)
     value = _stirling(positive)
     sine = cnp.abs(cnp.sin(math.pi * cnp.remainder(x, 1.0)))
@@ -275,12 +267,7 @@ def _gammaln(x: Any) -> Any:
     return cnp.where(low, math.log(math.pi) - cnp.log(cnp.where(low, sine, 1.0)) - value, value)
 
 
-@custom_jvp
-def _digamma(x: Any) -> Any:
-    low, positive = _mirrored(x)
-    value = _stirling_slope(positive)
-    turned = _turned(x, low, 0.25)
-    return cnp.where(low, cnp.where((x <= 0) & (x == cnp.floor(x)), np.nan, value - math.pi / cnp.tan(turned)), value)
+loggamma = gammaln
 
 
 def _trigamma(x: Any) -> Any:
@@ -290,31 +277,22 @@ def _trigamma(x: Any) -> Any:
     return cnp.where(low, (math.pi / sine) ** 2 - value, value)
 
 
-_gammaln.defjvps(lambda t, out, x: t * _digamma(x))
-_digamma.defjvps(lambda t, out, x: t * _trigamma(x))
-
-
-@in_single
-def gammaln(x: Any) -> Any:
-    """The logarithm of |gamma(x)|. Its derivative is `digamma`.
-
-    >>> bool(abs(gammaln(5.0) - np.log(24.0)) < 1e-12)
-    True
-    """
-    return _gammaln(floats(x))
-
-
-loggamma = gammaln
-
-
-@in_single
+@special(lambda t, out, x: t * _trigamma(x))
 def digamma(x: Any) -> Any:
     """The derivative of `gammaln`.
 
     >>> round(float(digamma(1.0)), 12)
     -0.577215664902
     """
-    return _digamma(floats(x))
+    low, positive = _mirrored(x)
+    inverse: Any = 0.0
+    for k in range(_SHIFT):
+        inverse = inverse + 1.0 / (positive + k)
+    a = positive + _SHIFT
+    square = 1.0 / (a * a)
+    value = cnp.log(a) - 0.5 / a - square * polynomial(_OF_SLOPE, square) - inverse
+    turned = _turned(x, low, 0.25)
+    return cnp.where(low, cnp.where((x <= 0) & (x == cnp.floor(x)), np.nan, value - math.pi / cnp.tan(turned)), value)
 
 
 def gammasgn(x: Any) -> Any:
@@ -361,7 +339,7 @@ _STEPS = 2000
 
 
 def summed(term: Callable[[Any, Any], Any], first: Any) -> Any:
-    """The sum of `first`, `term(k, first)`, ... for k from 1, until what is added is below the last digit."""
+    """The sum of `first`, `term(k, first)`, ... for k from 1, until a term is below the last digit."""
     small = float(finfo(first.dtype).eps) / 16
 
     def goes_on(c: Any) -> Any:
@@ -440,7 +418,7 @@ def _inside(a: Any, x: Any) -> Any:
     return (a > 0) & (x > 0) & (x < np.inf) & (a < np.inf)
 
 
-def _regularised(which: int) -> Any:
+def _regularised(name: str, which: int, summary: str, example: str) -> Any:
     def function(a: Any, x: Any) -> Any:
         inside = _inside(a, x)
         found = _incomplete_parts(cnp.where(inside, a, 1.0), cnp.where(inside, x, 1.0))[which]
@@ -451,11 +429,10 @@ def _regularised(which: int) -> Any:
         ends = cnp.where((a == 0) & (x > 0), high, ends)
         return cnp.where(inside, found, ends)
 
-    custom = custom_jvp(function)
     sign = 1.0 if which == 0 else -1.0
     by_bound = lambda t, out, a, x: t * sign * _integrand(a, x)
-    custom.defjvps(lambda t, out, a, x: t * sign * _by_parameter(a, x), by_bound)
-    return custom
+    decorate = special(lambda t, out, a, x: t * sign * _by_parameter(a, x), by_bound)
+    return decorate(described(function, name, summary, example))
 
 
 def _integrand(a: Any, x: Any) -> Any:
@@ -471,27 +448,11 @@ def _by_parameter(a: Any, x: Any) -> Any:
     return cnp.where(inside, jvp(lambda a: _incomplete_parts(a, x)[0], (a,), (cnp.ones_like(a),))[1], 0.0)
 
 
-_gammainc, _gammaincc = _regularised(0), _regularised(1)
-
-
-@in_single
-def gammainc(a: Any, x: Any) -> Any:
-    """The regularised lower incomplete gamma function: the integral of t**(a-1) exp(-t) / gamma(a) from 0 to x.
-
-    >>> bool(abs(gammainc(1.0, 2.0) - (1 - np.exp(-2))) < 1e-12)
-    True
-    """
-    return _gammainc(*promoted(a, x))
-
-
-@in_single
-def gammaincc(a: Any, x: Any) -> Any:
-    """The regularised upper incomplete gamma function, 1 - `gammainc`.
-
-    >>> bool(abs(gammaincc(1.0, 2.0) - np.exp(-2)) < 1e-12)
-    True
-    """
-    return _gammaincc(*promoted(a, x))
+_SUMMARY = "The regularised lower incomplete gamma function: the integral of t**(a-1) exp(-t) / gamma(a) from 0 to x."
+_EXAMPLE = "bool(abs(gammainc(1.0, 2.0) - (1 - np.exp(-2))) < 1e-12) -> True"
+gammainc = _regularised("gammainc", 0, _SUMMARY, _EXAMPLE)
+_SUMMARY = "The regularised upper incomplete gamma function, 1 - `gammainc`."
+gammaincc = _regularised("gammaincc", 1, _SUMMARY, "bool(abs(gammaincc(1.0, 2.0) - np.exp(-2)) < 1e-12) -> True")
 
 
 @in_single
@@ -542,13 +503,6 @@ def _safe_beta(a: Any, b: Any, x: Any) -> tuple[Any, Any, Any, Any]:
     return inside, cnp.where(inside, a, 1.0), cnp.where(inside, b, 1.0), cnp.where(inside, x, 0.5)
 
 
-@custom_jvp
-def _betainc(a: Any, b: Any, x: Any) -> Any:
-    inside, *safe = _safe_beta(a, b, x)
-    ends = cnp.where(x == 0, 0.0, cnp.where(x == 1, 1.0, cnp.full_like(x, np.nan)))
-    return cnp.where(inside, _beta_inside(*safe), cnp.where((a > 0) & (b > 0), ends, np.nan))
-
-
 def _beta_integrand(t: Any, out: Any, a: Any, b: Any, x: Any) -> Any:
     inside, a, b, x = _safe_beta(a, b, x)
     found = cnp.exp((a - 1) * cnp.log(x) + (b - 1) * cnp.log1p(-x) - betaln(a, b))
@@ -564,14 +518,17 @@ def _beta_by(position: int) -> Any:
     return rule
 
 
-_betainc.defjvps(_beta_by(0), _beta_by(1), _beta_integrand)
-
-
-@in_single
+@special(_beta_by(0), _beta_by(1), _beta_integrand)
 def betainc(a: Any, b: Any, x: Any) -> Any:
     """The regularised incomplete beta function: the integral of t**(a-1) (1-t)**(b-1) / beta(a, b) from 0 to x.
 
     >>> round(float(betainc(2.0, 1.0, 0.5)), 12)
     0.25
     """
-    return _betainc(*promoted(a, b, x))
+    inside, *safe = _safe_beta(a, b, x)
+    ends = cnp.where(x == 0, 0.0, cnp.where(x == 1, 1.0, cnp.full_like(x, np.nan)))
+    return cnp.where(inside, _beta_inside(*safe), cnp.where((a > 0) & (b > 0), ends, np.nan))
+
+
+_HELPERS = "floats fraction igamma_grad_a in_single polynomial promoted random_gamma_grad special summed"
+publish(__name__, *_HELPERS.split())

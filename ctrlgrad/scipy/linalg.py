@@ -17,6 +17,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
 from ctrlgrad.transforms.custom_jvp import custom_jvp
@@ -459,7 +460,7 @@ def invpascal(n: int, kind: str = "symmetric") -> Any:
     array([[ 2., -1.],
            [-1.,  1.]])
     """
-    # Of the lower factor the inverse has the same numbers with alternating signs.
+    # The inverse of the lower factor has the same numbers with alternating signs.
     signs = (-1.0) ** np.arange(n)
     lower = pascal(n, "lower") * signs[:, None] * signs
     return {"lower": lower, "upper": lower.T, "symmetric": lower.T @ lower}[kind]
@@ -564,41 +565,4 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
     return full[start : start + (max(m, n) if mode == "same" else abs(m - n) + 1)]
 
 
-__all__ = [
-    "block_diag",
-    "cho_factor",
-    "cho_solve",
-    "cholesky",
-    "circulant",
-    "companion",
-    "convolution_matrix",
-    "det",
-    "dft",
-    "eigh",
-    "expm",
-    "expm_frechet",
-    "fiedler",
-    "fiedler_companion",
-    "hadamard",
-    "hankel",
-    "helmert",
-    "hilbert",
-    "inv",
-    "invhilbert",
-    "invpascal",
-    "leslie",
-    "lu",
-    "lu_factor",
-    "lu_solve",
-    "pascal",
-    "polar",
-    "qr",
-    "solve",
-    "solve_triangular",
-    "svd",
-    "toeplitz",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+publish(__name__, "factors", "of_triangle", "order_of", more=["det", "inv"])

@@ -16,30 +16,14 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.array.windows import FAR, NEAR, by_chebyshev
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
-from ctrlgrad.numpy import log_softmax, logsumexp, softmax
-from ctrlgrad.scipy.gamma_functions import (
-    betainc,
-    betaln,
-    digamma,
-    erf,
-    erfc,
-    erfcx,
-    floats,
-    fraction,
-    gamma,
-    gammainc,
-    gammaincc,
-    gammaln,
-    gammasgn,
-    in_single,
-    loggamma,
-    polygamma,
-    promoted,
-    summed,
-    zeta,
-)
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.numpy import log_softmax as log_softmax
+from ctrlgrad.numpy import logsumexp as logsumexp
+from ctrlgrad.numpy import softmax as softmax
+from ctrlgrad.scipy import gamma_functions
+from ctrlgrad.scipy.gamma_functions import *
+from ctrlgrad.scipy.gamma_functions import floats, fraction, in_single, special, summed
 
 # Probabilities of the normal distribution, their logarithms and inverse.
 
@@ -54,14 +38,6 @@ def ndtr(x: Any) -> Any:
     return 0.5 * erfc(-floats(x) * math.sqrt(0.5))
 
 
-@custom_jvp
-def _log_ndtr(x: Any) -> Any:
-    is_low = x < -1
-    low = cnp.where(is_low, x, -1.0)
-    tail = cnp.log(0.5 * erfcx(-low * math.sqrt(0.5))) - 0.5 * low * low
-    return cnp.where(is_low, tail, cnp.log1p(-0.5 * erfc(cnp.where(is_low, 0.0, x) * math.sqrt(0.5))))
-
-
 def _hazard(x: Any) -> Any:
     """The density at x divided by the probability to lie below."""
     is_low = x < -1
@@ -70,17 +46,17 @@ def _hazard(x: Any) -> Any:
     return cnp.where(is_low, low, cnp.exp(-0.5 * high * high) / math.sqrt(2 * math.pi) / ndtr(high))
 
 
-_log_ndtr.defjvps(lambda t, out, x: t * _hazard(x))
-
-
-@in_single
+@special(lambda t, out, x: t * _hazard(x))
 def log_ndtr(x: Any) -> Any:
     """The logarithm of `ndtr`, exact for very negative x.
 
     >>> round(float(log_ndtr(-40.0)), 9)
     -804.608442014
     """
-    return _log_ndtr(floats(x))
+    is_low = x < -1
+    low = cnp.where(is_low, x, -1.0)
+    tail = cnp.log(0.5 * erfcx(-low * math.sqrt(0.5))) - 0.5 * low * low
+    return cnp.where(is_low, tail, cnp.log1p(-0.5 * erfc(cnp.where(is_low, 0.0, x) * math.sqrt(0.5))))
 
 
 # Wichura, "Algorithm AS 241: The percentage points of the normal distribution", 1988, routine PPND16: the coefficients
@@ -110,8 +86,13 @@ def _rational(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Any)
     return numerator / denominator
 
 
-@custom_jvp
-def _ndtri(p: Any) -> Any:
+@special(lambda t, out, p: t * math.sqrt(2 * math.pi) * cnp.exp(0.5 * out * out))
+def ndtri(p: Any) -> Any:
+    """The inverse of `ndtr`.
+
+    >>> float(ndtri(0.5))
+    0.0
+    """
     inside = (p > 0) & (p < 1)
     centred = cnp.where(inside, p - 0.5, 0.0)
     is_central = cnp.abs(centred) <= 0.425
@@ -123,19 +104,6 @@ def _ndtri(p: Any) -> Any:
     far = cnp.where(is_middle, middle, _rational(_TAIL, cnp.where(is_middle, 5.0, depth) - 5))
     ends = cnp.where(p == 0, -np.inf, cnp.where(p == 1, np.inf, cnp.full_like(p, np.nan)))
     return cnp.where(inside, cnp.where(is_central, x, cnp.sign(centred) * far), ends)
-
-
-_ndtri.defjvps(lambda t, out, p: t * math.sqrt(2 * math.pi) * cnp.exp(0.5 * out * out))
-
-
-@in_single
-def ndtri(p: Any) -> Any:
-    """The inverse of `ndtr`.
-
-    >>> float(ndtri(0.5))
-    0.0
-    """
-    return _ndtri(floats(p))
 
 
 # Modified Bessel functions of order 0 and 1, by series of Chebyshev polynomials (`frontend.array.windows`).
@@ -206,46 +174,32 @@ _FAR_1 = (
 )
 
 
-@custom_jvp
-def _i0e(x: Any) -> Any:
-    return by_chebyshev(cnp.abs(x), NEAR, FAR)
-
-
-@custom_jvp
-def _i1e(x: Any) -> Any:
-    size = cnp.abs(x)
-    return cnp.copysign(by_chebyshev(size, _NEAR_1, _FAR_1) * cnp.where(size <= 8, size, 1.0), x)
-
-
 def _slope_of_i1e(x: Any, value: Any) -> Any:
     """i1' = i0 - i1 / x, where the quotient is 1/2 at 0."""
     is_zero = x == 0
     safe = cnp.where(is_zero, 1.0, x)
-    return cnp.where(is_zero, 0.5, _i0e(x) - value * (cnp.sign(safe) + 1 / safe))
+    return cnp.where(is_zero, 0.5, i0e(x) - value * (cnp.sign(safe) + 1 / safe))
 
 
-_i0e.defjvps(lambda t, out, x: t * (_i1e(x) - cnp.sign(x) * out))
-_i1e.defjvps(lambda t, out, x: t * _slope_of_i1e(x, out))
-
-
-@in_single
+@special(lambda t, out, x: t * (i1e(x) - cnp.sign(x) * out))
 def i0e(x: Any) -> Any:
     """exp(-|x|) `i0`(x).
 
     >>> round(float(i0e(0.0)), 12)
     1.0
     """
-    return _i0e(floats(x))
+    return by_chebyshev(cnp.abs(x), NEAR, FAR)
 
 
-@in_single
+@special(lambda t, out, x: t * _slope_of_i1e(x, out))
 def i1e(x: Any) -> Any:
     """exp(-|x|) `i1`(x).
 
     >>> float(i1e(0.0))
     0.0
     """
-    return _i1e(floats(x))
+    size = cnp.abs(x)
+    return cnp.copysign(by_chebyshev(size, _NEAR_1, _FAR_1) * cnp.where(size <= 8, size, 1.0), x)
 
 
 @in_single
@@ -256,7 +210,7 @@ def i0(x: Any) -> Any:
     1.266065877752
     """
     x = floats(x)
-    return cnp.exp(cnp.abs(x)) * _i0e(x)
+    return cnp.exp(cnp.abs(x)) * i0e(x)
 
 
 @in_single
@@ -267,14 +221,14 @@ def i1(x: Any) -> Any:
     0.565159103992
     """
     x = floats(x)
-    return cnp.exp(cnp.abs(x)) * _i1e(x)
+    return cnp.exp(cnp.abs(x)) * i1e(x)
 
 
 # The exponential integrals, Dawson's integral and the dilogarithm.
 
 
 _EULER = 0.57721566490153286061
-# Of the series for small arguments: each is below 1 / k!.
+# Number of terms of the series for small arguments: each is below 1 / k!.
 _TERMS = 26
 
 
@@ -297,8 +251,17 @@ def _expn_fraction(n: Any, x: Any) -> Any:
     return cnp.exp(-x) / fraction(lambda k: (-k * (n - 1 + k), x + n + 2 * k), x + n)
 
 
-@custom_jvp
-def _expn(n: Any, x: Any) -> Any:
+def _expn_slope(t: Any, out: Any, n: Any, x: Any) -> Any:
+    return -t * cnp.where(n == 0, out * (1 + 1 / cnp.where(x == 0, 1.0, x)), expn(cnp.maximum(n - 1, 0.0), x))
+
+
+@special(None, _expn_slope)
+def expn(n: Any, x: Any) -> Any:
+    """The exponential integral of a whole order n, of exp(-x t) / t**n from 1 to infinity; differentiated by x.
+
+    >>> round(float(expn(2, 1.0)), 12)
+    0.148495506776
+    """
     inside = (x > 0) & (n >= 1) & (x < np.inf)
     whole, safe = cnp.where(inside, n, 1.0), cnp.where(inside, x, 1.0)
     is_low = safe <= 1
@@ -311,23 +274,6 @@ def _expn(n: Any, x: Any) -> Any:
     return cnp.where(inside, found, cnp.where((n == 0) & (x > 0), cnp.exp(-positive) / positive, ends))
 
 
-def _expn_slope(t: Any, out: Any, n: Any, x: Any) -> Any:
-    return -t * cnp.where(n == 0, out * (1 + 1 / cnp.where(x == 0, 1.0, x)), _expn(cnp.maximum(n - 1, 0.0), x))
-
-
-_expn.defjvps(None, _expn_slope)
-
-
-@in_single
-def expn(n: Any, x: Any) -> Any:
-    """The exponential integral of a whole order n, of exp(-x t) / t**n from 1 to infinity; differentiated by x.
-
-    >>> round(float(expn(2, 1.0)), 12)
-    0.148495506776
-    """
-    return _expn(*promoted(n, x))
-
-
 @in_single
 def exp1(x: Any) -> Any:
     """The exponential integral of order 1, of exp(-t) / t from x to infinity.
@@ -338,13 +284,18 @@ def exp1(x: Any) -> Any:
     return expn(1.0, x)
 
 
-@custom_jvp
-def _expi(x: Any) -> Any:
-    negative = -_expn(cnp.ones_like(x), cnp.where(x < 0, -x, 1.0))
+@special(lambda t, out, x: t * cnp.exp(x) / x)
+def expi(x: Any) -> Any:
+    """The exponential integral, of exp(t) / t from minus infinity to x; as a principal value beyond 0.
+
+    >>> round(float(expi(1.0)), 12)
+    1.895117816356
+    """
+    negative = -expn(cnp.ones_like(x), cnp.where(x < 0, -x, 1.0))
     # Convergent and asymptotic series: Abramowitz and Stegun 5.1.10 and 5.1.51.
     is_far = x > 40
     near = cnp.where((x > 0) & ~is_far, x, 1.0)
-    # Of the sum of x**k / (k k!) a term is the one before times x k / (k + 1)**2.
+    # In the sum of x**k / (k k!) each term is the previous one times x k / (k + 1)**2.
     series = _EULER + cnp.log(near) + summed(lambda k, now: now * near * k / (k + 1) ** 2, near)
     far = cnp.where(is_far & (x < np.inf), x, 50.0)
     total, term = cnp.ones_like(far), cnp.ones_like(far)
@@ -356,21 +307,19 @@ def _expi(x: Any) -> Any:
     return cnp.where(x < 0, negative, cnp.where(x == 0, -np.inf, cnp.where(x > 0, found, np.nan)))
 
 
-_expi.defjvps(lambda t, out, x: t * cnp.exp(x) / x)
+def _spence_slope(t: Any, out: Any, x: Any) -> Any:
+    is_one = x == 1
+    safe = cnp.where(is_one, 2.0, x)
+    return t * cnp.where(is_one, -1.0, cnp.log(safe) / (1 - safe))
 
 
-@in_single
-def expi(x: Any) -> Any:
-    """The exponential integral, of exp(t) / t from minus infinity to x; as a principal value beyond 0.
+@special(_spence_slope)
+def spence(x: Any) -> Any:
+    """Spence's function, the dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x.
 
-    >>> round(float(expi(1.0)), 12)
-    1.895117816356
+    >>> bool(abs(spence(0.0) - np.pi**2 / 6) < 1e-12)
+    True
     """
-    return _expi(floats(x))
-
-
-@custom_jvp
-def _spence(x: Any) -> Any:
     positive = cnp.where(x > 0, x, 1.0)
     is_large = positive > 1.5
     y = cnp.where(is_large, 1 / positive, positive)
@@ -383,28 +332,14 @@ def _spence(x: Any) -> Any:
     return cnp.where(x > 0, series, cnp.where(x == 0, math.pi**2 / 6, cnp.full_like(x, np.nan)))
 
 
-def _spence_slope(t: Any, out: Any, x: Any) -> Any:
-    is_one = x == 1
-    safe = cnp.where(is_one, 2.0, x)
-    return t * cnp.where(is_one, -1.0, cnp.log(safe) / (1 - safe))
+@special(lambda t, out, x: t * (1 - 2 * x * out))
+def dawsn(x: Any) -> Any:
+    """Dawson's integral, exp(-x**2) times that of exp(t**2) from 0 to x.
 
-
-_spence.defjvps(_spence_slope)
-
-
-@in_single
-def spence(x: Any) -> Any:
-    """Spence's function, the dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x.
-
-    >>> bool(abs(spence(0.0) - np.pi**2 / 6) < 1e-12)
-    True
+    >>> round(float(dawsn(1.0)), 12)
+    0.538079506913
     """
-    return _spence(floats(x))
-
-
-@custom_jvp
-def _dawsn(x: Any) -> Any:
-    """Rybicki, "Dawson's integral and the sampling theorem" (1989); near 0 the series, which keeps all digits."""
+    # Rybicki, "Dawson's integral and the sampling theorem" (1989); near 0 the series, which keeps all digits.
     step, count = 0.25, 25
     odd = np.arange(-count, count + 1, 2).astype(x.dtype)
     is_near = cnp.abs(x) < 0.3
@@ -420,19 +355,6 @@ def _dawsn(x: Any) -> Any:
     is_far = cnp.abs(x) >= 1e8
     far = 0.5 / cnp.where(is_far, x, 1.0)
     return cnp.where(is_near, near * series, cnp.where(is_far, far, cnp.where(cnp.isnan(x), x, sampled)))
-
-
-_dawsn.defjvps(lambda t, out, x: t * (1 - 2 * x * out))
-
-
-@in_single
-def dawsn(x: Any) -> Any:
-    """Dawson's integral, exp(-x**2) times that of exp(t**2) from 0 to x.
-
-    >>> round(float(dawsn(1.0)), 12)
-    0.538079506913
-    """
-    return _dawsn(floats(x))
 
 
 def expit(x: Any) -> Any:
@@ -628,54 +550,4 @@ def bernoulli(n: int) -> Any:
     return np.array([float(b) for b in found])
 
 
-__all__ = [
-    "bernoulli",
-    "beta",
-    "betainc",
-    "betaln",
-    "boxcox",
-    "boxcox1p",
-    "comb",
-    "dawsn",
-    "digamma",
-    "entr",
-    "erf",
-    "erfc",
-    "erfcx",
-    "erfinv",
-    "exp1",
-    "expi",
-    "expit",
-    "expn",
-    "factorial",
-    "gamma",
-    "gammainc",
-    "gammaincc",
-    "gammaln",
-    "gammasgn",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "kl_div",
-    "log_ndtr",
-    "log_softmax",
-    "loggamma",
-    "logit",
-    "logsumexp",
-    "multigammaln",
-    "ndtr",
-    "ndtri",
-    "poch",
-    "polygamma",
-    "rel_entr",
-    "softmax",
-    "spence",
-    "xlog1py",
-    "xlogy",
-    "zeta",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+publish(__name__, more=[*vars(gamma_functions)["__all__"], "log_softmax", "logsumexp", "softmax"])

@@ -6,7 +6,9 @@ trace around it, so transforms compose in any order and to any depth.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,12 @@ from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_wea
 from ctrlgrad.frontend.array.promote import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_function, check_leaves, explains_calls, same_structure, structure
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.trace import is_mapped, recorder
+from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
-from ctrlgrad.gradients.manner import Manner, current_manner
-from ctrlgrad.gradients.reverse import GradientLater, reverse
-from ctrlgrad.ir import Closed, Graph, TensorType, attributes, is_loop, walk
-from ctrlgrad.ir.caching import Cache
-from ctrlgrad.ir.control import emit_call
+from ctrlgrad.gradients.later import Derivative, Part, is_batched_first, reversed_once
+from ctrlgrad.gradients.manner import current_manner
+from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (
@@ -38,6 +38,7 @@ from ctrlgrad.transforms.tracing import (
     float_positions,
     leaf_names,
     not_linear,
+    record_derivative,
     trace_function,
     with_float0,
     without_aux,
@@ -99,12 +100,9 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        if is_mapped(recorder()) and _is_batched_first(traced.graph):
-            outputs, found = _gradient_call(traced, floats, leaves, source)
-        else:
-            halves = _halves(traced, floats, (0,), selected=False)
-            outputs, residuals = _inline_forward(halves, traced, leaves)
-            found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
+        halves = _halves(traced, floats, (0,), selected=False)
+        outputs, back = _recorded(halves, traced, floats, leaves, selected=False)
+        found = back([cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
         gradient = tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))
         if not isinstance(argnums, tuple | list):
@@ -225,6 +223,7 @@ def pulled(
     if linear and not halves.is_of_linear_map:
         raise not_linear(operation, source)
     residuals: list[Any]
+    back = None
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
         own = [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves]
@@ -233,7 +232,8 @@ def pulled(
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
     else:
-        outputs, residuals = _inline_forward(halves, traced, leaves)
+        outputs, back = _recorded(halves, traced, floats, leaves)
+        residuals = back.residuals
     # The sizes of outputs that only a run tells: cotangents must have them.
     unknown = {i: unknown_axes(traced.graph.outputs[i].type) for i in seeded}
     sizes = [outputs[i].shape[axis] for i, axes in unknown.items() for axis in axes]
@@ -267,6 +267,8 @@ def pulled(
             seeds.append(ensured(seed, required, f"{operation}: a cotangent does not fit its output", _LIKE_THE_OUTPUT))
         if trace.current() is None:
             found: Any = hand_out(halves.backward, evaluate(halves.backward, [*residuals, *seeds]), seeds)
+        elif back is not None and back.is_seen_with(residuals):
+            found = back(seeds)
         else:
             found = _inline_backward(halves, residuals, seeds)
         return tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))  # type: ignore[no-any-return]
@@ -274,9 +276,6 @@ def pulled(
     result, aux = tree.unflatten(traced.treedef, outputs)
     pullback = tree.Partial(pull, (residuals, sizes))
     return (result, pullback, aux) if has_aux else (result, pullback)
-
-
-_HALVES: Cache[tuple[tuple[int, ...], tuple[int, ...], bool, Manner], Pullback] = Cache(4)
 
 
 def _halves(
@@ -287,37 +286,56 @@ def _halves(
     `selected`: see `reverse`.
     """
     wrt = tuple(traced.wrt[i] for i in floats)
-    key = (wrt, seeded, selected, current_manner())
-    return _HALVES.get(traced.graph, key, lambda: reverse(traced.graph, wrt, seeded, batch_whole, selected=selected))
+    return reversed_once(traced.graph, wrt, seeded, batch_whole, selected, current_manner())
 
 
-def _is_batched_first(graph: Graph) -> bool:
-    """Return True where `vmap` around a gradient should batch the function: where it has a loop, whose saved rows are
-    then pushed for all examples at once. A callback that sees cotangents sees those of each row's own iterations."""
-    nodes = list(walk(graph))
-    tensors = all(isinstance(v.type, TensorType) for v in (*graph.inputs, *graph.outputs))
-    return tensors and any(map(is_loop, nodes)) and not any(isinstance(node.attrs, attributes.Hook) for node in nodes)
+class _Back:
+    """The backward half of a recorded function: a call with the cotangents of outputs gives those of the arguments."""
+
+    def __init__(self, halves: Pullback, saved: Callable[[], Sequence[Any]]) -> None:
+        self.halves = halves
+        self._saved = saved
+
+    @cached_property
+    def residuals(self) -> list[Any]:
+        return [*self._saved()]
+
+    def is_seen_with(self, residuals: Sequence[Any]) -> bool:
+        """True if these are the residuals, and not what a loop, for one, has made of them."""
+        return len(residuals) == len(self.residuals) and all(map(operator.is_, residuals, self.residuals))
+
+    def __call__(self, seeds: Sequence[Any]) -> list[Tensor]:
+        return _inline_backward(self.halves, self.residuals, seeds)
 
 
-def _gradient_call(
-    traced: TracedFunction, floats: Iterable[int], leaves: Sequence[Any], source: Source | None
-) -> tuple[list[Any], list[Any]]:
-    """Record the function and its gradient as a call, which `vmap` can batch; returns the outputs and cotangents."""
-    builder, function = recorder(), traced.graph
-    rule = GradientLater(tuple(floats), current_manner(), batch_whole)
-    closed = Closed(traced.captures, (rule.graph(function, len(traced.captures)), function))
-    arguments = [value_in(builder, x) for x in leaves]
-    results = emit_call(builder, "gradient", closed, arguments, rule=rule, source=source)
-    found = [Tensor(builder, v) for v in results]
-    return found[: len(function.outputs)], found[len(function.outputs) :]
+class _BackLater(_Back):
+    """One that `vmap` takes after it has batched the function; in a loop, of the residuals of each row."""
+
+    def __init__(self, halves: Pullback, recorded: Callable[..., list[Tensor]]) -> None:
+        super().__init__(halves, lambda: recorded(Part.RESIDUALS))
+        self.recorded, self.builder = recorded, recorder()
+
+    def __call__(self, seeds: Sequence[Any]) -> list[Tensor]:
+        builder = recorder()
+        while isinstance(builder, Mapped) and builder is not self.builder:
+            builder = builder.parent
+        return self.recorded(Part.COTANGENTS, seeds) if builder is self.builder else super().__call__(seeds)
 
 
-def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Record the forward half into the current trace; returns the outputs and the residuals."""
+def _recorded(
+    halves: Pullback, traced: TracedFunction, floats: Iterable[int], leaves: Sequence[Any], *, selected: bool = True
+) -> tuple[list[Any], _Back]:
+    """Record the function into the current trace; returns its outputs and its backward half."""
     builder = recorder()
-    values = builder.inline(halves.forward, [*traced.captures, *(value_in(builder, x) for x in leaves)])
-    split = len(values) - halves.residuals
-    return [Tensor(builder, v) for v in values[:split]], [Tensor(builder, v) for v in values[split:]]
+    values = [value_in(builder, x) for x in leaves]
+    if is_mapped(builder) and is_batched_first(traced.graph):
+        count = len(traced.graph.outputs)
+        rule = Derivative(Part.OUTPUTS, count, tuple(floats), halves.seeded, batch_whole, selected, traced=halves)
+        record = partial(record_derivative, rule, traced, [Tensor(builder, v) for v in values])
+        return record(Part.OUTPUTS), _BackLater(halves, record)
+    results = [Tensor(builder, v) for v in builder.inline(halves.forward, [*traced.captures, *values])]
+    split = len(results) - halves.residuals
+    return results[:split], _Back(halves, lambda: results[split:])
 
 
 def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence[Any]) -> list[Tensor]:

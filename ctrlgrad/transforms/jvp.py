@@ -13,14 +13,22 @@ from ctrlgrad.frontend.array.promote import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_function, check_leaves, explains_calls, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.trace import is_mapped, recorder
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import Pushforward, push_forward
+from ctrlgrad.gradients.later import Derivative, Part
 from ctrlgrad.gradients.manner import Manner, current_manner
-from ctrlgrad.ir import TensorType
+from ctrlgrad.ir import TensorType, is_call
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import Source, here
-from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_names, trace_function, without_aux
+from ctrlgrad.transforms.tracing import (
+    chosen_paths,
+    float_positions,
+    leaf_names,
+    record_derivative,
+    trace_function,
+    without_aux,
+)
 
 # By the positions of the inputs that have a tangent.
 _PUSHED: Cache[tuple[tuple[int, ...], Manner], Pushforward] = Cache(4)
@@ -87,11 +95,16 @@ def _jvp(
     key = (wrt, current_manner())
     pushed = _PUSHED.get(traced.graph, key, lambda: push_forward(traced.graph, wrt, batch_whole))
     builder = recorder()
-    given_values = [value_in(builder, x) for x in (*leaves, *(directions[i] for i in floats))]
-    results = builder.inline(pushed.graph, [*traced.captures, *given_values])
-    outputs = [Tensor(builder, v) for v in results[: len(traced.graph.outputs)]]
-    moved = dict(zip(pushed.tangents, results[len(outputs) :], strict=True))
-    moving = [Tensor(builder, moved[i]) if i in moved else _standing(y) for i, y in enumerate(outputs)]
+    seeds, count = [directions[i] for i in floats], len(traced.graph.outputs)
+    if is_mapped(builder) and any(is_call(node, "derivative") for node in traced.graph.nodes):
+        rule = Derivative(Part.TANGENTS, count, tuple(floats), pushed.tangents, batch_whole)
+        results = record_derivative(rule, traced, leaves, Part.TANGENTS, seeds)
+    else:
+        given = [value_in(builder, x) for x in (*leaves, *seeds)]
+        results = [Tensor(builder, v) for v in builder.inline(pushed.graph, [*traced.captures, *given])]
+    outputs = results[:count]
+    moved = dict(zip(pushed.tangents, results[count:], strict=True))
+    moving = [moved[i] if i in moved else _standing(y) for i, y in enumerate(outputs)]
     result, aux = tree.unflatten(traced.treedef, outputs)
     tangent, _ = tree.unflatten(traced.treedef, moving)
     return (result, tangent, aux) if has_aux else (result, tangent)

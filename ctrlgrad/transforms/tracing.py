@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import float0_like, type_of
+from ctrlgrad.frontend.apply import float0_like, type_of, value_in
 from ctrlgrad.frontend.checks import argument_names, argument_paths
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Traced, leaves_of, set_aside
-from ctrlgrad.ir import Graph, TensorType, close, is_call, walk
+from ctrlgrad.gradients.later import Derivative, Part
+from ctrlgrad.ir import Closed, Graph, TensorType, close, is_call, walk
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ir.interning import shared
 from ctrlgrad.passes import simplify
 from ctrlgrad.records import record
@@ -60,6 +63,16 @@ def trace_function(
     captures = (*varying, *closed.captures)
     graph = _SIMPLIFIED.get(graph, split, lambda: simplify(_last_first(graph, split)))
     return TracedFunction(captures, graph, traced.leaves, traced.treedef)
+
+
+def record_derivative(
+    rule: Derivative, traced: TracedFunction, leaves: Sequence[Any], part: Part, seeds: Sequence[Any] = ()
+) -> list[Tensor]:
+    """Record results of a derivative that is taken later, as a call, which `vmap` can batch."""
+    builder, rule = trace.recorder(), replace(rule, part=part)
+    closed = Closed(traced.captures, (rule.graph(traced.graph, len(traced.captures)), traced.graph))
+    arguments = [value_in(builder, x) for x in (*leaves, *seeds)]
+    return [Tensor(builder, v) for v in emit_call(builder, "derivative", closed, arguments, rule=rule, source=here())]
 
 
 _SIMPLIFIED: Cache[int, Graph] = Cache(1)

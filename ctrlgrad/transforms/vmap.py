@@ -18,7 +18,8 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
-from ctrlgrad.gradients.calls import rows_call
+from ctrlgrad.gradients.calls import expanded, rows_call
+from ctrlgrad.gradients.later import settled
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, transpose
 from ctrlgrad.passes import inline_calls, simplify
@@ -178,7 +179,7 @@ def _vmap(
     result_treedef = traced.treedef
     closed = close([traced.finish()])
     captures = len(closed.captures)
-    row = simplify(closed.regions[0])
+    row = settled(simplify(closed.regions[0]))
     batched = batch(row, [captures + i for i in mapped], size, rows_name)
     outer.source = source
     moved = _rows_first(outer, arguments, size)
@@ -191,9 +192,9 @@ def _vmap(
         values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))
         batched = BatchedGraph(batched.graph, tuple(not once for once in shared))
     else:
-        # An outer vmap batches a gradient's function before it takes the gradient.
-        kinds = ("rows",) if is_mapped(outer) else ("rows", "gradient")
-        values = outer.inline(inline_calls(batched.graph, kinds), operands)
+        graph = inline_calls(batched.graph, ("rows",))
+        # An outer vmap batches a function before it is differentiated.
+        values = outer.inline(graph if is_mapped(outer) else expanded(graph), operands)
     rows = Tensor(outer, moved[mapped[0]]).shape[0]
     tensors = [Tensor(outer, v) for v in values]
     axes = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, tensors), source)

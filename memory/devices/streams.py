@@ -101,7 +101,8 @@ class _Queue:
     name: str
     clock: Callable[[], float]
     items: deque[_Item] = field(default_factory=deque)
-    # Errors that the host has not seen, the oldest first, and the number of the work up to which it has seen all.
+    # Errors that an event may still raise, the oldest first, and the number of the work up to which the host has seen
+    # all.
     failures: list[_Failure] = field(default_factory=list)
     forgiven: int = 0
     issued: int = 0
@@ -128,6 +129,11 @@ class _Queue:
         """The host has seen the errors up to a number."""
         with self.changed:
             self.forgiven = max(self.forgiven, index)
+            self.drop_forgiven()
+
+    def drop_forgiven(self) -> None:
+        """Drop the errors that the host has seen; events that are queued raise them still. `changed` is held."""
+        if not (self.items or self.is_busy):
             self.failures = [f for f in self.failures if f.index > self.forgiven]
 
     def append(self, work: Work | None, is_short: bool = False) -> WorkerEvent | None:
@@ -179,6 +185,8 @@ def _serve(queue: _Queue) -> None:
             del item
             with queue.changed:
                 queue.is_busy = False
+                if queue.failures:
+                    queue.drop_forgiven()
     except BaseException as cause:
         _die(queue, index, cause)
 

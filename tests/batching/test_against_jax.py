@@ -182,3 +182,143 @@ def test_gradients_of_loops_that_draw_and_of_rows_that_know_each_other() -> None
     ours = cg.vmap(cg.grad(lambda x: normed(cg.lax, cnp, x)), axis_name="rows")(X)
     theirs = jax.vmap(jax.grad(lambda x: normed(jax.lax, jnp, x)), axis_name="rows")(X)
     np.testing.assert_allclose(ours, theirs, rtol=1e-11)
+
+
+def _steps_of_two(lib: Any, np_like: Any) -> Any:
+    """Another number of iterations for each row; the result is a vector."""
+
+    def f(x: Any) -> Any:
+        step = lambda c: (np_like.sin(c[0]) * x + 0.3 * c[0][::-1] ** 2, c[1] + 1)
+        return lib.while_loop(lambda c: c[1] < 4 * x[0], step, (x * x, 0))[0]
+
+    return f
+
+
+ROWS = np.stack([X[:2], X[1:3], X[2:]])
+LATER = {
+    "jacrev": lambda cg, f, x: cg.jacrev(f)(x),
+    "jacrev of two results": lambda cg, f, x: cg.jacrev(lambda x: (f(x), x.sum() * f(x)[0]))(x),
+    "hessian": lambda cg, f, x: cg.hessian(lambda x: (f(x) ** 2).sum())(x),
+    "reverse over reverse": lambda cg, f, x: cg.jacrev(cg.grad(lambda x: (f(x) ** 2).sum()))(x),
+    "both": lambda cg, f, x: (cg.value_and_grad(lambda x: f(x).sum())(x), cg.jacrev(f)(x)),
+}
+
+
+def _by_forward_mode(jax: Any) -> Any:
+    """JAX, which reverses no such loop."""
+
+    class Forward:
+        jacrev = grad = staticmethod(jax.jacfwd)
+        hessian = staticmethod(lambda f: jax.jacfwd(jax.jacfwd(f)))
+        value_and_grad = staticmethod(lambda f: lambda x: (f(x), jax.jacfwd(f)(x)))
+
+    return Forward
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_derivatives_of_loops_are_taken_after_the_function_is_batched(name: str) -> None:
+    """Rows are pushed for all examples at once, and each forward pass stands in the graph once."""
+    of = LATER[name]
+    ours, theirs = _steps_of_two(cg, cnp), _steps_of_two(jax.lax, jnp)
+    mapped = cg.vmap(lambda x: of(cg, ours, x))
+    expected = jax.jit(jax.vmap(lambda x: of(_by_forward_mode(jax), theirs, x)))(ROWS)
+    for found, by_jax in zip(cg.tree.leaves(mapped(ROWS)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, by_jax, rtol=1e-9, atol=1e-9)
+    one, all_rows = (
+        count_ops(cg.function(f).graph(x)) for f, x in ((lambda x: of(cg, ours, x), ROWS[0]), (mapped, ROWS))
+    )
+    assert all_rows["while"] == one["while"] and all_rows["stack_push"] >= one["stack_push"] > 0
+    twice = cg.vmap(cg.vmap(lambda x: of(cg, ours, x), 1), 2)(ROWS.T[:, :, None])
+    for found, by_jax in zip(cg.tree.leaves(twice), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found[0], by_jax, rtol=1e-9, atol=1e-9)
+
+
+def test_derivatives_of_mapped_loops_are_those_of_finite_differences() -> None:
+    f, step = _steps_of_two(cg, cnp), 1e-6
+    basis = step * np.eye(2)
+    slopes = lambda g, x: np.stack([(g(x + e) - g(x - e)) / (2 * step) for e in basis], -1)
+    np.testing.assert_allclose(cg.vmap(cg.jacrev(f))(ROWS), [slopes(f, x) for x in ROWS], rtol=1e-6, atol=1e-7)
+    loss = lambda x: (f(x) ** 2).sum()
+    found = cg.vmap(cg.hessian(loss))(ROWS)
+    np.testing.assert_allclose(found, [slopes(cg.grad(loss), x) for x in ROWS], rtol=1e-5, atol=1e-6)
+
+
+def _pulled(x: Any, f: Any) -> Any:
+    y, pull = cg.vjp(f, x)
+    return y, pull(y), pull(2 * y)[0]
+
+
+def _pulled_in_a_loop(x: Any, f: Any) -> Any:
+    y, pull = cg.vjp(f, x)
+    return cg.fori_loop(0, 3, lambda i, v: pull(v * 0.1)[0] + pull(y)[0], x)
+
+
+def _pulled_in_a_branch(x: Any, f: Any) -> Any:
+    y, pull = cg.vjp(f, x)
+    return cg.cond(x[0] > 1, lambda: pull(y)[0], lambda: y)
+
+
+def _carried(x: Any, f: Any) -> Any:
+    y, pull = cg.vjp(f, x)
+    return cg.fori_loop(0, 2, lambda i, c: (c[0], c[0](c[1])[0]), (pull, y))[1]
+
+
+def _pushed(x: Any, f: Any) -> Any:
+    y, push = cg.linearize(f, x)
+    return y, cg.vmap(push)(np.eye(2)), push(y)
+
+
+def _with_aux(x: Any, f: Any) -> Any:
+    y, pull, aux = cg.vjp(lambda x: (f(x), {"twice": 2 * x}), x, has_aux=True)
+    return y, pull(aux["twice"])
+
+
+def _in_directions(x: Any, f: Any) -> Any:
+    """Directions of directions, and rows between them."""
+    _, pull = cg.vjp(f, x)
+    return cg.vmap(lambda s: cg.vmap(lambda d: pull(s * d)[0])(np.eye(2)))(np.array([1.0, -2.0, 0.5]))
+
+
+def _rows_of_a_derivative(x: Any, f: Any) -> Any:
+    return cg.jacrev(lambda x: cg.vmap(lambda s: cg.grad(lambda x: f(s * x).sum())(x))(np.array([0.5, 1.0])))(x)
+
+
+PULLS = [
+    _pulled,
+    _pulled_in_a_loop,
+    _pulled_in_a_branch,
+    _carried,
+    _pushed,
+    _with_aux,
+    _in_directions,
+    _rows_of_a_derivative,
+]
+
+
+@pytest.mark.parametrize("pull", PULLS, ids=lambda p: p.__name__)
+def test_pullbacks_of_mapped_loops(pull: Any) -> None:
+    f = _steps_of_two(cg, cnp)
+    found = cg.vmap(lambda x: pull(x, f))(ROWS)
+    rows = [pull(x, f) for x in ROWS]
+    for at_once, *each in zip(cg.tree.leaves(found), *map(cg.tree.leaves, rows), strict=True):
+        np.testing.assert_allclose(at_once, each, rtol=1e-10, atol=1e-10)
+    twice = cg.vmap(cg.vmap(lambda x: pull(x, f)))(np.stack([ROWS, ROWS[::-1]]))
+    for again, at_once in zip(cg.tree.leaves(twice), cg.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(again, [at_once, at_once[::-1]], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_jacobians_of_mapped_loops_that_call_functions_with_rules(name: str) -> None:
+    inner = RULES[name](lambda x: cnp.sin(x) * 0.5)
+    f = lambda x: cg.while_loop(lambda c: c[1] < 4 * x[0], lambda c: (c[0] + inner(c[0] * x), c[1] + 1), (x, 0))[0]
+    for of in (cg.jacrev(f), cg.hessian(lambda x: f(x).sum())):
+        np.testing.assert_allclose(cg.vmap(of)(ROWS), [of(x) for x in ROWS], rtol=1e-10, atol=1e-12)
+
+
+def test_jacobians_of_mapped_loops_over_rows_that_know_each_other() -> None:
+    def f(lib: Any, np_like: Any, x: Any) -> Any:
+        return lib.fori_loop(0, 3, lambda i, y: np_like.sin(y) + x * lib.psum(x[0], "rows"), x)
+
+    ours = cg.vmap(cg.jacrev(lambda x: f(cg.lax, cnp, x)), axis_name="rows")(ROWS)
+    theirs = jax.vmap(jax.jacrev(lambda x: f(jax.lax, jnp, x)), axis_name="rows")(ROWS)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-11)

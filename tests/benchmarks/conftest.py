@@ -9,7 +9,7 @@ from benchmarks import measure
 
 @pytest.fixture(autouse=True)
 def for_agreement_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measurement whose times nobody looks at: no pauses, one run a turn, and no memory touched beforehand."""
+    """Measurement whose times do not count: no pauses, one run a turn, and no memory touched beforehand."""
     monkeypatch.setattr(measure, "PAUSE", 0.0)
     monkeypatch.setattr(measure, "MOST_RUNS", 1)
     monkeypatch.setattr(measure, "TOUCHED", 1)

@@ -63,7 +63,7 @@ def test_every_allocation_counts_as_long_as_it_lives(card: Card, memory: RunMemo
 
 
 def test_the_card_never_gives_more_than_the_budget(card: Card, memory: RunMemory) -> None:
-    """Free memory in pieces counts: who used it is gone, but nobody else can have it."""
+    """Fragmented free memory counts as used: no other allocation can have it."""
     kept = []
     for size in (1024, 2048, 512, 3072, 1536, 4096, 512, 2048) * 3:
         kept = [*kept[-1:], alloc(size)]

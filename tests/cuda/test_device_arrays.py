@@ -70,7 +70,7 @@ def test_a_chain_of_calls_copies_nothing_to_the_host(card: StandIn, monkeypatch:
 
 @pytest.mark.parametrize("make", [Foreign, lambda x: StandInArray(x)], ids=["another library's", "the library's own"])
 def test_arguments_are_borrowed(card: StandIn, make: Any) -> None:
-    """Nobody but the call holds the argument, and yet the memory is the caller's."""
+    """Only the call holds a reference to the argument, and yet the memory is the caller's."""
     memory = np.arange(4.0)
     found = cg.function(written, engine="cuda")(make(memory))
     np.testing.assert_array_equal(np.asarray(found), [-1.0, -1.0, -1.0, 3.0])

@@ -36,7 +36,7 @@ class _Returned:
 
 
 class Pooled(StandIn):
-    """Of memory that nobody holds any more, that of the lowest address is the next of its size."""
+    """A pool that hands out, of the free blocks of a size, the one with the lowest address."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -148,7 +148,7 @@ def kept(x: Any) -> Any:
 
 
 def changed(x: Any) -> Any:
-    """What all iterations of the loop inside read, each has changed for itself; nobody reads it behind them."""
+    """Each iteration of the inner loop changes a copy of its own of `z`; nothing reads it after the loop."""
 
     def step(i: Any, y: Any) -> Any:
         z = cnp.sin(y)

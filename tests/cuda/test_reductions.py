@@ -115,7 +115,7 @@ def test_few_and_many_columns(axis: int) -> None:
 
 
 def test_the_error_of_a_sum_does_not_grow_with_its_length() -> None:
-    """Nobody adds more than a few numbers one after the other, at any length."""
+    """No thread adds more than a few numbers one after the other, at any length."""
     worst = 0.0
     for size in (1_000, 30_000, 1_000_000):
         x = np.random.default_rng(size).random(size).astype(np.float32)
@@ -239,7 +239,7 @@ def large(x: Any) -> tuple[Any, ...]:
 
 @COMPILER
 def test_as_a_compiler_reads_it(launches: list[Record], tmp_path: Path) -> None:
-    """The very text, each thread of a block by itself, has the bits of the stand-in; whoever runs first."""
+    """The emitted text, run thread by thread in any order, gives the bits of the stand-in."""
     run_all(numbers((3, 7, 6), "float32"))
     for k, dtype in enumerate(DTYPES):
         x = numbers((3, 7, 6), dtype)

@@ -151,7 +151,7 @@ def test_nothing_is_pushed_on_a_block_of_a_chunk_that_is_over(memory: RunMemory)
     [
         # As many as are expected, and then as many as there are.
         (6, None, [6, 6, 12]),
-        # Nobody knows: they double, up to what the loop inside can push.
+        # An unknown number: the capacity doubles, up to what the inner loop can push.
         (0, None, [FIRST_ROWS, FIRST_ROWS, 2 * FIRST_ROWS]),
         (0, 6, [FIRST_ROWS, 2]),
         (9, 6, [6]),

@@ -139,7 +139,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
 @COMPILER
 def test_as_a_compiler_reads_it(launches: list[Record], tmp_path: Path) -> None:
-    """The very text, each thread of a block by itself, has the bits of the stand-in; whoever runs first."""
+    """The emitted text, run thread by thread in any order, gives the bits of the stand-in."""
     scans = [launch for launch in launches if launch.spec.is_scan]
     found = {(spec.is_inner, spec.continues) for spec in specs_of(scans)}
     assert found == {(True, True), (True, False), (False, True), (False, False)}
@@ -150,9 +150,9 @@ MISTAKES = {
     "a step is left out": ("step < 256; step *= 2", "step < 256; step *= 4"),
     "what came before is forgotten": ("w0 = c0;", "w0 = float64(0.0);"),
     "the lanes before are forgotten": ("if (lane > 0)", "if (lane > 1)"),
-    "nobody waits before states change": ("__syncthreads();\nh0[threadIdx.x] = r0;\n}", "h0[threadIdx.x] = r0;\n}"),
-    "nobody waits for the last": ("}\n__syncthreads();\nl0", "}\nl0"),
-    "nobody waits before the next elements": ("}\n__syncthreads();\nw0", "}\nw0"),
+    "no barrier before states change": ("__syncthreads();\nh0[threadIdx.x] = r0;\n}", "h0[threadIdx.x] = r0;\n}"),
+    "no barrier after the last": ("}\n__syncthreads();\nl0", "}\nl0"),
+    "no barrier before the next elements": ("}\n__syncthreads();\nw0", "}\nw0"),
     "the tail is not masked": ("begin + turn < end ? begin + turn : end", "begin + turn"),
     "a part goes on beyond its end": ("? count : (part + 1) * span", "? count : count"),
     "a part begins with nothing": ("if (part && result < results)", "if (0)"),

@@ -243,7 +243,7 @@ def _held(stream: Any) -> Iterator[None]:
 
 
 class _Never:
-    """An event that is not done, and that nobody must wait for."""
+    """An event that is not done, and that the host must not wait for."""
 
     def is_done(self) -> bool:
         return False
@@ -273,7 +273,7 @@ def events(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def held(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
-    """What is copied lives until the copy is over, whoever lets go of it."""
+    """The source of a copy lives until the copy is over, even if its last other reference goes earlier."""
     card = install(monkeypatch)
     device = CudaDevice()
     for let_go in (lambda: None, device.let_go):

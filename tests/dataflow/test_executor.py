@@ -61,7 +61,7 @@ def test_the_window_bounds_what_is_in_flight(window: int) -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 8])
 def test_the_window_holds_for_all_devices_together(window: int) -> None:
-    """A device that owns the loop and waits for nobody does not run away from the others."""
+    """A device that owns the loop and waits for no message stays within the window of the other devices."""
     recorder = Recorder()
 
     def f(n: Any) -> Any:

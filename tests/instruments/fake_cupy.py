@@ -217,7 +217,7 @@ def module(card: Card) -> types.ModuleType:
             pass
 
     class Memory:
-        """Collected: the bytes are in the arena again, whoever still copies them."""
+        """Collected: the bytes are in the arena again, even where a copy of them still runs."""
 
         def __init__(self, size: int) -> None:
             self.data = card.place(size)

@@ -113,7 +113,7 @@ class Graphs:
 
     @property
     def alive(self) -> int:
-        """Graphs and executables that nobody has destroyed, and that may be."""
+        """Graphs and executables that are not destroyed yet, and may be."""
         return sum(isinstance(x, Graph) and not _is_broken(x) for x in self._things.values())
 
     def _put(self, thing: Any, out: int | None = None) -> int:

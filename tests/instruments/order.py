@@ -8,8 +8,8 @@ known of the engine or the manager. What is judged is what CUDA promises and no 
 - the host knows that work is over when it has waited for an event behind it, or has seen it done.
 
 Two accesses to the same bytes, one of them a write, must be ordered so. So must an access and the end of its memory:
-freed device memory goes to whoever asks next on the stream that allocated it, pinned memory to the host. Bytes are read
-only where they were written since they were allocated.
+freed device memory goes to the next allocation on the stream that allocated it, pinned memory to the host. Bytes are
+read only where they were written since they were allocated.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class RecordedLibrary(StandIn):
 
     def lent(self, x: Any) -> StandInArray:
         found = super().lent(x)
-        # Whoever lends it has written it.
+        # The lender has written it.
         if self._knows(found.data):
             self.launched([], [found])
         return found

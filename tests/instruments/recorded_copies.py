@@ -28,7 +28,7 @@ class RecordedCopier(RecordedDevice):
         return Piece("device", array.nbytes, SimpleNamespace(pointer=address))
 
     def host_bytes(self, piece: Piece) -> np.ndarray:
-        # Reads and writes alike: whoever asks may do both.
+        # Counts as a read and a write: the caller may do both.
         self.card.tell("launched", HOST, [], [(piece.handle.ptr, piece.nbytes)])
         return np.frombuffer(piece.handle.bytes(piece.nbytes), np.uint8)
 

@@ -74,7 +74,7 @@ def _number(connection: socket.socket) -> int:
 
 
 def serve(address: str, starter: socket.socket) -> list[str]:
-    """Fork a process for each relay, until whoever has started the server closes its end.
+    """Fork a process for each relay, until the process that started the server closes its end.
 
     Returns in those processes alone, with the arguments of the program.
     """

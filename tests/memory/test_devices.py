@@ -181,7 +181,7 @@ def test_an_error_is_raised_by_every_event_after_it_until_the_host_has_seen_it()
     good.wait()
     with pytest.raises(OSError, match="first"):
         two.wait()
-    # Recorded when nobody had seen it, and after the fact both are told.
+    # An event recorded before the error was seen reports it, and so does one that is recorded later.
     with pytest.raises(OSError, match="first"):
         one.wait()
     stream.record().wait()
@@ -189,6 +189,24 @@ def test_an_error_is_raised_by_every_event_after_it_until_the_host_has_seen_it()
     with pytest.raises(OSError, match="third"):
         stream.record().wait()
     stream.record().wait()
+    stream.close()
+
+
+def test_an_event_that_was_queued_when_the_host_saw_an_error_raises_it_too() -> None:
+    """Found: it raised nothing where the worker reached it after the host had seen the error at an earlier event."""
+    stream, go_on = WorkerStream("out"), threading.Event()
+    stream.put(lambda: 1 // 0)
+    first = stream.record()
+    stream.put(lambda: go_on.wait(60) and None)
+    second = stream.record()
+    with pytest.raises(ZeroDivisionError):
+        first.wait()
+    go_on.set()
+    with pytest.raises(ZeroDivisionError):
+        second.wait()
+    stream.put(lambda: None)
+    stream.record().wait()
+    assert not stream._queue.failures
     stream.close()
 
 

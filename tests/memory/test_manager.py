@@ -54,7 +54,7 @@ def test_without_a_budget_nothing_leaves() -> None:
 
 
 def test_backups_cost_nothing_to_drop() -> None:
-    """Copies are done before room is needed: nobody waits, and each block goes over the link at most once each way."""
+    """Copies end before room is needed: no push waits, and each block crosses the link at most once each way."""
     with Run(Budget(device=5 * CHUNK), simulated(bandwidth=1.1 * CHUNK)) as run:
         Driver(run.manager, chunks(40)).run(swap=True)
         stats = run.manager.stats
@@ -348,7 +348,7 @@ def test_two_managers_do_not_know_each_other() -> None:
 
 
 def test_many_chunks_cost_no_more_each() -> None:
-    """Whoever looked for a block to copy or evict went through all chunks that were ever pushed."""
+    """The search for a block to copy or evict used to go through all chunks that were ever pushed."""
     looked: list[int] = []
 
     class Counting(list[Any]):

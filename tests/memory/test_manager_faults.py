@@ -101,7 +101,7 @@ def test_an_interrupt_of_a_copy_reaches_the_caller_at_once(name: str) -> None:
     driver = Driver(trial.manager, chunks(LENGTH))
     with pytest.raises(KeyboardInterrupt):
         driver.run(swap=True)
-    # Whoever does not abandon the loop gets memory, or is told why not.
+    # A caller that has not abandoned the loop gets memory, or an error that says why not.
     with suppress(MemoryBudgetError):
         trial.manager.allocate((3 * CHUNK,), np.dtype(np.uint8), "an array")
     assert driver.memory is not None

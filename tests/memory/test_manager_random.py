@@ -150,7 +150,7 @@ faults = st.lists(
 
 
 def is_judged(fault: Fault) -> bool:
-    """Bytes that change between device and host have no checksum; nobody can see it."""
+    """Bytes that change between device and host have no checksum, so that no check sees it."""
     return fault.kind != "corrupt" or fault.place == "disk"
 
 

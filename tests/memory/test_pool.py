@@ -1,4 +1,4 @@
-"""Buffers come back when nobody holds an array in them, and not before."""
+"""Buffers come back when no array refers to them any more, and not before."""
 
 from __future__ import annotations
 

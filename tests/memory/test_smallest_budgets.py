@@ -1,4 +1,4 @@
-"""Which budgets suffice: memory that nobody needs goes first, and no measured time decides."""
+"""Smallest budgets that suffice: memory without a later use goes first, and no measured time decides."""
 
 from __future__ import annotations
 

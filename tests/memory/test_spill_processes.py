@@ -82,7 +82,7 @@ device.copy(far, block, 1 << 20, device.into)
 device.into.record().wait()
 child = os.fork()
 if child == 0:
-    # Else whoever reads the parent's output waits for the child.
+    # Else the reader of the parent's output waits for the child.
     os.close(1)
     import signal
     signal.pause()

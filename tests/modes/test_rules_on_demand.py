@@ -1,5 +1,5 @@
-"""Rules are traced by whoever differentiates: which arguments are differentiated is known then, and what the rule
-closes over is as it was when the function was called."""
+"""Rules are traced lazily, at differentiation, once the active arguments are known; the variables that a rule closes
+over have the values of the time when the function was called."""
 
 # ruff: noqa: B023  (how Python binds the variables of a loop is what is tested)
 

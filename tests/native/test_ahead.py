@@ -1,4 +1,4 @@
-"""Objects that are compiled before somebody waits for them: once each, by whoever has time."""
+"""Objects are compiled ahead of their first use: once each, by the first idle thread."""
 
 from __future__ import annotations
 

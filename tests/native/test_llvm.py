@@ -103,7 +103,7 @@ def test_texts_that_llvm_gives_are_given_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_fork_waits_for_what_llvm_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What LLVM holds meanwhile nobody gives back in the child."""
+    """A lock that LLVM holds at the fork is never released in the child."""
     calls, found = llvm.functions(), []
     for name in ("ParseAssembly", "TargetMachineEmitToMemory", "LLJIT_Link"):
         call = getattr(calls, name)

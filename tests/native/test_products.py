@@ -20,7 +20,7 @@ from ctrlgrad.engines.native import objects, target
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, shared, times
 from ctrlgrad.engines.native.products.library import Products, products
-from ctrlgrad.engines.native.products.tiles import heights
+from ctrlgrad.engines.native.products.tiles import heights, tile_name, widths
 from ctrlgrad.engines.threads import MOST_THREADS
 from ctrlgrad.errors import UserInputError
 
@@ -171,6 +171,30 @@ def test_other_widths_of_vectors_and_masks_give_the_same(bytes_: int, monkeypatc
         assert status == 0 and np.allclose(a @ x, b, atol=1e-2 if dtype == "float32" else 1e-9)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("left", ["rows", "columns"])
+@pytest.mark.parametrize("n", [1, 5, 37, 200])
+def test_products_in_order_have_the_same_bits_wherever_they_are_cut(
+    dtype: str, left: str, n: int, native: Products
+) -> None:
+    """By terms and by rows, at the heights of tiles and beside them, and whether the right side is packed."""
+    rng, depth = np.random.default_rng(12), blocks.depth_of_panel(native.reals[np.dtype(dtype).char])
+    for m, k in [(1, 3), (7, 2 * depth + 9), (25, 70), (300, depth + 1)]:
+        a, b, start = LAYOUTS[left](rng, m, k, dtype), dense(rng, k, n, dtype), dense(rng, m, n, dtype)
+        whole = native.matmul(a, b, start.copy(), accumulate=True, in_order=True)
+        np.testing.assert_allclose(whole, start + a.astype("f8") @ b, rtol=0, atol=TOLERANCE[np.dtype(dtype).char] * k)
+        for cut in {1, 2, k // 2, k - 1, min(depth, k - 1)}:
+            parts = start.copy()
+            for part in (slice(0, cut), slice(cut, k)):
+                native.matmul(a[:, part], b[part], parts, accumulate=True, in_order=True)
+            assert np.array_equal(parts, whole), (m, n, k, cut)
+        whole = native.matmul(a, b, np.empty((m, n), dtype), in_order=True)
+        assert np.array_equal(native.matmul_packed(a, native.pack(b), np.empty((m, n), dtype), in_order=True), whole)
+        for cut in {1, m // 2, m - 1} - {0, m}:
+            found = [native.matmul(p, b, np.empty((len(p), n), dtype), in_order=True) for p in (a[:cut], a[cut:])]
+            assert np.array_equal(np.concatenate(found), whole), (m, n, k, cut)
+
+
 # Threads.
 
 
@@ -311,7 +335,7 @@ def test_work_that_is_soon_done_wakes_nobody(native: Products) -> None:
     assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="nobody tells here on which processor a thread runs")
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell on which processor a thread runs")
 def test_a_thread_on_the_callers_processor_does_not_look_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep the processor from the caller, here for longer than the test waits for it to sleep."""
     monkeypatch.setattr(pool, "SPIN", int(60e9))
@@ -400,8 +424,8 @@ def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch:
 def test_a_product_needs_the_kernels_of_its_sizes_only() -> None:
     kind = real.Real("f64", 8, 4, 6, False)
 
-    def found(m: int | None, n: int | None, packed: bool, rows_of_b: bool = False) -> list[str]:
-        names = blocks.needed(kind, m, n, packed, rows_of_b)
+    def found(m: int | None, n: int | None, packed: bool, rows_of_b: bool = False, in_order: bool = False) -> list[str]:
+        names = blocks.needed(kind, m, n, packed, rows_of_b, in_order)
         return [name.removeprefix("cg_").replace("_f64", "") for name in names]
 
     # 64 rows are ten tiles of 6 and one of 4; 64 columns are tiles of 8.
@@ -416,7 +440,10 @@ def test_a_product_needs_the_kernels_of_its_sizes_only() -> None:
     # Few rows read B where it lies, if that is in rows; fewer rows are multiplied one by one, if it is in columns.
     assert found(8, 8, False, rows_of_b=True) == ["tile_2x2", "tile_6x2"]
     assert found(3, 8, False) == ["tile_1x2", "tile_2x2", "pack_b", "by_vectors", "times_rows"]
-    assert len(found(None, None, False)) == len(kernels.kernels(kind)) + len(times.names(kind))
+    # In order, tiles have one chain for each element, also those with registers for several.
+    assert found(5, 11, False, in_order=True) == ["tile_1x2s", "tile_1x1ts", "tile_4x2", "tile_4x1ts", "pack_b"]
+    all_of_them = {*found(None, None, False), *found(None, None, False, in_order=True)}
+    assert len(all_of_them) == len(kernels.kernels(kind)) + len(times.names(kind))
 
 
 def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,6 +458,8 @@ def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.
 
 
 def test_every_routine_has_its_name() -> None:
-    names, tiles = list(routines.Routines(target.host())), 3 * len(heights(real.reals(target.host())[0]))
-    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 6 + 4 * 8 + 3 * 4 + 4 + 5
+    names, kind = list(routines.Routines(target.host())), real.reals(target.host())[0]
+    sizes = [(rows, *width) for rows in heights(kind) for width in widths(kind)]
+    tiles = len({tile_name(kind, *size, in_order) for size in sizes for in_order in (False, True)})
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 4 * (6 + 8) + 2 * 10 + 4 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

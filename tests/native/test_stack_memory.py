@@ -147,7 +147,8 @@ def test_rows_whose_size_is_computed_after_the_stack_was_made_get_room_in_each_r
     rng = np.random.default_rng(0)
     for rows in (20, 60, 1, 40, 40):
         xs = rng.standard_normal((rows, 8))
-        steps = np.int64(min(rows, 3))  # so few that they lie within the memory of the first run, if nobody looks
+        # So few that they fit in the memory of the first run, if their number is not checked.
+        steps = np.int64(min(rows, 3))
         requests.clear()
         found = slope(xs, steps)
         # A row for each iteration: of the states and, of another shape, of the numbers that they were multiplied by.
@@ -186,7 +187,7 @@ def test_rows_of_an_array_become_those_of_a_stack_in_memory_that_it_had(requests
 
 
 def test_each_stack_of_an_arrays_rows_is_as_long_as_the_array(requests: Counter[Request]) -> None:
-    """In memory of a longer one; whoever else has that one keeps it."""
+    """A view of a longer array's memory; other references to the longer array keep it."""
 
     def f(x, n):
         def body(i, carry):

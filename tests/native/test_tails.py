@@ -82,7 +82,10 @@ def test_reductions_take_the_elements_that_there_are(dtype: str, is_known: bool,
             x = x.astype(dtype)
             with cg.options(engine="reference"):
                 expected = reduce(x)
-            for a, b in zip(function(x), expected, strict=True):
+            # A product along an axis of unknown size is a loop; exp(-91) is subnormal in float32.
+            with cg.options(flush_subnormals=False):
+                found = function(x)
+            for a, b in zip(found, expected, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-5 if dtype == "float32" else 1e-12)
 
 

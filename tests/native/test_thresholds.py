@@ -84,6 +84,7 @@ TABLE = {
         "FEW_ROWS": "products",
         "PACKED_COLUMNS": "products",
         "PACK_A_COLUMNS": "products",
+        "IN_ORDER": "a flag: tests/native/test_products.py",
         "READ_WHERE_IT_LIES": "products",
     },
     "ctrlgrad/engines/native/products/cholesky.py": {
@@ -110,6 +111,8 @@ TABLE = {
     "ctrlgrad/engines/native/products/tiles.py": {
         "4": "rows of a tile: tests/native/test_products.py has each",
         "6": "rows of a tile: tests/native/test_products.py has each",
+        "ADDED": "a flag: tests/native/test_products.py",
+        "ADDED IN_ORDER": "flags of a product: tests/native/test_products.py",
     },
     "ctrlgrad/engines/native/products/times.py": {
         "HELD_BYTES": "products",
@@ -199,6 +202,7 @@ TABLE = {
     },
     "ctrlgrad/plan/lowering/linalg.py": {
         "2": "a number of axes",
+        "FEW_ROWS": "factors",
         "LARGEST": "factors",
         "MOST_COLUMNS": "products",
     },
@@ -266,6 +270,10 @@ TABLE = {
         "TRIES": POLICY,
         "2": POLICY,
         "3": POLICY,
+    },
+    "ctrlgrad/plan/fusion.py": {
+        "MOST_FUSED": "instructions of a kernel: tests/native/test_long_plans.py",
+        "SMALL_SPACE": "points of a long kernel: tests/native/test_long_plans.py",
     },
     "memory/schedule.py": {
         "8": POLICY,

@@ -22,6 +22,7 @@ from ctrlgrad.plan.checking.data import Data
 from ctrlgrad.plan.checking.machine import _Machine, execute
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Branch, Kernel, Loop, Plan, Step
+from ctrlgrad.transforms import grad
 
 LANES = np.linspace(0.1, 0.2, 5)
 
@@ -58,7 +59,7 @@ def inner_loops(x: Any, k: Any) -> Any:
 
 
 def slope(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Derivative by a pullback, which `vmap` batches after its loop was reversed: each lane has stacks of its own."""
+    """Derivative of a lane (see `traced`)."""
     return lambda x, k: cg.vjp(lambda x: fn(x, k), x)[1](1.0)[0]
 
 
@@ -122,8 +123,12 @@ def counted(patch: pytest.MonkeyPatch, plan: Plan, arguments: list[Any]) -> int:
 
 
 def traced(name: str) -> Graph:
+    """The graph, in which `vmap` batches loops that are reversed already, as it does where a callback sees cotangents:
+    each lane has stacks of its own."""
     fn, signature = PROGRAMS[name]
-    return graph_of(fn, LANES, steps_of(5), signature=signature)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(grad, "is_batched_first", lambda graph: False)
+        return graph_of(fn, LANES, steps_of(5), signature=signature)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

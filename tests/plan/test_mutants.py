@@ -82,7 +82,7 @@ def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     "a_carry_that_doubles_where_it_is_full",
 )
 def a_carry_is_overwritten_before_its_old_value_is_read(patch: pytest.MonkeyPatch) -> None:
-    """The new carry goes where the old one lies, whoever still reads that."""
+    """The new carry overwrites the old one, although a later step still reads that."""
     patch.setattr(_Placement, "is_wanted_free", lambda self, wanted, array, step: self.fits(array, wanted.buffer))
 
 

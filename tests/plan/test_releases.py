@@ -1,4 +1,4 @@
-"""Which memory nobody needs any more: told with the last step that uses it, and judged by the checker."""
+"""Buffers are released with the last step that uses them; the checker judges each release."""
 
 from __future__ import annotations
 

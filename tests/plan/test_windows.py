@@ -1,4 +1,4 @@
-"""Temporaries of kernels that run tile by tile keep a window of what they are, where nobody else needs them."""
+"""Kernels that run tile by tile keep a window of a temporary that no other kernel reads."""
 
 from __future__ import annotations
 

@@ -134,6 +134,6 @@ def system(w: Writer) -> bool:
         scaled = f"({a} * 0.5)" if unit else a
         traced = f"cg.scipy.linalg.solve_triangular({scaled}, {x}, {settings})"
         w.line(kind, form, traced, f"np.linalg.solve({read.replace(a, scaled)}{'.T' if turned else ''}, {x})")
-    # The matrix itself leaves the bounds: nobody else sees it.
+    # The matrix itself leaves the bounds: later lines must not use it.
     w.visible.remove(matrix)
     return True

@@ -12,7 +12,7 @@ from size_sweep.forms import FORMS, Argument, Form
 
 THREADS = (1, 2, 3, 7, 16, 64)
 # A program of unknown sizes is judged at further ones, found among so many draws of its form.
-FURTHER, DRAWS = 7, 60
+FURTHER, DRAWS = 11, 90
 # Programs are judged in batches, a child each, for which the machine is drawn.
 BATCH, JAX_EVERY = 40, 12
 _LAYOUTS = ("dense", "dense", "dense", "columns", "gaps", "backwards", "shifted", "repeated")
@@ -96,7 +96,7 @@ def program(seed: int, number: int, widths: tuple[int, ...], names: tuple[str, .
     # Equal rows make a matrix singular.
     possible = [x for x in _LAYOUTS if x != "repeated" or "linalg" not in form.source]
     layouts = tuple(draw.choice(possible) for _ in form.arguments)
-    is_unknown = not form.known and draw.random() < 0.25
+    is_unknown = not form.known and draw.random() < 0.5
     dtype = draw.choice(form.dtypes)
     return Program(seed, number, name, form, dtype, layouts, is_unknown, machine_of(seed, number, widths))
 

@@ -19,7 +19,7 @@ import numpy as np
 from ctrlgrad import forks
 from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
-from ctrlgrad.engines.native import library, objects, target
+from ctrlgrad.engines.native import frame, library, objects, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Program
@@ -41,7 +41,7 @@ _ROUTINES = (
     "cg_cholesky",
     "cg_eigh",
     "cg_gem",
-    "cg_lu_solve",
+    "cg_lu_",
     "cg_orthonormal",
     "cg_pack",
     "cg_parallel",
@@ -76,8 +76,13 @@ def _judged(plan: Plan) -> Plan:
 
 def text_of(plan: Plan) -> tuple[str, list[str]]:
     """The text of a plan's module, and the routines that it calls."""
-    writer = PlanWriter(plan, target.host().vector_bytes)
-    return writer.function("plan"), library.called(writer.w.declarations)
+    machine = target.host()
+    writer = PlanWriter(plan, machine.vector_bytes)
+    if writer.layout.loops:
+        text = writer.function("body") + target.flushing(machine, "plan", "body", frame.FLUSHES)
+    else:
+        text = writer.function("plan")
+    return text, library.called(writer.w.declarations)
 
 
 @functools.cache

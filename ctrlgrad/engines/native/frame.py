@@ -19,7 +19,9 @@ from ctrlgrad.records import record
 # The first words.
 CALLBACK, STATUS, SITE, FOUND, BOUND, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(10)
 REQUEST, A, B = range(10, 13)
-FIRST = 13
+# 1 where a plan with loops takes subnormal numbers for zero.
+FLUSHES = 13
+FIRST = 14
 
 
 class Request(IntEnum):

@@ -9,7 +9,7 @@ import numpy as np
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
-from ctrlgrad.engines.native.products import blocks, kernels, real, shared, times
+from ctrlgrad.engines.native.products import blocks, kernels, real, shared, tiles, times
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
@@ -49,7 +49,7 @@ class ProductWriter:
     def is_vector(self) -> bool:
         """Return true if the result has one row or one column, for which there is a special routine."""
         is_one = ONE in self.step.result.view.shape[-2:]
-        return is_one and self.step.packed is None and self.kind in ("f32", "f64")
+        return is_one and self.step.packed is None and not self.step.in_order and self.kind in ("f32", "f64")
 
     def scratch(self, m: str, n: str, k: str) -> str:
         """Memory for the routine, if it is one that wants some."""
@@ -72,7 +72,7 @@ class ProductWriter:
         right = ", ".join(f"i64 {plan.size(s)}" for s in step.b.strides[-2:])
         if step.packed is not None:
             b, right = plan.place_of(step.packed), "i64 0, i64 0"
-        accumulate = int(step.base is not None)
+        accumulate = tiles.how(step.base is not None, step.in_order and self.kind in ("f32", "f64"))
         w.line(
             f"call void @{name}(ptr {c}, i64 {ldc}, ptr {a}, {left}, ptr {b}, {right}, "
             f"i64 {m}, i64 {n}, i64 {k}, i64 {accumulate}, ptr {scratch})"
@@ -86,7 +86,7 @@ class ProductWriter:
         """Declare the kernels that a product of these sizes calls, so that the module is linked with them."""
         m, n = map(known, self.step.result.view.shape[-2:])
         rows_of_b = self.step.b.strides[-1] == ONE
-        for name in blocks.needed(self.real, m, n, self.step.packed is not None, rows_of_b):
+        for name in blocks.needed(self.real, m, n, self.step.packed is not None, rows_of_b, self.step.in_order):
             self.w.declare(kernels.signature(name))
 
     def by_vector(self, addresses: list[str]) -> bool:

@@ -19,6 +19,7 @@ from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import Again, RunningStack, Session, copied
+from ctrlgrad.engines.precision import flushes_subnormals
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
 from ctrlgrad.memory import Chunk
@@ -163,6 +164,7 @@ class Frame:
         if self.layout.calls:
             self.outside.start(self.silent_callbacks)
         self.integers[frame.STATUS] = 0
+        self.integers[frame.FLUSHES] = flushes_subnormals()
         self.turns.start(self.sizes())
         self.program.function(self.address)
         del kept

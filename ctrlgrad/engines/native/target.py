@@ -82,6 +82,76 @@ def facts() -> dict[str, str]:
     }
 
 
+# Bits of the floating-point control register that flush subnormal operands and results to zero; how the register is
+# read into %mode and written from it; declarations.
+_X86 = (
+    0x8040,  # DAZ and FTZ of MXCSR
+    """%place = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %place)
+  %word = load i32, ptr %place
+  %mode = zext i32 %word to i64""",
+    """%place = alloca i32
+  %word = trunc i64 %mode to i32
+  store i32 %word, ptr %place
+  call void @llvm.x86.sse.ldmxcsr(ptr %place)""",
+    """declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)""",
+)
+_ARM = (
+    1 << 24,  # FZ of FPCR
+    "%mode = call i64 @llvm.aarch64.get.fpcr()",
+    "call void @llvm.aarch64.set.fpcr(i64 %mode)",
+    """declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)""",
+)
+_CONTROL = {"x86_64": _X86, "i686": _X86, "aarch64": _ARM, "arm64": _ARM}
+
+
+def _control(machine: Target) -> tuple[int, str, str, str]:
+    return _CONTROL.get(machine.triple.partition("-")[0], (0, "%mode = add i64 0, 0", "", ""))
+
+
+def float_mode(machine: Target) -> str:
+    """Text of `@float_mode` and `@set_float_mode`: read and write the thread's floating-point control register.
+
+    On processors other than x86 and aarch64 they do nothing.
+    """
+    _, get, put, declared = _control(machine)
+    return f"""{declared}
+define internal i64 @float_mode() nounwind noinline {{
+  {get}
+  ret i64 %mode
+}}
+define internal void @set_float_mode(i64 %mode) nounwind noinline {{
+  {put}
+  ret void
+}}
+"""
+
+
+def flushing(machine: Target, name: str, body: str, flag: int) -> str:
+    """Text of a function `void @name(ptr %frame)` that calls `body`, meanwhile with subnormal numbers as zeros.
+
+    It does so if word `flag` of the frame is not 0. Loops multiply by factors below 1 again and again, as the gradient
+    of a recurrent network does, and arithmetic on subnormal numbers takes about a hundred times as long.
+    """
+    bits = _control(machine)[0]
+    return f"""{float_mode(machine)}
+define void @{name}(ptr %frame) nounwind {{
+  %place = getelementptr i64, ptr %frame, i64 {flag}
+  %flag = load i64, ptr %place
+  %flushes = icmp ne i64 %flag, 0
+  %bits = select i1 %flushes, i64 {bits}, i64 0
+  %before = call i64 @float_mode()
+  %mode = or i64 %before, %bits
+  call void @set_float_mode(i64 %mode)
+  call void @{body}(ptr %frame)
+  call void @set_float_mode(i64 %before)
+  ret void
+}}
+"""
+
+
 # LLVM's levels of generating code: the one for what is run often, and the one that takes a sixth of the time.
 GOOD, QUICK = 2, 0
 

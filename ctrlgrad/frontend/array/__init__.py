@@ -1,44 +1,5 @@
-"""The array functions: `ctrlgrad.numpy` is their public face, and importing this package registers them.
+"""The array functions: `ctrlgrad.numpy` is their public face, and imports all modules here, which registers them.
 
-Each works on traced tensors and on concrete arrays alike; see `ctrlgrad.frontend.apply.apply`.
+Each works on traced tensors and on concrete arrays alike; see `ctrlgrad.frontend.apply.apply`. All modules here use the
+words of `promote`: operands and their dtypes, sizes and axes, and the raw ops that move dimensions.
 """
-
-from ctrlgrad.frontend.array import (
-    choosing,
-    composed,
-    creation,
-    decompositions,
-    elementwise,
-    fourier,
-    indexing,
-    linalg,
-    manipulation,
-    matrices,
-    numerics,
-    ranges,
-    reduction,
-    sorting,
-    statistics,
-    ufunc_methods,
-    windows,
-)
-
-__all__ = [
-    "choosing",
-    "composed",
-    "creation",
-    "decompositions",
-    "elementwise",
-    "fourier",
-    "indexing",
-    "linalg",
-    "manipulation",
-    "matrices",
-    "numerics",
-    "ranges",
-    "reduction",
-    "sorting",
-    "statistics",
-    "ufunc_methods",
-    "windows",
-]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,32 +15,8 @@ from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.elementwise import floor_divide, minimum, remainder, where
 from ctrlgrad.frontend.array.indexing import at, positions, take
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, concatenate, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    along,
-    axis_of,
-    broadcasted,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    iota,
-    known_size,
-    laid_along,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    size_argument,
-    sizes_argument,
-    sliced,
-    times,
-    truth,
-    whole_number,
-)
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
 
@@ -72,9 +48,9 @@ def known_count(operation: str, size: Any) -> int:
 def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
     """The positions of the elements other than zero, in C order: int64 [count] for each axis.
 
-    Of a traced x the count is unknown, unless `size` gives it, as in JAX: then positions that are too many are left
-    out, and those that are missing are `fill_value`, 0 if it is not given (one number, or one for each axis). A
-    scalar is a ShapeError. Positions have no derivative.
+    The count of a traced x is unknown, unless `size` gives it, as in JAX: then surplus positions are left out, and
+    missing ones are `fill_value`, 0 if it is not given (one number, or one for each axis). A scalar is a ShapeError.
+    Positions have no derivative.
 
     >>> cnp.nonzero([0, 3, 0, 4])
     (array([1, 3]),)
@@ -145,7 +121,7 @@ def compress(condition: Any, x: Any, axis: Any = None, *, size: int | None = Non
 
 
 def filled(x: Any, present: Any, axis: int, fill_value: Any) -> Any:
-    """x, with a value in place of what is not present along an axis."""
+    """x, with a value in the places along an axis that are not present."""
     place = axis % rank_of(x)
     present = reshaped(present, [dim(present, 0) if a == place else 1 for a in range(rank_of(x))])
     return where(present, x, cast(operand("fill_value", fill_value), dtype_of(x)))
@@ -251,44 +227,27 @@ def diag_indices_from(arr: Any) -> tuple[Any, ...]:
     return diag_indices(dim(arr, 0), rank_of(arr))
 
 
-def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
-    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`.
+def _triangle(name: str, part: str, example: str) -> tuple[Callable[..., tuple[Any, ...]], ...]:
+    """`tril_indices` or `triu_indices`, and the function of an array of this shape."""
+    numpys = getattr(np, name)
 
-    >>> cnp.tril_indices(2)
-    (array([0, 1, 1]), array([0, 0, 1]))
-    """
-    return np.tril_indices(n, k, m)
+    def of_size(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = numpys(n, k, m)
+        return found
 
+    def of_array(arr: Any, k: int = 0) -> tuple[Any, ...]:
+        rows, columns = (known_size(f"{name}_from", d) for d in shape_of(arr))
+        return of_size(rows, k, columns)
 
-def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
-    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`.
-
-    >>> cnp.triu_indices(2)
-    (array([0, 0, 1]), array([0, 1, 1]))
-    """
-    return np.triu_indices(n, k, m)
-
-
-@array_function()
-def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
-    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`.
-
-    >>> cnp.tril_indices_from(cnp.ones((2, 2)))
-    (array([0, 1, 1]), array([0, 0, 1]))
-    """
-    rows, columns = (known_size("tril_indices_from", d) for d in shape_of(arr))
-    return np.tril_indices(rows, k, columns)
+    summary = f"The indices of the {part} triangle of a matrix of known size; as `numpy.{name}"
+    shown_example = f"cnp.{name}{{}} -> {example}"
+    described(of_size, name, f"{summary}`.", shown_example.format("(2)"))
+    described(of_array, f"{name}_from", f"{summary}_from`.", shown_example.format("_from(cnp.ones((2, 2)))"))
+    return of_size, array_function()(of_array)
 
 
-@array_function()
-def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
-    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`.
-
-    >>> cnp.triu_indices_from(cnp.ones((2, 2)))
-    (array([0, 0, 1]), array([0, 1, 1]))
-    """
-    rows, columns = (known_size("triu_indices_from", d) for d in shape_of(arr))
-    return np.triu_indices(rows, k, columns)
+tril_indices, tril_indices_from = _triangle("tril_indices", "lower", "(array([0, 1, 1]), array([0, 0, 1]))")
+triu_indices, triu_indices_from = _triangle("triu_indices", "upper", "(array([0, 0, 1]), array([0, 1, 1]))")
 
 
 @array_function()
@@ -411,8 +370,8 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
         repeats: an int, a traced integer scalar, or integers, one for each element of the axis or one for all, known
             or traced.
         axis: None flattens.
-        total_repeat_length: the size of the result, as in JAX: what is too much is left out, and the last element
-            stands for what is missing. Without it traced repeats make a dimension of unknown size.
+        total_repeat_length: the size of the result, as in JAX: surplus elements are left out, and the last element
+            fills the missing ones. Without it traced repeats make a dimension of unknown size.
 
     >>> cnp.repeat([1, 2], 2)
     array([1, 1, 2, 2])
@@ -539,31 +498,4 @@ def resize(x: Any, new_shape: Any) -> Any:
     return reshaped(sliced(tile(x, -(-wanted // count)), 0, 0, wanted), sizes) if count else zeros(sizes, dtype_of(x))
 
 
-__all__ = [
-    "append",
-    "argwhere",
-    "choose",
-    "compress",
-    "delete",
-    "diag_indices",
-    "diag_indices_from",
-    "extract",
-    "flatnonzero",
-    "indices",
-    "insert",
-    "ix_",
-    "mask_indices",
-    "meshgrid",
-    "nonzero",
-    "piecewise",
-    "ravel_multi_index",
-    "repeat",
-    "resize",
-    "select",
-    "tile",
-    "tril_indices",
-    "tril_indices_from",
-    "triu_indices",
-    "triu_indices_from",
-    "unravel_index",
-]
+publish(__name__, "filled", "first_positions", "known_count")

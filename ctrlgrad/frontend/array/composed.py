@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,22 +43,9 @@ from ctrlgrad.frontend.array.elementwise import (
     where,
 )
 from ctrlgrad.frontend.array.elementwise import where as choose
-from ctrlgrad.frontend.array.promote import (
-    axes_of,
-    double_dtype,
-    dtype_of,
-    elementwise,
-    floats,
-    loop_dtypes,
-    operand,
-    operands,
-    rank_of,
-    shape_of,
-    squeezed,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.options import default_float
+from ctrlgrad.frontend.functions import array_function, described, publish
 
 # The nonlinear functions that losses and networks share.
 
@@ -81,11 +69,6 @@ def relu(x: Any) -> Any:
     """
     x = operand("relu", x)
     return choose(less_equal(x, 0), zeros_like(x, shape=()), x)
-
-
-def _floats(operation: str, x: Any) -> Any:
-    x = operand(operation, x)
-    return apply("cast", [x], {"dtype": default_float()}) if dtype_kind(dtype_of(x)) in "biu" else x
 
 
 def _shift(x: Any, axes: tuple[int, ...]) -> Any:
@@ -112,7 +95,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     >>> cnp.softmax([0.0, 0.0])
     array([0.5, 0.5])
     """
-    x = _included(_floats("softmax", x), where)
+    x = _included(floats("softmax", x), where)
     axes = axes_of("softmax", axis, rank_of(x))
     weights = exp(subtract(x, _shift(x, axes)))
     sums = total(weights, axes, keepdims=True)
@@ -130,7 +113,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     >>> print(cnp.log_softmax([0.0, -1e9])[0])
     0.0
     """
-    x = _included(_floats("log_softmax", x), where)
+    x = _included(floats("log_softmax", x), where)
     axes = axes_of("log_softmax", axis, rank_of(x))
     shifted = subtract(x, _shift(x, axes))
     sums = total(exp(shifted), axes, keepdims=True)
@@ -157,7 +140,7 @@ def logsumexp(
     >>> print(cnp.logsumexp([1000.0, 1000.0], b=0.5))
     1000.0
     """
-    x = _included(_floats("logsumexp", a), where)
+    x = _included(floats("logsumexp", a), where)
     x = x if b is None else choose(not_equal(b, 0), x, -np.inf)
     axes = axes_of("logsumexp", axis, rank_of(x))
     shift = _shift(x, axes)
@@ -182,26 +165,18 @@ def _pair(ufunc: np.ufunc, x1: Any, x2: Any) -> list[Any]:
     return [cast(x, dtype) for x, dtype in zip(xs, loop_dtypes(ufunc, xs), strict=True)]
 
 
-@array_function()
-def fmax(x1: Any, x2: Any) -> Any:
-    """The larger of two, the other one where one is nan; as `numpy.fmax`.
+def _without_nan(ufunc: np.ufunc, fn: Callable[[Any, Any], Any], larger: str, example: str) -> Callable[..., Any]:
+    def function(x1: Any, x2: Any) -> Any:
+        x1, x2 = _pair(ufunc, x1, x2)
+        return where(isnan(x1), x2, where(isnan(x2), x1, fn(x1, x2)))
 
-    >>> cnp.fmax([1.0, cnp.nan], 0.5)
-    array([1. , 0.5])
-    """
-    x1, x2 = _pair(np.fmax, x1, x2)
-    return where(isnan(x1), x2, where(isnan(x2), x1, maximum(x1, x2)))
+    name = ufunc.__name__
+    summary = f"The {larger} of two, the other one where one is nan; as `numpy.{name}`."
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def fmin(x1: Any, x2: Any) -> Any:
-    """The smaller of two, the other one where one is nan; as `numpy.fmin`.
-
-    >>> cnp.fmin([1.0, cnp.nan], 0.5)
-    array([0.5, 0.5])
-    """
-    x1, x2 = _pair(np.fmin, x1, x2)
-    return where(isnan(x1), x2, where(isnan(x2), x1, minimum(x1, x2)))
+fmax = _without_nan(np.fmax, maximum, "larger", "cnp.fmax([1.0, cnp.nan], 0.5) -> array([1. , 0.5])")
+fmin = _without_nan(np.fmin, minimum, "smaller", "cnp.fmin([1.0, cnp.nan], 0.5) -> array([0.5, 0.5])")
 
 
 @array_function()
@@ -216,7 +191,7 @@ def cbrt(x: Any) -> Any:
     size = where(is_negative, -x, x)
     is_ordinary = (size > 0) & (size < np.inf)
     number = dtype_of(x).type
-    # Of small numbers the derivatives of what follows would overflow: 8^k x is taken, whose root is 2^k times as large.
+    # The derivatives below would overflow for small x: take 8^k x, whose root is 2^k times as large.
     k = finfo(dtype_of(x)).maxexp * 7 // 24
     is_small = size < 2.0 ** (-1.5 * k)
     safe = where(is_ordinary, where(is_small, size * number(8.0**k), size), 1)
@@ -244,27 +219,15 @@ def sinc(x: Any) -> Any:
     return where(near, 1 - square / 6 * (1 - square / 20), sin(safe) / safe)
 
 
-@array_function("radians")
-def deg2rad(x: Any) -> Any:
-    """Degrees as radians; as `numpy.deg2rad`.
-
-    >>> float(cnp.radians(180.0))
-    3.141592653589793
-    """
-    return multiply(floats("deg2rad", x), np.pi / 180)
+def _turned(name: str, other: str, factor: float, summary: str, example: str) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] = lambda x: multiply(floats(name, x), factor)
+    return array_function(other)(described(function, name, f"{summary}; as `numpy.{name}`.", example))
 
 
-@array_function("degrees")
-def rad2deg(x: Any) -> Any:
-    """Radians as degrees; as `numpy.rad2deg`.
-
-    >>> float(cnp.rad2deg(cnp.pi))
-    180.0
-    """
-    return multiply(floats("rad2deg", x), 180 / np.pi)
-
-
-radians, degrees = deg2rad, rad2deg
+_EXAMPLE = "float(cnp.radians(180.0)) -> 3.141592653589793"
+radians = deg2rad = _turned("deg2rad", "radians", np.pi / 180, "Degrees as radians", _EXAMPLE)
+_EXAMPLE = "float(cnp.rad2deg(cnp.pi)) -> 180.0"
+degrees = rad2deg = _turned("rad2deg", "degrees", 180 / np.pi, "Radians as degrees", _EXAMPLE)
 
 
 @array_function()
@@ -320,46 +283,27 @@ def float_power(x1: Any, x2: Any) -> Any:
     return power(cast(x1, dtype), cast(x2, dtype))
 
 
-@array_function()
-def isneginf(x: Any) -> Any:
-    """True where an element is -inf; as `numpy.isneginf`.
-
-    >>> cnp.isneginf([-cnp.inf, 1.0])
-    array([ True, False])
-    """
-    x = floats("isneginf", x)
-    return isinf(x) & signbit(x)
+def _test(name: str, what: str, example: str, fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] = lambda x: fn(operand(name, x))
+    return array_function()(
+        described(function, name, f"True where {what}; as `numpy.{name}`.", f"cnp.{name}({example}")
+    )
 
 
-@array_function()
-def isposinf(x: Any) -> Any:
-    """True where an element is inf; as `numpy.isposinf`.
-
-    >>> cnp.isposinf([cnp.inf, 1.0])
-    array([ True, False])
-    """
-    x = floats("isposinf", x)
-    return isinf(x) & ~signbit(x)
-
-
-@array_function()
-def isreal(x: Any) -> Any:
-    """True where the imaginary part of an element is 0; as `numpy.isreal`.
-
-    >>> cnp.isreal([1.0, 1j])
-    array([ True, False])
-    """
-    return operand("isreal", x).imag == 0
-
-
-@array_function()
-def iscomplex(x: Any) -> Any:
-    """True where the imaginary part of an element is not 0; as `numpy.iscomplex`.
-
-    >>> cnp.iscomplex([1.0, 1j])
-    array([False,  True])
-    """
-    return operand("iscomplex", x).imag != 0
+_TRUE_FALSE = "array([ True, False])"
+isneginf = _test(
+    "isneginf", "an element is -inf", f"[-cnp.inf, 1.0]) -> {_TRUE_FALSE}", lambda x: isinf(x) & signbit(floats("", x))
+)
+isposinf = _test(
+    "isposinf", "an element is inf", f"[cnp.inf, 1.0]) -> {_TRUE_FALSE}", lambda x: isinf(x) & ~signbit(floats("", x))
+)
+isreal = _test("isreal", "the imaginary part of an element is 0", f"[1.0, 1j]) -> {_TRUE_FALSE}", lambda x: x.imag == 0)
+iscomplex = _test(
+    "iscomplex",
+    "the imaginary part of an element is not 0",
+    "[1.0, 1j]) -> array([False,  True])",
+    lambda x: x.imag != 0,
+)
 
 
 @array_function()
@@ -420,30 +364,4 @@ def spacing(x: Any) -> Any:
     return nextafter(x, copysign(dtype_of(x).type(np.inf), x)) - x
 
 
-__all__ = [
-    "cbrt",
-    "deg2rad",
-    "degrees",
-    "float_power",
-    "fmax",
-    "fmin",
-    "fmod",
-    "frexp",
-    "heaviside",
-    "iscomplex",
-    "isneginf",
-    "isposinf",
-    "isreal",
-    "ldexp",
-    "log_softmax",
-    "logaddexp2",
-    "logsumexp",
-    "modf",
-    "rad2deg",
-    "radians",
-    "relu",
-    "sigmoid",
-    "sinc",
-    "softmax",
-    "spacing",
-]
+publish(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,8 @@ from ctrlgrad import dtypes
 from ctrlgrad.dtypes import is_dtype
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import check_dtype, concrete, float0, result_dtype
-from ctrlgrad.frontend.array.promote import (
-    broadcasted,
-    dims,
-    dtype_of,
-    expanded,
-    from_nested,
-    operand,
-    rank_of,
-    shape_of,
-    sizes_argument,
-    to_dtype,
-)
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
@@ -42,13 +32,6 @@ def _filled(operation: str, shape: Any, value: Any, dtype: Any, device: Any) -> 
     return concrete(np.full(tuple(sizes), value))
 
 
-def _of_one_number(operation: str, shape: Any, value: int, dtype: Any, device: Any) -> Any:
-    """Zeros or ones, in the default dtype where the dtype is not given or None."""
-    if dtype is not None and np.dtype(dtype) == float0:
-        return np.zeros(shape, float0)
-    return _filled(operation, shape, value, default_float() if dtype is None else dtype, device)
-
-
 def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any, device: Any) -> Any:
     x = operand(operation, x)
     dtype = dtype_of(x) if dtype is None else dtype
@@ -57,39 +40,25 @@ def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any, dev
     return _filled(operation, tuple(shape) if isinstance(shape, list | tuple) else shape, value, dtype, device)
 
 
-@array_function()
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """Zeros of a shape: an int or several, any of which may be a traced integer scalar.
+def _of_number(name: str, value: int, summary: str, example: str) -> Callable[..., Any]:
+    def function(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+        if dtype is not None and np.dtype(dtype) == float0:
+            return np.zeros(shape, float0)
+        return _filled(name, shape, value, default_float() if dtype is None else dtype, device)
+
+    return array_function()(described(function, name, summary, example))
+
+
+_ZEROS = """Zeros of a shape: an int or several, any of which may be a traced integer scalar.
 
     Floats of the default dtype (`ctrlgrad.options`) where none is given.
 
     Raises:
-        ShapeError: a negative size. TypeMismatchError: a size that is not an integer.
-
-    >>> cnp.zeros((2,))
-    array([0., 0.])
-    """
-    return _of_one_number("zeros", shape, 0, dtype, device)
-
-
-@array_function()
-def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """As `zeros`, filled with ones.
-
-    >>> cnp.ones(2)
-    array([1., 1.])
-    """
-    return _of_one_number("ones", shape, 1, dtype, device)
-
-
-@array_function()
-def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """As `zeros`: every run of a program must give the same numbers, so nothing is left uninitialised.
-
-    >>> cnp.empty(2)
-    array([0., 0.])
-    """
-    return _of_one_number("empty", shape, 0, dtype, device)
+        ShapeError: a negative size. TypeMismatchError: a size that is not an integer."""
+_EMPTY = "As `zeros`: every run of a program must give the same numbers, so nothing is left uninitialised."
+zeros = _of_number("zeros", 0, _ZEROS, "cnp.zeros((2,)) -> array([0., 0.])")
+ones = _of_number("ones", 1, "As `zeros`, filled with ones.", "cnp.ones(2) -> array([1., 1.])")
+empty = _of_number("empty", 0, _EMPTY, "cnp.empty(2) -> array([0., 0.])")
 
 
 @array_function()
@@ -102,34 +71,17 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     return _filled("full", shape, fill_value, dtype, device)
 
 
-@array_function()
-def zeros_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Zeros of the shape and dtype of x, unless another shape or dtype is given.
+def _like(name: str, value: int, summary: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+        return _filled_like(name, x, value, dtype, shape, device)
 
-    >>> cnp.zeros_like([1.0, 2.0])
-    array([0., 0.])
-    """
-    return _filled_like("zeros_like", x, 0, dtype, shape, device)
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def ones_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """Ones of the shape and dtype of x, unless another shape or dtype is given.
-
-    >>> cnp.ones_like([1.0, 2.0])
-    array([1., 1.])
-    """
-    return _filled_like("ones_like", x, 1, dtype, shape, device)
-
-
-@array_function()
-def empty_like(x: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """As `zeros_like`; see `empty`.
-
-    >>> cnp.empty_like([1.0, 2.0])
-    array([0., 0.])
-    """
-    return _filled_like("empty_like", x, 0, dtype, shape, device)
+_LIKE = "{} of the shape and dtype of x, unless another shape or dtype is given."
+zeros_like = _like("zeros_like", 0, _LIKE.format("Zeros"), "cnp.zeros_like([1.0, 2.0]) -> array([0., 0.])")
+ones_like = _like("ones_like", 1, _LIKE.format("Ones"), "cnp.ones_like([1.0, 2.0]) -> array([1., 1.])")
+empty_like = _like("empty_like", 0, "As `zeros_like`; see `empty`.", "cnp.empty_like([1.0, 2.0]) -> array([0., 0.])")
 
 
 @array_function()
@@ -384,7 +336,7 @@ class ArrayNamespaceInfo:
         return [DEVICE]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
-        """The dtypes of what is made without one."""
+        """The default dtypes of new arrays."""
         check_device("default_dtypes", device)
         real = default_float()
         return {
@@ -456,27 +408,4 @@ class ndarray(metaclass=_Arrays):
         )
 
 
-__all__ = [
-    "array",
-    "asarray",
-    "broadcast_shapes",
-    "can_cast",
-    "empty",
-    "empty_like",
-    "finfo",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "iinfo",
-    "isdtype",
-    "isscalar",
-    "issubdtype",
-    "iterable",
-    "ndarray",
-    "ones",
-    "ones_like",
-    "promote_types",
-    "result_type",
-    "zeros",
-    "zeros_like",
-]
+publish(__name__, "ArrayNamespaceInfo", "FloatLimits", "check_device", "check_version", "to_device")

@@ -38,27 +38,7 @@ from ctrlgrad.frontend.array.elementwise import (
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import concatenate, matrix_transpose, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    at_index,
-    axes_in_order,
-    axes_of,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    operand,
-    rank_of,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    squeezed,
-    to_dtype,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import eye, triu
 from ctrlgrad.frontend.array.reduction import any as any_of
 from ctrlgrad.frontend.array.reduction import max as largest

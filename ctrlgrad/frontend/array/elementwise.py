@@ -11,24 +11,8 @@ from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype
 from ctrlgrad.frontend.array.creation import check_device, ones_like, zeros_like
-from ctrlgrad.frontend.array.promote import (
-    compared,
-    dim,
-    dtype_of,
-    elementwise,
-    loop_dtypes,
-    operand,
-    operands,
-    reshaped,
-    rest_weak,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    to_dtype,
-    truth,
-)
-from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
@@ -38,11 +22,8 @@ Binary = Callable[[Any, Any], Any]
 
 def _finish(function: Any, name: str, summary: str, note: str, example: str, *aliases: str) -> Any:
     """Register an array function that was made by a factory, with its docstring."""
-    call, result = example.split(" -> ")
-    function.__name__ = function.__qualname__ = name
-    shown_example = f">>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}"
-    function.__doc__ = f"{summary}\n\n    {note}\n\n    {shown_example}\n    "
-    return array_function(*aliases)(function)
+    shown_example = "print(cnp.{}) -> {}".format(*example.split(" -> "))
+    return array_function(*aliases)(described(function, name, f"{summary}\n\n    {note}", shown_example))
 
 
 def _finish_unary(function: Unary, name: str, summary: str, example: str, *aliases: str) -> Unary:
@@ -266,16 +247,17 @@ def copy(x: Any) -> Any:
 _COMPARED = "The operands broadcast together (else a ShapeError); the result is boolean."
 
 
-def _comparison(name: str, summary: str, example: str) -> Binary:
-    ufunc = getattr(np, name)
+def _of_two(fn: Callable[[str, Any, Any], Any]) -> Callable[[str, str, str], Binary]:
+    """Factory of boolean functions of two operands by name, summary and example."""
 
-    def function(x1: Any, x2: Any) -> Any:
-        return compared(name, ufunc, x1, x2)
+    def made(name: str, summary: str, example: str) -> Binary:
+        finished: Binary = _finish(lambda x1, x2: fn(name, x1, x2), name, summary, _COMPARED, example)
+        return finished
 
-    finished: Binary = _finish(function, name, summary, _COMPARED, example)
-    return finished
+    return made
 
 
+_comparison = _of_two(lambda name, x1, x2: compared(name, getattr(np, name), x1, x2))
 equal = _comparison("equal", "x1 == x2.", "equal(1, 1.0) -> True")
 not_equal = _comparison("not_equal", "x1 != x2.", "not_equal(1, 1.0) -> False")
 less = _comparison("less", "x1 < x2.", "less(1, 2) -> True")
@@ -283,15 +265,7 @@ less_equal = _comparison("less_equal", "x1 <= x2.", "less_equal(2, 2) -> True")
 greater = _comparison("greater", "x1 > x2.", "greater(1, 2) -> False")
 greater_equal = _comparison("greater_equal", "x1 >= x2.", "greater_equal(2, 2) -> True")
 
-
-def _logical(name: str, summary: str, example: str) -> Binary:
-    def function(x1: Any, x2: Any) -> Any:
-        return apply(name, [truth(name, x1), truth(name, x2)])
-
-    finished: Binary = _finish(function, name, summary, _COMPARED, example)
-    return finished
-
-
+_logical = _of_two(lambda name, x1, x2: apply(name, [truth(name, x1), truth(name, x2)]))
 logical_and = _logical("logical_and", "True where both are other than zero.", "logical_and(True, False) -> False")
 logical_or = _logical("logical_or", "True where one is other than zero.", "logical_or(True, False) -> True")
 logical_xor = _logical("logical_xor", "True where exactly one is other than zero.", "logical_xor(True, True) -> False")
@@ -400,37 +374,36 @@ def array_equiv(a1: Any, a2: Any) -> Any:
 # Complex numbers and their parts.
 
 
-@array_function("conj")
-def conjugate(x: Any) -> Any:
-    """The complex conjugate; real numbers are their own.
+def _part(op: str, name: str, summary: str, example: str, of_real: Unary, *aliases: str) -> Unary:
+    def function(x: Any) -> Any:
+        x = operand(name, x)
+        return apply(op, [x]) if dtype_kind(dtype_of(x)) == "c" else of_real(x)
 
-    >>> print(cnp.conjugate(1 + 2j))
-    (1-2j)
-    """
-    x = operand("conjugate", x)
-    return apply("conj", [x]) if dtype_kind(dtype_of(x)) == "c" else x
+    return array_function(*aliases)(described(function, name, summary, example))
 
 
-@array_function()
-def real(x: Any) -> Any:
-    """The real part: float32 for complex64, float64 for complex128; real numbers are their own.
-
-    >>> print(cnp.real(1 + 2j))
-    1.0
-    """
-    x = operand("real", x)
-    return apply("real", [x]) if dtype_kind(dtype_of(x)) == "c" else x
-
-
-@array_function()
-def imag(x: Any) -> Any:
-    """The imaginary part, of the dtype of the real one; zero for real numbers.
-
-    >>> print(cnp.imag(1 + 2j))
-    2.0
-    """
-    x = operand("imag", x)
-    return apply("imag", [x]) if dtype_kind(dtype_of(x)) == "c" else zeros_like(x)
+conjugate = _part(
+    "conj",
+    "conjugate",
+    "The complex conjugate; real numbers are their own.",
+    "print(cnp.conjugate(1 + 2j)) -> (1-2j)",
+    lambda x: x,
+    "conj",
+)
+real = _part(
+    "real",
+    "real",
+    "The real part: float32 for complex64, float64 for complex128; real numbers are their own.",
+    "print(cnp.real(1 + 2j)) -> 1.0",
+    lambda x: x,
+)
+imag = _part(
+    "imag",
+    "imag",
+    "The imaginary part, of the dtype of the real one; zero for real numbers.",
+    "print(cnp.imag(1 + 2j)) -> 2.0",
+    zeros_like,
+)
 
 
 @array_function()
@@ -600,7 +573,14 @@ def power(x1: Any, x2: Any) -> Any:
     """
     base, exponent = operands("power", (x1, x2))
     if not isinstance(base, Tensor) and not isinstance(exponent, Tensor):
-        return _concrete_power(base, exponent)
+        try:
+            with np.errstate(all="ignore"):
+                found = np.power(base, exponent)
+        except (TypeError, ValueError) as error:
+            raise TypeMismatchError(
+                f"power: {error}", got=f"{shown(base)}, {shown(exponent)}", hint="convert with .astype(float)"
+            ) from error
+        return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
     dtype = loop_dtypes(np.power, (base, exponent))[0]
     constant = _constant(exponent)
     if dtype_kind(dtype) in "iu":
@@ -618,17 +598,6 @@ def power(x1: Any, x2: Any) -> Any:
         if simple is not None:
             return rest_weak(simple, (base, exponent))
     return elementwise("power", np.power, base, exponent, keep_weak=True)
-
-
-def _concrete_power(base: Any, exponent: Any) -> Any:
-    try:
-        with np.errstate(all="ignore"):
-            found = np.power(base, exponent)
-    except (TypeError, ValueError) as error:
-        raise TypeMismatchError(
-            f"power: {error}", got=f"{shown(base)}, {shown(exponent)}", hint="convert with .astype(float)"
-        ) from error
-    return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
 
 
 def _constant(exponent: Any) -> Any:
@@ -662,89 +631,4 @@ def _product(base: Any, exponent: int) -> Any:
         base = apply("square", [base])
 
 
-__all__ = [
-    "abs",
-    "add",
-    "allclose",
-    "angle",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctan2",
-    "arctanh",
-    "array_equal",
-    "array_equiv",
-    "astype",
-    "bitwise_and",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "ceil",
-    "clip",
-    "conjugate",
-    "copy",
-    "copysign",
-    "cos",
-    "cosh",
-    "divide",
-    "divmod",
-    "equal",
-    "erfinv",
-    "exp",
-    "exp2",
-    "expm1",
-    "fabs",
-    "floor",
-    "floor_divide",
-    "greater",
-    "greater_equal",
-    "hypot",
-    "imag",
-    "isclose",
-    "iscomplexobj",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isrealobj",
-    "less",
-    "less_equal",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "logaddexp",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "make_complex",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negative",
-    "nextafter",
-    "not_equal",
-    "positive",
-    "power",
-    "real",
-    "reciprocal",
-    "remainder",
-    "rint",
-    "round",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "sqrt",
-    "square",
-    "stop_gradient",
-    "subtract",
-    "tan",
-    "tanh",
-    "trunc",
-    "where",
-]
+publish(__name__)

@@ -6,7 +6,7 @@ float32 and complex64 give complex64, everything else complex128. `norm` is "bac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,21 +27,8 @@ from ctrlgrad.frontend.array.elementwise import (
 )
 from ctrlgrad.frontend.array.elementwise import real as real_part
 from ctrlgrad.frontend.array.manipulation import flip, roll
-from ctrlgrad.frontend.array.promote import (
-    axes_in_order,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dtype_of,
-    operand,
-    rank_of,
-    shape_of,
-    shown,
-    size_argument,
-    sliced,
-)
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 
@@ -265,71 +252,36 @@ def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     return irfft(_several("irfftn", x, others, norm, True), n, place, norm)
 
 
-_LAST_TWO = (-2, -1)
+def _of_two(name: str, fn: Callable[..., Any], summary: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: Any = None) -> Any:
+        return fn(x, s, axes, norm)
+
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def fft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
-    """`fftn` along two axes.
-
-    >>> cnp.fft.fft2([[1.0, 0.0]])
-    array([[1.+0.j, 1.+0.j]])
-    """
-    return fftn(x, s, axes, norm)
-
-
-@array_function()
-def ifft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
-    """The inverse of `fft2`.
-
-    >>> cnp.fft.ifft2([[2.0, 0.0]])
-    array([[1.+0.j, 1.+0.j]])
-    """
-    return ifftn(x, s, axes, norm)
-
-
-@array_function()
-def rfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
-    """`rfftn` along two axes.
-
-    >>> cnp.fft.rfft2([[1.0, 0.0, 0.0]]).shape
-    (1, 2)
-    """
-    return rfftn(x, s, axes, norm)
-
-
-@array_function()
-def irfft2(x: Any, /, s: Any = None, axes: Any = _LAST_TWO, norm: Any = None) -> Any:
-    """The inverse of `rfft2`.
-
-    >>> cnp.fft.irfft2([[1.0, 0.0]])
-    array([[0.5, 0.5]])
-    """
-    return irfftn(x, s, axes, norm)
+_EXAMPLE = "cnp.fft.fft2([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
+fft2 = _of_two("fft2", fftn, "`fftn` along two axes.", _EXAMPLE)
+_EXAMPLE = "cnp.fft.ifft2([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
+ifft2 = _of_two("ifft2", ifftn, "The inverse of `fft2`.", _EXAMPLE)
+rfft2 = _of_two("rfft2", rfftn, "`rfftn` along two axes.", "cnp.fft.rfft2([[1.0, 0.0, 0.0]]).shape -> (1, 2)")
+irfft2 = _of_two("irfft2", irfftn, "The inverse of `rfft2`.", "cnp.fft.irfft2([[1.0, 0.0]]) -> array([[0.5, 0.5]])")
 
 
 def __getattr__(name: str) -> Any:
     raise AttributeError(f"ctrlgrad.numpy.fft has no {name!r}: see dir(ctrlgrad.numpy.fft) for what there is")
 
 
-def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies that belong to the elements of an `fft` of n samples at distance d.
+def _frequencies(name: str, summary: str, example: str) -> Callable[..., Any]:
+    def function(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
+        check_device(name, device)
+        return getattr(np.fft, name)(n, d).astype(default_float() if dtype is None else dtype)
 
-    >>> cnp.fft.fftfreq(4)
-    array([ 0.  ,  0.25, -0.5 , -0.25])
-    """
-    check_device("fftfreq", device)
-    return np.fft.fftfreq(n, d).astype(default_float() if dtype is None else dtype)
+    return described(function, name, summary, example)
 
 
-def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """As `fftfreq`, for `rfft`.
-
-    >>> cnp.fft.rfftfreq(4)
-    array([0.  , 0.25, 0.5 ])
-    """
-    check_device("rfftfreq", device)
-    return np.fft.rfftfreq(n, d).astype(default_float() if dtype is None else dtype)
+_SUMMARY = "The frequencies that belong to the elements of an `fft` of n samples at distance d."
+fftfreq = _frequencies("fftfreq", _SUMMARY, "cnp.fft.fftfreq(4) -> array([ 0.  ,  0.25, -0.5 , -0.25])")
+rfftfreq = _frequencies("rfftfreq", "As `fftfreq`, for `rfft`.", "cnp.fft.rfftfreq(4) -> array([0.  , 0.25, 0.5 ])")
 
 
 def _shifts(operation: str, x: Any, axes: Any) -> list[int]:
@@ -363,27 +315,4 @@ def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
     return x
 
 
-__all__ = [
-    "fft",
-    "fft2",
-    "fftfreq",
-    "fftn",
-    "fftshift",
-    "hfft",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ifftshift",
-    "ihfft",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftfreq",
-    "rfftn",
-]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+publish(__name__)

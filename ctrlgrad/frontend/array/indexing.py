@@ -24,34 +24,9 @@ from ctrlgrad.errors import (
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
 from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import (
-    along,
-    at_index,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    from_nested,
-    has_tensor,
-    iota,
-    known_size,
-    laid_along,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    shape_of,
-    shown,
-    sliced,
-    squeezed,
-    times,
-    truth,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.checks import explains_calls
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
@@ -470,7 +445,9 @@ def _array_of(item: Any) -> Any:
     if isinstance(item, list | tuple):
         item = from_nested("indexing", item) if len(item) else np.zeros(0, np.int64)
     if isinstance(item, Tensor):
-        return _traced_index(item)
+        if dtype_kind(item.dtype) not in "biu":
+            raise _no_index(str(item.type))
+        return item
     if isinstance(item, np.ndarray) and (item.ndim or dtype_kind(item.dtype) == "b"):
         if dtype_kind(item.dtype) not in "biu":
             raise _no_index(f"an array of {item.dtype}")
@@ -479,12 +456,6 @@ def _array_of(item: Any) -> Any:
         return operator.index(item)
     except TypeError as error:
         raise _no_index(repr(item)) from error
-
-
-def _traced_index(item: Tensor) -> Tensor:
-    if dtype_kind(item.dtype) not in "biu":
-        raise _no_index(str(item.type))
-    return item
 
 
 def _no_index(got: str) -> TypeMismatchError:
@@ -501,7 +472,7 @@ def _is_mask(item: Any) -> bool:
 
 
 def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
-    """The items with one for each axis: `...` and what is missing at the end filled with full slices."""
+    """One item for each axis: `...` and missing items at the end become full slices."""
     places = [place for place, item in enumerate(items) if item is Ellipsis]
     used = sum(item.ndim if _is_mask(item) else item is not None and item is not Ellipsis for item in items)
     if len(places) > 1 or used > rank:
@@ -685,4 +656,4 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
     return apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
 
 
-__all__ = ["at", "fill_diagonal", "getitem", "place", "put", "put_along_axis", "take", "take_along_axis"]
+publish(__name__, "At", "Index", "Place", "index", "positions")

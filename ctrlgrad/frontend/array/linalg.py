@@ -13,28 +13,10 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import conjugate, multiply
 from ctrlgrad.frontend.array.manipulation import moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    axes_in_order,
-    dim,
-    dims,
-    dtype_of,
-    ensured,
-    expanded,
-    known_size,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    squeezed,
-    times,
-    transposed,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.ops.linalg import TURN
 from ctrlgrad.records import record
 
@@ -450,16 +432,4 @@ def vecmat(x1: Any, x2: Any) -> Any:
     return squeezed(found, (rank_of(found) - 2,))
 
 
-__all__ = [
-    "dot",
-    "einsum",
-    "einsum_path",
-    "inner",
-    "matmul",
-    "matvec",
-    "outer",
-    "tensordot",
-    "vdot",
-    "vecdot",
-    "vecmat",
-]
+publish(__name__, "Labelled", "contracted")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,32 +10,8 @@ import numpy as np
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import add, equal, floor_divide, minimum, multiply, negative, remainder, where
-from ctrlgrad.frontend.array.promote import (
-    at_index,
-    axes_in_order,
-    axes_of,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    expanded,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    size_argument,
-    sizes_argument,
-    sliced,
-    squeezed,
-    times,
-    to_dtype,
-    transposed,
-    whole_number,
-)
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import broadcast_shapes
 
@@ -307,40 +283,21 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
 # Joining, splitting, and rotating arrays.
 
 
-def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ...]]) -> Any:
-    arrays = [operand(f"atleast_{rank}d", x) for x in xs]
-    found = [expanded(x, new_axes[rank_of(x)]) if rank_of(x) in new_axes else x for x in arrays]
-    return found[0] if len(found) == 1 else tuple(found)
+def _at_least(rank: int, what: str, example: str, new_axes: Mapping[int, tuple[int, ...]]) -> Callable[..., Any]:
+    name = f"atleast_{rank}d"
+
+    def function(*xs: Any) -> Any:
+        arrays = [operand(name, x) for x in xs]
+        found = [expanded(x, new_axes[rank_of(x)]) if rank_of(x) in new_axes else x for x in arrays]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    summary = f"Arrays of rank {rank} or more{what}; as `numpy.{name}`."
+    return array_function()(described(function, name, summary, f"cnp.{name}({example}"))
 
 
-@array_function()
-def atleast_1d(*xs: Any) -> Any:
-    """Arrays of rank 1 or more; as `numpy.atleast_1d`.
-
-    >>> cnp.atleast_1d(2.0)
-    array([2.])
-    """
-    return _at_least(1, xs, {0: (0,)})
-
-
-@array_function()
-def atleast_2d(*xs: Any) -> Any:
-    """Arrays of rank 2 or more, vectors as rows; as `numpy.atleast_2d`.
-
-    >>> cnp.atleast_2d([1, 2])
-    array([[1, 2]])
-    """
-    return _at_least(2, xs, {0: (0, 1), 1: (0,)})
-
-
-@array_function()
-def atleast_3d(*xs: Any) -> Any:
-    """Arrays of rank 3 or more; as `numpy.atleast_3d`.
-
-    >>> cnp.atleast_3d([1, 2]).shape
-    (1, 2, 1)
-    """
-    return _at_least(3, xs, {0: (0, 1, 2), 1: (0, 2), 2: (2,)})
+atleast_1d = _at_least(1, "", "2.0) -> array([2.])", {0: (0,)})
+atleast_2d = _at_least(2, ", vectors as rows", "[1, 2]) -> array([[1, 2]])", {0: (0, 1), 1: (0,)})
+atleast_3d = _at_least(3, "", "[1, 2]).shape -> (1, 2, 1)", {0: (0, 1, 2), 1: (0, 2), 2: (2,)})
 
 
 @array_function()
@@ -365,35 +322,22 @@ def dstack(tup: Any) -> Any:
     return concatenate([atleast_3d(x) for x in tup], axis=2)
 
 
-@array_function()
-def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
-    """Parts along axis 1, of a vector along axis 0; as `numpy.hsplit`.
+def _along(axis: int, name: str, what: str, example: str) -> Callable[..., list[Any]]:
+    """Function that splits along one axis."""
 
-    >>> cnp.hsplit(cnp.arange(4), 2)
-    [array([0, 1]), array([2, 3])]
-    """
-    x = operand("hsplit", x)
-    return split(x, indices_or_sections, 0 if rank_of(x) == 1 else 1)
+    def function(x: Any, indices_or_sections: Any) -> list[Any]:
+        x = operand(name, x)
+        return split(x, indices_or_sections, 0 if rank_of(x) == 1 and name == "hsplit" else axis)
 
-
-@array_function()
-def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
-    """Parts along axis 0; as `numpy.vsplit`.
-
-    >>> [part.shape for part in cnp.vsplit(cnp.ones((4, 1)), 2)]
-    [(2, 1), (2, 1)]
-    """
-    return split(x, indices_or_sections, 0)
+    return array_function()(described(function, name, f"Parts along {what}; as `numpy.{name}`.", example))
 
 
-@array_function()
-def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
-    """Parts along axis 2; as `numpy.dsplit`.
-
-    >>> [part.shape for part in cnp.dsplit(cnp.ones((1, 2, 4)), 2)]
-    [(1, 2, 2), (1, 2, 2)]
-    """
-    return split(x, indices_or_sections, 2)
+_EXAMPLE = "cnp.hsplit(cnp.arange(4), 2) -> [array([0, 1]), array([2, 3])]"
+hsplit = _along(1, "hsplit", "axis 1, of a vector along axis 0", _EXAMPLE)
+_EXAMPLE = "[part.shape for part in cnp.vsplit(cnp.ones((4, 1)), 2)] -> [(2, 1), (2, 1)]"
+vsplit = _along(0, "vsplit", "axis 0", _EXAMPLE)
+_EXAMPLE = "[part.shape for part in cnp.dsplit(cnp.ones((1, 2, 4)), 2)] -> [(1, 2, 2), (1, 2, 2)]"
+dsplit = _along(2, "dsplit", "axis 2", _EXAMPLE)
 
 
 @array_function()
@@ -423,25 +367,13 @@ def _block(x: Any, depth: int, rank: int) -> Any:
     return expanded(x, range(rank - rank_of(x))) if rank_of(x) < rank else x
 
 
-@array_function()
-def fliplr(x: Any) -> Any:
-    """x with axis 1 turned round; as `numpy.fliplr`.
-
-    >>> cnp.fliplr([[1, 2]])
-    array([[2, 1]])
-    """
-    return flip(x, 1)
+def _flipped(name: str, axis: int, example: str) -> Callable[[Any], Any]:
+    function: Callable[[Any], Any] = lambda x: flip(x, axis)
+    return array_function()(described(function, name, f"x with axis {axis} reversed; as `numpy.{name}`.", example))
 
 
-@array_function()
-def flipud(x: Any) -> Any:
-    """x with axis 0 turned round; as `numpy.flipud`.
-
-    >>> cnp.flipud([[1], [2]])
-    array([[2],
-           [1]])
-    """
-    return flip(x, 0)
+fliplr = _flipped("fliplr", 1, "cnp.fliplr([[1, 2]]) -> array([[2, 1]])")
+flipud = _flipped("flipud", 0, "cnp.flipud([1, 2]) -> array([2, 1])")
 
 
 @array_function()
@@ -713,41 +645,4 @@ def _rolled(x: Any, shift: Any, axis: int, size: Any) -> Any:
     return reshaped(rolled, [size if place == axis else dim(x, place) for place in range(rank_of(x))])
 
 
-__all__ = [
-    "array_split",
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "block",
-    "broadcast_arrays",
-    "broadcast_to",
-    "column_stack",
-    "concatenate",
-    "dsplit",
-    "dstack",
-    "expand_dims",
-    "flatten",
-    "flip",
-    "fliplr",
-    "flipud",
-    "hsplit",
-    "hstack",
-    "matrix_transpose",
-    "moveaxis",
-    "ndim",
-    "ravel",
-    "reshape",
-    "roll",
-    "rollaxis",
-    "rot90",
-    "shape",
-    "size",
-    "split",
-    "squeeze",
-    "stack",
-    "swapaxes",
-    "transpose",
-    "unstack",
-    "vsplit",
-    "vstack",
-]
+publish(__name__, "joined_sizes")

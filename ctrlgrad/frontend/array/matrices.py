@@ -32,7 +32,7 @@ from ctrlgrad.frontend.array.decompositions import (
 from ctrlgrad.frontend.array.elementwise import conjugate, divide, multiply, real, subtract
 from ctrlgrad.frontend.array.linalg import matmul, outer, tensordot, vecdot
 from ctrlgrad.frontend.array.manipulation import matrix_transpose
-from ctrlgrad.frontend.array.promote import expanded, operand, rank_of, same_dtype, shape_of, shown, squeezed
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal as _diagonal
 from ctrlgrad.frontend.array.reduction import sum as _sum
 from ctrlgrad.frontend.array.reduction import sum as total

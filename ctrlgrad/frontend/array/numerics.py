@@ -26,33 +26,14 @@ from ctrlgrad.frontend.array.elementwise import (
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, concatenate, flip, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    dim,
-    dims,
-    dtype_of,
-    floats,
-    known_size,
-    loop_dtypes,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    truth,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import vander
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import cumsum, trace
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.windows import pad
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop, while_loop
 
 # Polynomials as arrays of coefficients, the highest first.
@@ -159,24 +140,20 @@ def poly(seq_of_zeros: Any) -> Any:
     """
     given = floats("poly", seq_of_zeros)
     if rank_of(given) == 2:
-        return _characteristic(given)
+        # Faddeev and LeVerrier: each coefficient is the trace of a product of matrices.
+        size = known_size("poly", shape_of(given)[0])
+        unit = np.eye(size, dtype=dtype_of(given))
+        coefficients, m = [ones((), dtype_of(given))], unit
+        for k in range(1, size + 1):
+            product = matmul(given, m)
+            coefficients.append(-trace(product) / k)
+            m = product + coefficients[-1] * unit
+        return stack(coefficients)
     one = ones(1, dtype_of(given))
     found = one
     for k in range(known_size("poly", shape_of(reshaped(given, [times(dims(given))]))[0])):
         found = convolve(found, concatenate([one, -ravel(given)[k : k + 1]]))
     return found
-
-
-def _characteristic(a: Any) -> Any:
-    """Characteristic polynomial by Faddeev and LeVerrier: each coefficient is the trace of a product of matrices."""
-    size = known_size("poly", shape_of(a)[0])
-    unit = np.eye(size, dtype=dtype_of(a))
-    coefficients, m = [ones((), dtype_of(a))], unit
-    for k in range(1, size + 1):
-        product = matmul(a, m)
-        coefficients.append(-trace(product) / k)
-        m = product + coefficients[-1] * unit
-    return stack(coefficients)
 
 
 @array_function()
@@ -190,7 +167,7 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: 
         rcond: singular values below this part of the largest one count as zero; n times the precision by default.
         full: return also the sums of squares that are left, the rank, the singular values and rcond.
         w: [n], what each distance is multiplied with.
-        cov: return also the covariance of the coefficients, scaled by what is left unless it is "unscaled".
+        cov: return also the covariance of the coefficients, scaled by the residuals unless it is "unscaled".
 
     >>> cnp.polyfit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0], 1).round(6)
     array([2., 1.])
@@ -545,28 +522,4 @@ def logspace(
     return moveaxis(found, 0, axis) if axis else found
 
 
-__all__ = [
-    "bitwise_count",
-    "convolve",
-    "correlate",
-    "ediff1d",
-    "gcd",
-    "geomspace",
-    "gradient",
-    "interp",
-    "lcm",
-    "logspace",
-    "packbits",
-    "poly",
-    "polyadd",
-    "polyder",
-    "polydiv",
-    "polyfit",
-    "polyint",
-    "polymul",
-    "polysub",
-    "polyval",
-    "trapezoid",
-    "unpackbits",
-    "unwrap",
-]
+publish(__name__)

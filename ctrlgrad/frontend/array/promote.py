@@ -28,7 +28,7 @@ from ctrlgrad.frontend.apply import (
     too_large,
     type_of,
 )
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.functions import FUNCTIONS, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
@@ -484,3 +484,6 @@ def floats(operation: str, x: Any) -> Any:
     """x as an array of floats or complex numbers."""
     x = operand(operation, x)
     return cast(x, default_float()) if dtype_kind(dtype_of(x)) in "biu" else x
+
+
+publish(__name__)

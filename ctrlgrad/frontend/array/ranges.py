@@ -26,25 +26,8 @@ from ctrlgrad.frontend.array.elementwise import (
 )
 from ctrlgrad.frontend.array.indexing import at
 from ctrlgrad.frontend.array.manipulation import concatenate, moveaxis, ravel, stack
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    iota,
-    known_size,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    shape_of,
-    shown,
-    size_argument,
-    to_dtype,
-    whole_number,
-)
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.array.promote import *
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.options import default_float
@@ -359,19 +342,4 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     return stack(columns, axis=1) if columns else zeros((dim(x, 0), 0), dtype_of(x))
 
 
-__all__ = [
-    "arange",
-    "c_",
-    "diag",
-    "diagflat",
-    "diagonal",
-    "eye",
-    "identity",
-    "kron",
-    "linspace",
-    "r_",
-    "tri",
-    "tril",
-    "triu",
-    "vander",
-]
+publish(__name__, "Joined")

@@ -14,28 +14,9 @@ from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import add, floor_divide, maximum, multiply, sqrt, square, subtract
 from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import (
-    axes_of,
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    operand,
-    rank_of,
-    reshaped,
-    shape_of,
-    shown,
-    sliced,
-    squeezed,
-    times,
-    to_dtype,
-    truth,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, described, publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.options import default_float
 
@@ -68,11 +49,6 @@ def prod(
     return x if keepdims else squeezed(x, axes)
 
 
-def _ones(x: Any, axis: int, size: Any) -> Any:
-    """Ones in the shape of x, but of `size` on one axis."""
-    return broadcasted(np.ones((), dtype_of(x)), [size if a == axis else dim(x, a) for a in range(rank_of(x))])
-
-
 def _multiplied(x: Any, axis: int) -> Any:
     """The product along an axis of known size, which keeps size 1: a tree of halvings."""
     left = shape_of(x)[axis]
@@ -101,9 +77,9 @@ def _multiplied_unknown(x: Any, axis: int) -> Any:
         return concatenated([pairs, sliced(y, axis, multiply(half, 2), size)], axis)
 
     # The one in front makes the empty product.
-    start = concatenated([_ones(x, axis, 1), x], axis)
-    one = while_loop(lambda y: dim(y, axis) > 1, halve, start, name="prod")
-    return sliced(one, axis, 0, 1)
+    one = broadcasted(np.ones((), dtype_of(x)), [1 if a == axis else dim(x, a) for a in range(rank_of(x))])
+    start = concatenated([one, x], axis)
+    return sliced(while_loop(lambda y: dim(y, axis) > 1, halve, start, name="prod"), axis, 0, 1)
 
 
 def _running(op: str, x: Any, axis: Any, dtype: Any) -> tuple[Any, int]:
@@ -139,7 +115,9 @@ def cumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
         return apply("cumprod", [x], {"axis": place, "reverse": False})
     size = shape_of(x)[place]
     if size is None:
-        return _running_product_unknown(x, place)
+        length = dim(x, place)
+        double: Any = lambda state: (multiply(state[0], 2), _joined(state[1], place, state[0]))
+        return while_loop(lambda state: state[0] < length, double, (np.int64(1), x), name="cumprod")[1]
     reach = 1
     while reach < size:
         x = _joined(x, place, reach)
@@ -154,53 +132,31 @@ def _joined(x: Any, axis: int, reach: Any) -> Any:
     return concatenated([sliced(x, axis, 0, reach), products], axis)
 
 
-def _running_product_unknown(x: Any, axis: int) -> Any:
-    size = dim(x, axis)
+def _cumulative(name: str, what: str, end: str, example: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def function(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
+        x = operand(name, x)
+        if rank_of(x) == 0:
+            raise ShapeError(f"{name}: needs rank 1 or more", got=shown(x))
+        if axis is None and rank_of(x) != 1:
+            raise ShapeError(f"{name}: an axis is needed for more than one dimension", got=shown(x))
+        place = axis_of(name, 0 if axis is None else axis, rank_of(x))
+        result = fn(x, place, dtype)
+        if not include_initial:
+            return result
+        initial = np.asarray(0 if fn is cumsum else 1, dtype_of(result))
+        sizes = [1 if a == place else dim(result, a) for a in range(rank_of(result))]
+        return concatenated([broadcasted(initial, sizes), result], place)
 
-    def step(state: tuple[Any, Any]) -> tuple[Any, Any]:
-        reach, y = state
-        return multiply(reach, 2), _joined(y, axis, reach)
+    summary = f"""The running {what} along an axis, which may be left out for one dimension.
 
-    return while_loop(lambda state: state[0] < size, step, (np.int64(1), x), name="cumprod")[1]
-
-
-def _cumulative(name: str, fn: Callable[..., Any], x: Any, axis: Any, dtype: Any, include_initial: bool) -> Any:
-    x = operand(name, x)
-    if rank_of(x) == 0:
-        raise ShapeError(f"{name}: needs rank 1 or more", got=shown(x))
-    if axis is None and rank_of(x) != 1:
-        raise ShapeError(f"{name}: an axis is needed for more than one dimension", got=shown(x))
-    place = axis_of(name, 0 if axis is None else axis, rank_of(x))
-    result = fn(x, place, dtype)
-    if not include_initial:
-        return result
-    initial = np.asarray(0 if fn is cumsum else 1, dtype_of(result))
-    sizes = [1 if a == place else dim(result, a) for a in range(rank_of(result))]
-    return concatenated([broadcasted(initial, sizes), result], place)
+    With `include_initial` a {end} stands in front. Raises a ShapeError for a scalar, or where the axis is missing."""
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def cumulative_sum(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """The running sum along an axis, which may be left out for one dimension.
-
-    With `include_initial` a zero stands in front. Raises a ShapeError for a scalar, or where the axis is missing.
-
-    >>> cnp.cumulative_sum([1, 2, 3], include_initial=True)
-    array([0, 1, 3, 6])
-    """
-    return _cumulative("cumulative_sum", cumsum, x, axis, dtype, include_initial)
-
-
-@array_function()
-def cumulative_prod(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """The running product along an axis, which may be left out for one dimension.
-
-    With `include_initial` a one stands in front. Raises a ShapeError for a scalar, or where the axis is missing.
-
-    >>> cnp.cumulative_prod([1, 2, 3])
-    array([1, 2, 6])
-    """
-    return _cumulative("cumulative_prod", cumprod, x, axis, dtype, include_initial)
+_EXAMPLE = "cnp.cumulative_sum([1, 2, 3], include_initial=True) -> array([0, 1, 3, 6])"
+cumulative_sum = _cumulative("cumulative_sum", "sum", "zero", _EXAMPLE, cumsum)
+_EXAMPLE = "cnp.cumulative_prod([1, 2, 3]) -> array([1, 2, 6])"
+cumulative_prod = _cumulative("cumulative_prod", "product", "one", _EXAMPLE, cumprod)
 
 
 @array_function()
@@ -387,98 +343,64 @@ def std(
     return sqrt(var(x, axis, dtype, ddof=ddof, correction=correction, keepdims=keepdims, where=where))
 
 
-def _extreme(op: str, x: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
-    x = operand(op, x)
-    axes = axes_of(op, axis, rank_of(x))
-    if initial is None:
-        if where is not None:
-            raise TypeMismatchError(
-                f"{op}: where= needs a value for no elements",
-                expected="initial=, such as -inf for max and inf for min",
-                got="where= alone",
-            )
-        return reduce(op, x, axes, keepdims)
-    start = cast(initial, dtype_of(x), op)
-    x = kept(op, x, where, start)
-    for a in axes:
-        # The initial value is one element more on each axis, so that none is empty.
-        slab = broadcasted(start, [1 if b == a else dim(x, b) for b in range(rank_of(x))])
-        x = reduce(op, concatenated([x, slab], a), (a,), True)
-    return _finished(x, axes, keepdims)
+def _extreme(op: str, what: str, side: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
+        x = operand(op, x)
+        axes = axes_of(op, axis, rank_of(x))
+        if initial is None:
+            if where is not None:
+                raise TypeMismatchError(
+                    f"{op}: where= needs a value for no elements",
+                    expected="initial=, such as -inf for max and inf for min",
+                    got="where= alone",
+                )
+            return reduce(op, x, axes, keepdims)
+        start = cast(initial, dtype_of(x), op)
+        x = kept(op, x, where, start)
+        for a in axes:
+            # The initial value is one element more on each axis, so that none is empty.
+            slab = broadcasted(start, [1 if b == a else dim(x, b) for b in range(rank_of(x))])
+            x = reduce(op, concatenated([x, slab], a), (a,), True)
+        return _finished(x, axes, keepdims)
+
+    summary = f"""The {what} element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+
+    With `initial` the result is never {side} it; `where` needs it."""
+    return array_function(f"a{op}")(described(function, op, summary, example))
 
 
-@array_function("amax")
-def max(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
-    """The largest element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
-
-    With `initial` the result is never below it; `where` needs it.
-
-    >>> print(cnp.max([1.0, 3.0, 2.0]))
-    3.0
-    """
-    return _extreme("max", x, axis, keepdims, initial, where)
+max = _extreme("max", "largest", "below", "print(cnp.max([1.0, 3.0, 2.0])) -> 3.0")
+min = _extreme("min", "smallest", "above", "print(cnp.min([1.0, 3.0, 2.0])) -> 1.0")
 
 
-@array_function("amin")
-def min(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
-    """The smallest element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+def _position(op: str, what: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        x = operand(op, x)
+        if axis is None:
+            place = reduce(op, ravel(x), (0,), False)
+            return reshaped(place, [1] * rank_of(x)) if keepdims else place
+        return reduce(op, x, (axis_of(op, axis, rank_of(x)),), keepdims)
 
-    With `initial` the result is never above it; `where` needs it.
-
-    >>> print(cnp.min([1.0, 3.0, 2.0]))
-    1.0
-    """
-    return _extreme("min", x, axis, keepdims, initial, where)
-
-
-def _position(op: str, x: Any, axis: Any, keepdims: bool) -> Any:
-    x = operand(op, x)
-    if axis is None:
-        place = reduce(op, ravel(x), (0,), False)
-        return reshaped(place, [1] * rank_of(x)) if keepdims else place
-    return reduce(op, x, (axis_of(op, axis, rank_of(x)),), keepdims)
+    summary = f"The index of the first {what} element along an axis, or of all in one dimension: int64."
+    return array_function()(described(function, op, summary, example))
 
 
-@array_function()
-def argmax(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The index of the first largest element along an axis, or of all in one dimension: int64.
-
-    >>> print(cnp.argmax([1.0, 3.0, 2.0]))
-    1
-    """
-    return _position("argmax", x, axis, keepdims)
+argmax = _position("argmax", "largest", "print(cnp.argmax([1.0, 3.0, 2.0])) -> 1")
+argmin = _position("argmin", "smallest", "print(cnp.argmin([1.0, 3.0, 2.0])) -> 0")
 
 
-@array_function()
-def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The index of the first smallest element along an axis, or of all in one dimension: int64.
+def _over_truth(op: str, summary: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
+        x = kept(op, truth(op, x), where, op == "all")
+        return reduce(op, x, axes_of(op, axis, rank_of(x)), keepdims)
 
-    >>> print(cnp.argmin([1.0, 3.0, 2.0]))
-    0
-    """
-    return _position("argmin", x, axis, keepdims)
+    return array_function()(described(function, op, summary, example))
 
 
-@array_function()
-def any(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
-    """True if any element along axes, or of all, is other than zero.
-
-    >>> print(cnp.any([False, True]))
-    True
-    """
-    x = kept("any", truth("any", x), where, False)
-    return reduce("any", x, axes_of("any", axis, rank_of(x)), keepdims)
-
-
-@array_function()
-def all(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
-    """True if every element along axes, or of all, is other than zero.
-
-    >>> print(cnp.all([False, True]))
-    False
-    """
-    x = kept("all", truth("all", x), where, True)
-    return reduce("all", x, axes_of("all", axis, rank_of(x)), keepdims)
+_EXAMPLE = "print(cnp.any([False, True])) -> True"
+any = _over_truth("any", "True if any element along axes, or of all, is other than zero.", _EXAMPLE)
+_EXAMPLE = "print(cnp.all([False, True])) -> False"
+all = _over_truth("all", "True if every element along axes, or of all, is other than zero.", _EXAMPLE)
 
 
 @array_function()
@@ -523,24 +445,4 @@ def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     return sum(truth("count_nonzero", x), axis, np.int64, keepdims=keepdims)
 
 
-__all__ = [
-    "all",
-    "any",
-    "apply_over_axes",
-    "argmax",
-    "argmin",
-    "count_nonzero",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "max",
-    "mean",
-    "min",
-    "prod",
-    "std",
-    "sum",
-    "trace",
-    "var",
-]
+publish(__name__, "kept", "reduce", "widened")

@@ -17,33 +17,16 @@ from ctrlgrad.frontend.array.choosing import filled, first_positions, known_coun
 from ctrlgrad.frontend.array.elementwise import isnan, maximum, subtract, where
 from ctrlgrad.frontend.array.indexing import getitem, positions, take, take_along_axis
 from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    dtype_of,
-    iota,
-    operand,
-    rank_of,
-    reshaped,
-    same_dtype,
-    shape_of,
-    shown,
-    sliced,
-    times,
-    whole_number,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import any as some
 from ctrlgrad.frontend.array.reduction import min as smallest
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
-# Sets of values: what is distinct in an array, and what two arrays share.
+# Sets of values: the distinct elements of an array, and the common elements of two.
 #
 # An array is sorted, and each element that differs from the one before it begins a set. How many there are is known
 # only with `size`, as in JAX: sets that are too many are left out, and missing ones are filled in. The values have
@@ -114,7 +97,7 @@ def _columns(x: Any) -> int:
 def _chosen(operation: str, kept: _Sorted, mask: Any, size: int | None, fill_value: Any) -> tuple[Any, Any, Any]:
     """The rows at which a mask holds, their positions among the sorted rows, and which of them there are (None: all).
 
-    What is missing is `fill_value`, or the first row where that is None.
+    Missing rows are `fill_value`, or the first row if that is None.
     """
     if size is None:
         (places,) = positions(mask)
@@ -142,7 +125,7 @@ def _unique(operation: str, x: Any, *, equal_nan: bool, size: int | None = None,
         nothing = places * 0
         return UniqueAll(values, nothing, np.zeros(0, np.int64), nothing)
     indices = take(kept.order, places)
-    # A set ends where the next one begins; those that are missing begin and end behind the last.
+    # A set ends where the next one begins; missing sets begin and end behind the last one.
     begins = places if present is None else where(present, places, count)
     ends = concatenated([sliced(begins, 0, 1, None), reshaped(_size(count), [1])], 0)
     if size is not None and size > 0:
@@ -310,7 +293,7 @@ def intersect1d(
     kept = _sorted_rows(a, True)
     values, places, present = _chosen("intersect1d", kept, kept.starts & isin(kept.rows, b), size, fill_value)
     if present is not None and fill_value is None and shape_of(a)[0] != 0:
-        # The smallest value that both have stands for those that are missing.
+        # The smallest common value fills the missing places.
         values = where(present, values, values[:1]) if size else values
     if not return_indices:
         return values
@@ -499,22 +482,4 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     return apply("searchsorted", [row, values], {"side": side})
 
 
-__all__ = [
-    "argpartition",
-    "argsort",
-    "intersect1d",
-    "isin",
-    "lexsort",
-    "partition",
-    "searchsorted",
-    "setdiff1d",
-    "setxor1d",
-    "sort",
-    "sort_complex",
-    "union1d",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-]
+publish(__name__, "UniqueAll", "UniqueCounts", "UniqueInverse", "places_of_largest")

@@ -17,21 +17,7 @@ from ctrlgrad.frontend.array.elementwise import where as choose
 from ctrlgrad.frontend.array.indexing import at, take_along_axis
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import broadcast_to, concatenate, expand_dims, moveaxis, ravel, squeeze, stack
-from ctrlgrad.frontend.array.promote import (
-    axes_of,
-    dim,
-    dims,
-    double_dtype,
-    dtype_of,
-    floats,
-    known_size,
-    operand,
-    rank_of,
-    reshaped,
-    shape_of,
-    times,
-    truth,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import all as every
 from ctrlgrad.frontend.array.reduction import argmax, argmin, cumprod, cumsum, mean, prod, var
@@ -39,80 +25,57 @@ from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted, sort
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, described, publish
 from ctrlgrad.options import default_float
 
 # Reductions over the elements that are not nan, and nan as another number.
 
 
-_DOC = """As `{plain}`, of the elements that are not nan; as `numpy.{name}`.
-
-    >>> float(cnp.{name}([cnp.nan, 1.0]))
-    1.0
-    """
-
-
-def _without_nan(name: str, reduction: Callable[..., Any], neutral: Any) -> Callable[..., Any]:
-    def function(
-        x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
-    ) -> Any:
-        x = operand(name, x)
-        x = x if dtype is None else cast(x, dtype)
-        x = choose(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x
-        return reduction(x, axis, keepdims=keepdims, initial=initial, where=where)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = _DOC.format(name=name, plain=name.removeprefix("nan"))
-    return array_function()(function)
+def _without_nan(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    summary = f"As `{name.removeprefix('nan')}`, of the elements that are not nan; as `numpy.{name}`."
+    return array_function()(described(fn, name, summary, f"float(cnp.{name}([cnp.nan, 1.0])) -> 1.0"))
 
 
 def _has_nan(x: Any) -> bool:
     return dtype_kind(dtype_of(x)) in "fc"
 
 
+def _replaced(x: Any, neutral: Any) -> Any:
+    """x with a value in the place of nan."""
+    return choose(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x
+
+
+def _sum(name: str, reduction: Callable[..., Any], neutral: Any) -> Callable[..., Any]:
+    def function(
+        x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+    ) -> Any:
+        x = operand(name, x) if dtype is None else cast(operand(name, x), dtype)
+        return reduction(_replaced(x, neutral), axis, keepdims=keepdims, initial=initial, where=where)
+
+    return _without_nan(name, function)
+
+
 def _extreme(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
     def function(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
         x = operand(name, x)
-        if not _has_nan(x):
-            return reduction(x, axis, keepdims=keepdims, initial=initial, where=where)
-        absent, away = isnan(x), np.asarray(neutral, dtype_of(x))
-        found = reduction(choose(absent, away, x), axis, keepdims=keepdims, initial=initial, where=where)
-        if initial is not None:
+        found = reduction(_replaced(x, neutral), axis, keepdims=keepdims, initial=initial, where=where)
+        if initial is not None or not _has_nan(x):
             return found
-        return choose(every(absent, axis, keepdims=keepdims), np.asarray(np.nan, dtype_of(x)), found)
+        return choose(every(isnan(x), axis, keepdims=keepdims), np.asarray(np.nan, dtype_of(x)), found)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = _DOC.format(name=name, plain=name.removeprefix("nan"))
-    return array_function()(function)
+    return _without_nan(name, function)
 
 
 def _position(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
     def function(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        x = operand(name, x)
-        x = choose(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x
-        return reduction(x, axis, keepdims=keepdims)
+        return reduction(_replaced(operand(name, x), neutral), axis, keepdims=keepdims)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = _DOC.format(name=name, plain=name.removeprefix("nan"))
-    return array_function()(function)
+    return _without_nan(name, function)
 
 
-nanmax = _extreme("nanmax", largest, -np.inf)
-
-
-nanmin = _extreme("nanmin", smallest, np.inf)
-
-
-nanargmax = _position("nanargmax", argmax, -np.inf)
-
-
-nanargmin = _position("nanargmin", argmin, np.inf)
-
-
-nansum = _without_nan("nansum", total, 0)
-
-
-nanprod = _without_nan("nanprod", prod, 1)
+nansum, nanprod = _sum("nansum", total, 0), _sum("nanprod", prod, 1)
+nanmax, nanmin = _extreme("nanmax", largest, -np.inf), _extreme("nanmin", smallest, np.inf)
+nanargmax, nanargmin = _position("nanargmax", argmax, -np.inf), _position("nanargmin", argmin, np.inf)
 
 
 def _present(x: Any, axis: Any, keepdims: bool, where: Any) -> Any:
@@ -143,7 +106,7 @@ def nanvar(
     x = floats("nanvar", x if dtype is None else cast(operand("nanvar", x), dtype))
     absent = isnan(x)
     present = ~absent if where is None else ~absent & truth("nanvar", where)
-    # Without a nan in what is squared: its derivative would be one.
+    # No nan may be squared: its derivative would be nan.
     safe = choose(absent, np.zeros((), dtype_of(x)), x)
     found = var(safe, axis, ddof=ddof, keepdims=keepdims, where=present)
     return choose(total(present, axis, keepdims=keepdims) > ddof, found, np.asarray(np.nan, dtype_of(found)))
@@ -177,26 +140,16 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     return choose(x == -np.inf, np.asarray(limits.min if neginf is None else neginf, dtype_of(x)), x)
 
 
-@array_function()
-def nancumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """As `cumsum`, nan counting as 0; as `numpy.nancumsum`.
+def _running(name: str, fn: Callable[..., Any], neutral: int, example: str) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, dtype: Any = None) -> Any:
+        return fn(_replaced(operand(name, x), neutral), axis, dtype)
 
-    >>> cnp.nancumsum([1.0, cnp.nan, 2.0])
-    array([1., 1., 3.])
-    """
-    x = operand("nancumsum", x)
-    return cumsum(choose(isnan(x), np.zeros((), dtype_of(x)), x) if dtype_kind(dtype_of(x)) in "fc" else x, axis, dtype)
+    summary = f"As `{name.removeprefix('nan')}`, nan counting as {neutral}; as `numpy.{name}`."
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def nancumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """As `cumprod`, nan counting as 1; as `numpy.nancumprod`.
-
-    >>> cnp.nancumprod([2.0, cnp.nan, 3.0])
-    array([2., 2., 6.])
-    """
-    x = operand("nancumprod", x)
-    return cumprod(choose(isnan(x), np.ones((), dtype_of(x)), x) if dtype_kind(dtype_of(x)) in "fc" else x, axis, dtype)
+nancumsum = _running("nancumsum", cumsum, 0, "cnp.nancumsum([1.0, cnp.nan, 2.0]) -> array([1., 1., 3.])")
+nancumprod = _running("nancumprod", cumprod, 1, "cnp.nancumprod([2.0, cnp.nan, 3.0]) -> array([2., 2., 6.])")
 
 
 # Numbers counted: by value, and in bins.
@@ -421,64 +374,36 @@ def _quantile(operation: str, x: Any, q: Any, axis: Any, method: str, keepdims: 
     return _kept(where(wrong, np.nan, found).astype(dtype_of(ordered)), axes, rank, keepdims)
 
 
-@array_function()
-def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q.
+def _quantiles(name: str, scale: int, summary: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+        q = q if scale == 1 else operand(name, q) / scale
+        return _quantile(name, x, q, axis, method, keepdims, ignore_nan=name.startswith("nan"))
 
-    >>> float(cnp.quantile([1.0, 2.0, 3.0], 0.5))
-    2.0
-    """
-    return _quantile("quantile", x, q, axis, method, keepdims, ignore_nan=False)
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """As `quantile`, of q / 100.
+def _median(name: str, summary: str, example: str) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return _quantile(name, x, 0.5, axis, "midpoint", keepdims, ignore_nan=name.startswith("nan"))
 
-    >>> float(cnp.percentile([1.0, 2.0, 3.0], 50))
-    2.0
-    """
-    return _quantile("percentile", x, operand("percentile", q) / 100, axis, method, keepdims, ignore_nan=False)
+    return array_function()(described(function, name, summary, example))
 
 
-@array_function()
-def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The middle element, or the mean of the two in the middle; as `numpy.median`.
-
-    >>> float(cnp.median([3.0, 1.0, 2.0]))
-    2.0
-    """
-    return _quantile("median", x, 0.5, axis, "midpoint", keepdims, ignore_nan=False)
-
-
-@array_function()
-def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """As `quantile`, of the elements that are not nan.
-
-    >>> float(cnp.nanquantile([cnp.nan, 1.0, 3.0], 0.5))
-    2.0
-    """
-    return _quantile("nanquantile", x, q, axis, method, keepdims, ignore_nan=True)
-
-
-@array_function()
-def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """As `percentile`, of the elements that are not nan.
-
-    >>> float(cnp.nanpercentile([cnp.nan, 1.0, 3.0], 50))
-    2.0
-    """
-    return _quantile("nanpercentile", x, operand("nanpercentile", q) / 100, axis, method, keepdims, ignore_nan=True)
-
-
-@array_function()
-def nanmedian(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """As `median`, of the elements that are not nan.
-
-    >>> float(cnp.nanmedian([cnp.nan, 1.0, 3.0]))
-    2.0
-    """
-    return _quantile("nanmedian", x, 0.5, axis, "midpoint", keepdims, ignore_nan=True)
+_BELOW = "The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q."
+_MIDDLE = "The middle element, or the mean of the two in the middle; as `numpy.median`."
+_OTHERS = "As `{}`, of the elements that are not nan."
+quantile = _quantiles("quantile", 1, _BELOW, "float(cnp.quantile([1.0, 2.0, 3.0], 0.5)) -> 2.0")
+percentile = _quantiles(
+    "percentile", 100, "As `quantile`, of q / 100.", "float(cnp.percentile([1.0, 2.0, 3.0], 50)) -> 2.0"
+)
+median = _median("median", _MIDDLE, "float(cnp.median([3.0, 1.0, 2.0])) -> 2.0")
+nanquantile = _quantiles(
+    "nanquantile", 1, _OTHERS.format("quantile"), "float(cnp.nanquantile([cnp.nan, 1.0, 3.0], 0.5)) -> 2.0"
+)
+nanpercentile = _quantiles(
+    "nanpercentile", 100, _OTHERS.format("percentile"), "float(cnp.nanpercentile([cnp.nan, 1.0, 3.0], 50)) -> 2.0"
+)
+nanmedian = _median("nanmedian", _OTHERS.format("median"), "float(cnp.nanmedian([cnp.nan, 1.0, 3.0])) -> 2.0")
 
 
 @array_function()
@@ -541,33 +466,4 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     return c / expand_dims(scale, 1) / expand_dims(scale, 0)
 
 
-__all__ = [
-    "average",
-    "bincount",
-    "corrcoef",
-    "cov",
-    "digitize",
-    "histogram",
-    "histogram2d",
-    "histogram_bin_edges",
-    "histogramdd",
-    "median",
-    "nan_to_num",
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-    "percentile",
-    "ptp",
-    "quantile",
-]
+publish(__name__)

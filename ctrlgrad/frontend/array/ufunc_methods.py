@@ -17,27 +17,7 @@ from ctrlgrad.frontend.array.creation import full
 from ctrlgrad.frontend.array.elementwise import where as choose
 from ctrlgrad.frontend.array.indexing import at, getitem, take
 from ctrlgrad.frontend.array.manipulation import broadcast_to, concatenate, expand_dims, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import (
-    axes_in_order,
-    axis_of,
-    broadcasted,
-    dim,
-    dims,
-    dtype_of,
-    expanded,
-    iota,
-    laid_along,
-    loop_dtypes,
-    operand,
-    operands,
-    rank_of,
-    reshaped,
-    shape_of,
-    sliced,
-    times,
-    to_dtype,
-    truth,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, ufunc
 from ctrlgrad.frontend.loops import fori_loop, scan
 

@@ -14,30 +14,12 @@ from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import exp, floor, rint, sqrt, where
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.manipulation import moveaxis
-from ctrlgrad.frontend.array.promote import (
-    at_index,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
-    double_dtype,
-    dtype_of,
-    expanded,
-    floats,
-    known_size,
-    operand,
-    rank_of,
-    reshaped,
-    shape_of,
-    sliced,
-    times,
-    to_dtype,
-)
+from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.statistics import median
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import array_function, described, publish
 from ctrlgrad.frontend.loops import map as mapped
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
@@ -388,44 +370,20 @@ def kaiser(M: int, beta: Any) -> Any:
     return cast(i0(beta * np.sqrt(1 - ((np.arange(M) - half) / half) ** 2)) / i0(beta), dtype)
 
 
-@array_function()
-def bartlett(M: int) -> Any:
-    """Bartlett's window, a triangle, of M numbers of the default dtype; as `numpy.bartlett`.
+def _window(name: str, summary: str, example: str) -> Callable[[int], Any]:
+    def function(M: int) -> Any:
+        return getattr(np, name)(M).astype(default_float())
 
-    >>> cnp.bartlett(3)
-    array([0., 1., 0.])
-    """
-    return np.bartlett(M).astype(default_float())
+    summary = f"{summary} of M numbers of the default dtype; as `numpy.{name}`."
+    return array_function()(described(function, name, summary, f"cnp.{example}"))
 
 
-@array_function()
-def blackman(M: int) -> Any:
-    """Blackman's window of M numbers of the default dtype; as `numpy.blackman`.
-
-    >>> cnp.blackman(5).round(2) + 0.0
-    array([0.  , 0.34, 1.  , 0.34, 0.  ])
-    """
-    return np.blackman(M).astype(default_float())
+bartlett = _window("bartlett", "Bartlett's window, a triangle,", "bartlett(3) -> array([0., 1., 0.])")
+blackman = _window(
+    "blackman", "Blackman's window", "blackman(5).round(2) + 0.0 -> array([0.  , 0.34, 1.  , 0.34, 0.  ])"
+)
+hamming = _window("hamming", "Hamming's window", "hamming(3) -> array([0.08, 1.  , 0.08])")
+hanning = _window("hanning", "Von Hann's window", "hanning(3) -> array([0., 1., 0.])")
 
 
-@array_function()
-def hamming(M: int) -> Any:
-    """Hamming's window of M numbers of the default dtype; as `numpy.hamming`.
-
-    >>> cnp.hamming(3)
-    array([0.08, 1.  , 0.08])
-    """
-    return np.hamming(M).astype(default_float())
-
-
-@array_function()
-def hanning(M: int) -> Any:
-    """Von Hann's window of M numbers of the default dtype; as `numpy.hanning`.
-
-    >>> cnp.hanning(3)
-    array([0., 1., 0.])
-    """
-    return np.hanning(M).astype(default_float())
-
-
-__all__ = ["bartlett", "blackman", "hamming", "hanning", "i0", "kaiser", "pad"]
+publish(__name__, "by_chebyshev")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,28 +13,16 @@ from ctrlgrad import lax
 from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry
+from ctrlgrad.interop.windows import Window, folded, normalised, per_channel, transposed_kernels, with_padding
 
 # Normalisations.
-
-
-def _over(x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[Any, Any, Any]:
-    """x with mean 0 and variance 1 over some axes, the mean, and one over the standard deviation."""
-    mean = cnp.mean(x, axes, keepdims=True)
-    centred = x - mean
-    scale = 1 / cnp.sqrt(cnp.mean(centred * centred, axes, keepdims=True) + np.asarray(epsilon, x.dtype))
-    return centred * scale, mean, scale
-
-
-def _along_channels(v: Any, x: Any) -> Any:
-    """A number for each channel, as an array that broadcasts with x[batch, channel, ...]."""
-    return cnp.reshape(v, (*v.shape, *[1] * (x.ndim - 2)))
 
 
 @entry("LayerNormalization")
 def _layer(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
     axis, dtype = node.get("axis", -1) % x.ndim, x.dtype
     wide = cast(x, computed_dtype(dtype))
-    found, mean, deviation = _over(wide, tuple(range(axis, x.ndim)), node.get("epsilon", 1e-5))
+    found, mean, _, deviation = normalised(wide, tuple(range(axis, x.ndim)), node.get("epsilon", 1e-5))
     found = cast(found, dtype) * scale
     return found if bias is None else found + bias, mean, deviation
 
@@ -47,21 +34,21 @@ def _batch(node: Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) 
     if node.get("training_mode", 0) if node.version >= 14 else node.outputs > 1:
         axes = (0, *range(2, x.ndim))
         now = cnp.mean(x, axes)
-        spread = cnp.mean((x - _along_channels(now, x)) ** 2, axes)
+        spread = cnp.mean((x - per_channel(now, x)) ** 2, axes)
         running = tuple(
             cast(old * momentum + cast(new, old.dtype) * (1 - momentum), old.dtype)
             for old, new in ((mean, now), (variance, spread))
         )
         mean, variance = now, spread
-    centred = x - _along_channels(cast(mean, x.dtype), x)
+    centred = x - per_channel(cast(mean, x.dtype), x)
     factor = cast(scale, x.dtype) / cnp.sqrt(cast(variance, x.dtype) + np.asarray(epsilon, x.dtype))
-    return centred * _along_channels(factor, x) + _along_channels(cast(bias, x.dtype), x), *running
+    return centred * per_channel(factor, x) + per_channel(cast(bias, x.dtype), x), *running
 
 
 @entry("InstanceNormalization")
 def _instance(node: Node, x: Any, scale: Any, bias: Any) -> Any:
-    found, _, _ = _over(x, tuple(range(2, x.ndim)), node.get("epsilon", 1e-5))
-    return found * _along_channels(scale, x) + _along_channels(bias, x)
+    found = normalised(x, tuple(range(2, x.ndim)), node.get("epsilon", 1e-5))[0]
+    return found * per_channel(scale, x) + per_channel(bias, x)
 
 
 @entry("LRN")
@@ -140,22 +127,6 @@ def _mel_weight_matrix(node: Node, *_: Any) -> Any:
 # Convolutions and pooling, over x[batch, channel, *sizes].
 
 
-@dataclass(frozen=True)
-class Window:
-    """A window's sizes, strides, dilations, and the padding before and after each axis."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    # Padding that counts for a mean that includes it: without the padding that `ceil_mode` adds at the end.
-    stated: tuple[tuple[int, int], ...]
-
-    @property
-    def spans(self) -> tuple[int, ...]:
-        return tuple(d * (k - 1) + 1 for k, d in zip(self.sizes, self.dilations, strict=True))
-
-
 def _window(node: Node, sizes: Sequence[int], own: Sequence[int]) -> Window:
     """The window of a node, over axes of these sizes."""
     rank = len(sizes)
@@ -171,19 +142,7 @@ def _window(node: Node, sizes: Sequence[int], own: Sequence[int]) -> Window:
         pads = halves if automatic == "SAME_UPPER" else [(b, a) for a, b in halves]
     elif automatic == "VALID":
         pads = [(0, 0)] * rank
-    stated = tuple(pads)
-    if node.get("ceil_mode", 0):
-        pads = [_rounded_up(*at) for at in zip(own, strides, spans, pads, strict=True)]
-    return Window(tuple(sizes), strides, dilations, tuple(pads), stated)
-
-
-def _rounded_up(n: int, stride: int, span: int, pad: tuple[int, int]) -> tuple[int, int]:
-    """Padding with which the last window ends: one that would begin in the padding behind is left out."""
-    total = n + sum(pad)
-    count = -(-(total - span) // stride) + 1
-    if (count - 1) * stride >= n + pad[0]:
-        count -= 1
-    return pad[0], pad[1] + max(0, (count - 1) * stride + span - total)
+    return Window.of(sizes, strides, dilations, pads, own, bool(node.get("ceil_mode", 0)))
 
 
 @entry("Conv")
@@ -192,11 +151,7 @@ def _conv(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
     found = lax.conv_general_dilated(
         x, w, window.strides, window.pads, rhs_dilation=window.dilations, feature_group_count=node.get("group", 1)
     )
-    return found if bias is None else found + _channels(bias, found)
-
-
-def _channels(v: Any, x: Any) -> Any:
-    return cnp.reshape(v, (*v.shape, *[1] * (x.ndim - 2)))
+    return found if bias is None else found + per_channel(bias, found)
 
 
 @entry("ConvInteger")
@@ -228,10 +183,7 @@ def _conv_transpose(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
         # A negative total is added as padding behind.
         halves = [(max(0, t) // 2, max(0, t) - max(0, t) // 2, min(0, t)) for t in totals]
         pads = [(a, b + rest) if automatic == "SAME_UPPER" else (b, a + rest) for a, b, rest in halves]
-    # Groups stand in front of w's inputs; a convolution has them in front of its outputs.
-    parts = cnp.reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
-    kernels = cnp.reshape(cnp.swapaxes(parts, 1, 2), (groups * w.shape[1], w.shape[0] // groups, *w.shape[2:]))
-    kernels = cnp.flip(kernels, tuple(range(2, w.ndim)))
+    kernels = transposed_kernels(w, groups)
     padding = [(k - 1 - a, k - 1 - b + m) for k, (a, b), m in zip(window.spans, pads, more, strict=True)]
     found = lax.conv_general_dilated(
         x,
@@ -242,27 +194,14 @@ def _conv_transpose(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
         rhs_dilation=window.dilations,
         feature_group_count=groups,
     )
-    return found if bias is None else found + _channels(bias, found)
-
-
-def _reduced(x: Any, window: Window, neutral: Any, fn: Any, pads: Sequence[tuple[int, int]]) -> Any:
-    one = (1, 1)
-    return lax.reduce_window(
-        x,
-        np.asarray(neutral, x.dtype),
-        fn,
-        (*one, *window.sizes),
-        (*one, *window.strides),
-        [(0, 0), (0, 0), *pads],
-        window_dilation=(*one, *window.dilations),
-    )
+    return found if bias is None else found + per_channel(bias, found)
 
 
 @entry("MaxPool")
 def _max_pool(node: Node, x: Any) -> Any:
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
     least = -np.inf if dtype_kind(np.dtype(x.dtype)) == "f" else np.iinfo(x.dtype).min
-    found = _reduced(x, window, least, lax.max, window.pads)
+    found = window.reduce(x, least, lax.max)
     return (found, _places_of_maxima(node, x, window, least)) if node.wanted[1:2] == (True,) else found
 
 
@@ -270,22 +209,10 @@ def _places_of_maxima(node: Node, x: Any, window: Window, least: Any) -> Any:
     """Flat place in x of the maximum of each window, the first one of several."""
     sizes = x.shape[2:]
     count = math.prod(sizes)
-    # Along each axis [window, place in it]; of all axes together likewise, one past the end for padding.
-    flat, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-    shape: list[int] = []
-    for axis, n in enumerate(sizes):
-        before, behind = window.pads[axis]
-        starts = np.arange(0, n + before + behind - window.spans[axis] + 1, window.strides[axis]) - before
-        along = starts[:, None] + np.arange(window.sizes[axis]) * window.dilations[axis]
-        new = (flat.shape[0] * along.shape[0], flat.shape[1] * along.shape[1])
-        flat = (flat[:, None, :, None] * n + along[:, None, :]).reshape(new)
-        inside = (inside[:, None, :, None] & ((along >= 0) & (along < n))[:, None, :]).reshape(new)
-        shape.append(len(starts))
-    rows = cnp.reshape(x, (*x.shape[:2], count))
-    padded = cnp.concatenate([rows, cnp.broadcast_to(np.asarray(least, x.dtype), (*x.shape[:2], 1))], -1)
-    chosen = cnp.argmax(cnp.take(padded, np.where(inside, flat, count), axis=2), axis=-1)
+    flat, shape = window.places(sizes)
+    chosen = cnp.argmax(cnp.take(with_padding(x, len(sizes), least), flat, axis=2), axis=-1)
     if node.get("storage_order", 0):
-        flat = np.ravel_multi_index(np.unravel_index(np.where(inside, flat, 0), sizes), sizes, order="F")
+        flat = np.ravel_multi_index(np.unravel_index(np.where(flat < count, flat, 0), sizes), sizes, order="F")
     places = cnp.sum(cnp.where(np.arange(flat.shape[1]) == chosen[..., None], flat, 0), -1)
     first = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], 1) * count
     return cnp.reshape(places + first, (*x.shape[:2], *shape))
@@ -308,21 +235,15 @@ def _max_unpool(node: Node, x: Any, places: Any, shape: Any = None) -> Any:
 @entry("AveragePool")
 def _average_pool(node: Node, x: Any) -> Any:
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
-    total = _reduced(x, window, 0, lax.add, window.pads)
-    # Number of elements in each window.
-    ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
-    if node.get("count_include_pad", 0):
-        ones = np.pad(ones, [(0, 0), (0, 0), *window.stated], constant_values=1)
-        rest = [(p[0] - s[0], p[1] - s[1]) for p, s in zip(window.pads, window.stated, strict=True)]
-        return total / _reduced(ones, window, 0, lax.add, rest)
-    return total / _reduced(ones, window, 0, lax.add, window.pads)
+    counts = window.counts(x.shape[2:], x.dtype, bool(node.get("count_include_pad", 0)))
+    return window.reduce(x, 0, lax.add) / counts
 
 
 @entry("LpPool")
 def _lp_pool(node: Node, x: Any) -> Any:
     p = node.get("p", 2)
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
-    total = _reduced(cnp.abs(x) ** np.asarray(p, x.dtype), window, 0, lax.add, window.pads)
+    total = window.reduce(cnp.abs(x) ** np.asarray(p, x.dtype), 0, lax.add)
     return total ** np.asarray(1 / p, x.dtype)
 
 
@@ -350,10 +271,6 @@ _NEAREST: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
 }
-
-
-def _linear(distance: Any) -> Any:
-    return np.maximum(1 - np.abs(distance), 0)
 
 
 def cubic(distance: Any, a: float) -> Any:
@@ -391,7 +308,7 @@ def _neighbours(node: Node, x: np.ndarray, size: int, scale: float) -> tuple[np.
     reach = math.ceil((2 if is_cubic else 1) / shrink)
     places = np.floor(x)[:, None].astype(np.int64) + np.arange(1 - reach, reach + 1)
     distances = (places - x[:, None]) * shrink
-    weights = cubic(distances, node.get("cubic_coeff_a", -0.75)) if is_cubic else _linear(distances)
+    weights = cubic(distances, node.get("cubic_coeff_a", -0.75)) if is_cubic else np.maximum(1 - np.abs(distances), 0)
     if node.get("exclude_outside", 0):
         weights = weights * ((places >= 0) & (places < size))
     return places, weights / weights.sum(-1, keepdims=True)
@@ -458,18 +375,4 @@ def _col2im(node: Node, x: Any, *_: Any) -> Any:
     rank = len(image)
     strides, dilations = (node.get(name) or [1] * rank for name in ("strides", "dilations"))
     pads = node.get("pads") or [0] * (2 * rank)
-    # Along each axis [place in the block, number of the block]: where it lies, one past the end if in the padding.
-    flat = np.zeros((1, 1), np.int64)
-    inside = np.ones((1, 1), bool)
-    for i, (n, k) in enumerate(zip(image, block, strict=True)):
-        count = (n + pads[i] + pads[rank + i] - dilations[i] * (k - 1) - 1) // strides[i] + 1
-        along = np.arange(k)[:, None] * dilations[i] + np.arange(count) * strides[i] - pads[i]
-        here = (along >= 0) & (along < n)
-        shape = (flat.shape[0] * k, flat.shape[1] * count)
-        flat = (flat[:, None, :, None] * n + along[None, :, None, :]).reshape(shape)
-        inside = (inside[:, None, :, None] & here[None, :, None, :]).reshape(shape)
-    size = math.prod(image)
-    places = np.where(inside, flat, size)
-    parts = cnp.reshape(x, (x.shape[0], x.shape[1] // math.prod(block), places.size))
-    found = cnp.at(cnp.zeros((*parts.shape[:2], size + 1), x.dtype))[:, :, places.ravel()].add(parts)
-    return cnp.reshape(found[:, :, :size], (*parts.shape[:2], *image))
+    return folded(x, image, Window.of(block, strides, dilations, list(zip(pads[:rank], pads[rank:], strict=True))))

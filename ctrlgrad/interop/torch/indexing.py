@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.interop.torch.arranging import axis_of, pad_constant, select
+from ctrlgrad.interop.torch.arranging import axis_of, select
 from ctrlgrad.interop.torch.operators import TABLE, at, entry, is_array
+from ctrlgrad.interop.windows import Window, folded, unfolded
 from ctrlgrad.transforms.grad import stop_gradient
 
 _ALL = slice(None)
@@ -188,36 +188,20 @@ def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
     return cnp.moveaxis(found, axis + 1, -1)
 
 
-def _columns(sizes: Sequence[int], kernel: Any, dilation: Any, padding: Any, stride: Any) -> tuple[Any, list[int]]:
-    """Places in the padded image, [kernel numbers, windows], and the padded sizes."""
-    padded = [n + 2 * p for n, p in zip(sizes, padding, strict=True)]
-    along = []
-    for n, k, d, s in zip(padded, kernel, dilation, stride, strict=True):
-        starts = np.arange(0, n - d * (k - 1), s)
-        along.append(np.arange(k)[:, None] * d + starts)
-    rows, columns = along
-    places = rows[:, None, :, None] * padded[1] + columns[None, :, None, :]
-    return places.reshape(math.prod(kernel), -1), padded
+def _pairs(padding: Any) -> list[tuple[int, int]]:
+    return [(p, p) for p in padding]
 
 
 @entry("im2col")
 def _im2col(x: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    if x.ndim == 3:
-        return _im2col(x[None], kernel, dilation, padding, stride)[0]
-    places, _ = _columns(x.shape[2:], kernel, dilation, padding, stride)
-    flat = cnp.reshape(pad_constant(x, [padding[1], padding[1], padding[0], padding[0]]), (*x.shape[:2], -1))
-    return cnp.reshape(cnp.take(flat, places, axis=2), (x.shape[0], x.shape[1] * places.shape[0], -1))
+    window = Window.of(kernel, stride, dilation, _pairs(padding))
+    return unfolded(x[None], window)[0] if x.ndim == 3 else unfolded(x, window)
 
 
 @entry("col2im")
 def _col2im(x: Any, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
-    if x.ndim == 2:
-        return _col2im(x[None], size, kernel, dilation, padding, stride)[0]
-    places, padded = _columns(size, kernel, dilation, padding, stride)
-    parts = cnp.reshape(x, (x.shape[0], -1, *places.shape))
-    flat = cnp.at(cnp.zeros((*parts.shape[:2], math.prod(padded)), x.dtype))[:, :, places].add(parts)
-    image = cnp.reshape(flat, (*parts.shape[:2], *padded))
-    return image[:, :, padding[0] : padded[0] - padding[0], padding[1] : padded[1] - padding[1]]
+    window = Window.of(kernel, stride, dilation, _pairs(padding))
+    return folded(x[None], size, window)[0] if x.ndim == 2 else folded(x, size, window)
 
 
 TABLE |= {

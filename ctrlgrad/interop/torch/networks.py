@@ -15,6 +15,7 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.operators import TABLE, drawn, dropped, entry
+from ctrlgrad.interop.windows import Window, normalised, per_channel, transposed_kernels, with_padding
 from ctrlgrad.source import here
 
 
@@ -22,10 +23,6 @@ def _all(values: Any, rank: int) -> tuple[int, ...]:
     """One number for each axis of a window."""
     values = [values] if isinstance(values, int) else list(values)
     return tuple(values * rank if len(values) == 1 else values)
-
-
-def _per_channel(v: Any, x: Any) -> Any:
-    return cnp.reshape(v, (1, -1, *[1] * (x.ndim - 2)))
 
 
 @entry("convolution", "_convolution")
@@ -50,84 +47,30 @@ def convolution(
     pads = [(p, p) for p in padding]
     if transposed:
         more = _all(output_padding, rank)
-        parts = cnp.reshape(weight, (groups, weight.shape[0] // groups, *weight.shape[1:]))
-        shape = (groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:])
-        weight = cnp.flip(cnp.reshape(cnp.swapaxes(parts, 1, 2), shape), tuple(range(2, weight.ndim)))
+        weight = transposed_kernels(weight, groups)
         spans = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
         pads = [(s - p, s - p + m) for s, p, m in zip(spans, padding, more, strict=True)]
         spread, stride = stride, (1,) * rank
     found = lax.conv_general_dilated(
         x, weight, stride, pads, lhs_dilation=spread, rhs_dilation=dilation, feature_group_count=groups
     )
-    return found if bias is None else found + _per_channel(bias, found)
+    return found if bias is None else found + per_channel(bias, found)
 
 
-class _Window:
-    """A window over the last axes: sizes, strides and dilations, and the padding before and after each axis."""
-
-    def __init__(
-        self, x: Any, sizes: Any, strides: Any, padding: Any, dilation: Any = 1, ceil: bool = False, rank: int = 2
-    ) -> None:
-        self.sizes, self.dilation = _all(sizes, rank), _all(dilation, rank)
-        self.strides = _all(strides, rank) if strides not in (None, [], ()) else self.sizes
-        self.stated = [(p, p) for p in _all(padding, rank)]
-        self.spans = [d * (k - 1) + 1 for k, d in zip(self.sizes, self.dilation, strict=True)]
-        self.own = x.shape[-rank:]
-        self.pads = list(self.stated)
-        if ceil:
-            self.pads = [
-                self._rounded_up(n, s, k, p)
-                for n, s, k, p in zip(self.own, self.strides, self.spans, self.pads, strict=True)
-            ]
-
-    @staticmethod
-    def _rounded_up(n: int, stride: int, span: int, pad: tuple[int, int]) -> tuple[int, int]:
-        """Padding with which the last window ends; a window that would begin in the padding behind is left out."""
-        total = n + sum(pad)
-        count = -(-(total - span) // stride) + 1
-        if (count - 1) * stride >= n + pad[0]:
-            count -= 1
-        return pad[0], pad[1] + max(0, (count - 1) * stride + span - total)
-
-    def reduce(self, x: Any, neutral: Any, fn: Callable[..., Any], pads: Any = None) -> Any:
-        ones = (1,) * (x.ndim - len(self.sizes))
-        return lax.reduce_window(
-            x,
-            np.asarray(neutral, x.dtype),
-            fn,
-            (*ones, *self.sizes),
-            (*ones, *self.strides),
-            [(0, 0)] * len(ones) + list(self.pads if pads is None else pads),
-            window_dilation=(*ones, *self.dilation),
-        )
-
-    def places(self) -> tuple[np.ndarray, list[int]]:
-        """Positions in the image of the numbers of each window, [windows, numbers]; one past its end is padding."""
-        flat, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
-        counts = []
-        for n, (a, b), span, stride, k, d in zip(
-            self.own, self.pads, self.spans, self.strides, self.sizes, self.dilation, strict=True
-        ):
-            starts = np.arange(0, n + a + b - span + 1, stride) - a
-            along = starts[:, None] + np.arange(k) * d
-            new = (flat.shape[0] * along.shape[0], flat.shape[1] * along.shape[1])
-            flat = (flat[:, None, :, None] * n + along[:, None, :]).reshape(new)
-            inside = (inside[:, None, :, None] & ((along >= 0) & (along < n))[:, None, :]).reshape(new)
-            counts.append(len(starts))
-        return np.where(inside, flat, math.prod(self.own)), counts
+def _window(x: Any, sizes: Any, strides: Any, padding: Any, dilation: Any, ceil: bool, rank: int) -> Window:
+    sizes, padding = _all(sizes, rank), [(p, p) for p in _all(padding, rank)]
+    strides = _all(strides, rank) if strides not in (None, [], ()) else sizes
+    return Window.of(sizes, strides, _all(dilation, rank), padding, x.shape[-rank:], ceil)
 
 
 def _max_pool(rank: int) -> Callable[..., Any]:
     """The maximum of each window and its place in the image; the slope belongs to the first of equals."""
 
     def fn(x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
-        window = _Window(x, size, stride, padding, dilation, ceil_mode, rank)
-        places, counts = window.places()
-        lead = x.shape[: x.ndim - rank]
-        rows = cnp.reshape(x, (*lead, -1))
+        window, lead = _window(x, size, stride, padding, dilation, ceil_mode, rank), x.shape[: x.ndim - rank]
+        places, counts = window.places(x.shape[-rank:])
         least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
-        padded = cnp.concatenate([rows, cnp.full((*lead, 1), least, x.dtype)], -1)
-        numbers = cnp.take(padded, places, axis=-1)
+        numbers = cnp.take(with_padding(x, rank, least), places, axis=-1)
         chosen = cnp.argmax(numbers, axis=-1, keepdims=True)
         found = cnp.take_along_axis(numbers, chosen, axis=-1)[..., 0]
         where = cnp.take_along_axis(cnp.broadcast_to(places, numbers.shape), chosen, axis=-1)[..., 0]
@@ -146,16 +89,11 @@ def _average_pool(rank: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        window = _Window(x, size, stride, padding, 1, ceil_mode, rank)
+        window = _window(x, size, stride, padding, 1, ceil_mode, rank)
         total = window.reduce(x, 0, lax.add)
         if divisor_override:
             return total / np.asarray(divisor_override, x.dtype)
-        ones, pads = np.ones((1, 1, *window.own), x.dtype), window.pads
-        if count_include_pad:
-            ones = np.pad(ones, [(0, 0), (0, 0), *window.stated], constant_values=1)
-            pads = [(0, p[1] - s[1]) for p, s in zip(window.pads, window.stated, strict=True)]
-        counts = window.reduce(ones, 0, lax.add, pads)
-        return total / counts[0, 0]
+        return total / window.counts(x.shape[-rank:], x.dtype, count_include_pad)
 
     return fn
 
@@ -179,15 +117,6 @@ def _adaptive_average_pool(rank: int) -> Callable[..., Any]:
 # Normalisation.
 
 
-def _normalised(x: Any, axes: tuple[int, ...], eps: float) -> tuple[Any, Any, Any, Any]:
-    """x with mean 0 and variance 1, its mean, its variance, and 1 / sqrt(variance + eps)."""
-    mean = cnp.mean(x, axes, keepdims=True)
-    off = x - mean
-    var = cnp.mean(off * off, axes, keepdims=True)
-    scale = 1 / cnp.sqrt(var + np.asarray(eps, x.dtype))
-    return off * scale, mean, var, scale
-
-
 def _affine(x: Any, weight: Any, bias: Any) -> Any:
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
@@ -195,30 +124,30 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
 
 @entry("native_layer_norm")
 def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
-    found, mean, _, scale = _normalised(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
+    found, mean, _, scale = normalised(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
     return _affine(found, weight, bias), mean, scale
 
 
 @entry("native_group_norm")
 def _group_norm(x: Any, weight: Any, bias: Any, n: Any, c: Any, hw: Any, groups: int, eps: float) -> Any:
     parts = cnp.reshape(x, (n, groups, -1))
-    found, mean, _, scale = _normalised(parts, (2,), eps)
+    found, mean, _, scale = normalised(parts, (2,), eps)
     found = cnp.reshape(found, x.shape)
-    weight, bias = (None if v is None else _per_channel(v, x) for v in (weight, bias))
+    weight, bias = (None if v is None else per_channel(v, x) for v in (weight, bias))
     return _affine(found, weight, bias), mean[..., 0], scale[..., 0]
 
 
 @entry("_native_batch_norm_legit_functional", "native_batch_norm", "_native_batch_norm_legit")
 def batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float) -> Any:
     """The result, the mean and 1 / sqrt(variance) of the batch, and the new running mean and variance."""
-    weight, bias = (None if v is None else _per_channel(v, x) for v in (weight, bias))
+    weight, bias = (None if v is None else per_channel(v, x) for v in (weight, bias))
     if not training:
         scale = 1 / cnp.sqrt(var + np.asarray(eps, var.dtype))
-        found = (x - _per_channel(mean, x)) * _per_channel(scale, x)
+        found = (x - per_channel(mean, x)) * per_channel(scale, x)
         none = cnp.zeros((0,), x.dtype)
         return _affine(found, weight, bias), none, none, mean, var
     axes = (0, *range(2, x.ndim))
-    found, own, spread, scale = _normalised(x, axes, eps)
+    found, own, spread, scale = normalised(x, axes, eps)
     count = 1
     for axis in axes:
         count = count * x.shape[axis]

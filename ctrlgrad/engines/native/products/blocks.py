@@ -13,8 +13,8 @@ from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.kernels import call as call_kernel
 from ctrlgrad.engines.native.products.pack import SLACK, pack_name
 from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.products.tiles import ADDED, IN_ORDER, heights, tile_name, widths
 from ctrlgrad.engines.native.products.tiles import PARAMETERS as TILE
-from ctrlgrad.engines.native.products.tiles import heights, tile_name, widths
 from ctrlgrad.engines.native.products.vector import by_vectors_name
 from ctrlgrad.engines.native.products.whole import GEMM, given, without_depth
 
@@ -49,7 +49,7 @@ BLOCK = [
     ("i64", "k"),
     ("ptr", "c"),
     ("i64", "rc"),
-    ("i1", "more"),
+    ("i64", "more"),
 ]
 
 
@@ -67,9 +67,12 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
     left = f.rest("%m", real.rows)
     whole = f.sub("%m", left)
 
+    in_order = f.test("ne", f.op(f"and i64 %more, {IN_ORDER}"), 0)
+
     def call(rows: int, a: str, i: str) -> None:
         arguments = given(TILE, a=a, c=real.at(f, "%c", f.mul(i, "%rc")))
-        call_kernel(f, real, tile_name(real, rows, vectors, tail), arguments)
+        names = [tile_name(real, rows, vectors, tail, single) for single in (False, True)]
+        call_kernel(f, real, names[0], arguments, (in_order, names[1]) if names[0] != names[1] else None)
 
     with f.loop(0, whole, real.rows) as i:
         call(real.rows, real.at(f, "%a", f.mul(i, "%sa")), i)
@@ -125,7 +128,7 @@ def block(real: Real) -> str:
     packs = f.both(f.test("sge", "%n", PACK_A_COLUMNS), f.test("sgt", f.mul("%m", deepest), most))
     with f.loop(0, "%k", depth) as p, f.loop(0, "%m", height) as i:
         k, m = f.smaller(f.sub("%k", p), depth), f.smaller(f.sub("%m", i), height)
-        more = f.op(f"or i1 %more, {f.test('ne', p, 0)}")
+        more = _added_behind(f, "%more", p)
         a = real.at(f, "%a", f.add(f.mul(p, "%ca"), f.mul(i, "%ra")))
         with f.when(packs):
             given_a = f"ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m}"
@@ -140,20 +143,33 @@ def block(real: Real) -> str:
     return f.text()
 
 
+def _is_added(f: Function) -> str:
+    return f.test("ne", f.op(f"and i64 %accumulate, {ADDED}"), 0)
+
+
+def _added_behind(f: Function, more: str, p: str) -> str:
+    """`more` of the part of a product that begins at depth p: all parts but the first are added."""
+    return f.op(f"or i64 {more}, {f.select(f.test('ne', p, 0), 'i64', ADDED, 0)}")
+
+
 def gemm(real: Real) -> str:
-    """C = A B, or C += A B, by one thread; see `scratch` for the memory that it wants."""
+    """C = A B, or C += A B, by one thread; see `scratch` for the memory that it wants.
+
+    `accumulate` is `more` of a tile.
+    """
     f = Function(f"gemm_{real.name}", GEMM, prefix="internal")
     lies_in_columns = f.both(f.test("eq", "%rb", 1), f.test("ne", "%cb", 1))
     few = f.both(f.test("sle", "%m", FEW_LONG_ROWS), lies_in_columns)
-    with f.leaving_when(f.op(f"or i1 {f.test('eq', f.smaller('%m', '%n'), 1)}, {few}")):
+    any_order = f.test("ult", "%accumulate", IN_ORDER)
+    is_flat = f.op(f"or i1 {f.test('eq', f.smaller('%m', '%n'), 1)}, {few}")
+    with f.leaving_when(f.both(any_order, is_flat)):
         call_kernel(f, real, by_vectors_name(real), given(GEMM))
         f.leave()
-    more = f.test("ne", "%accumulate", 0)
-    without_depth(f, real, more)
+    without_depth(f, real, _is_added(f))
     small = f.test("sle", f.mul("%k", "%n"), READ_WHERE_IT_LIES // real.bytes)
     small = f.op(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
     with f.leaving_when(f.both(small, f.test("eq", "%cb", 1))):
-        arguments = given(BLOCK, sa="%ra", panel=real.columns, more=more)
+        arguments = given(BLOCK, sa="%ra", panel=real.columns, more="%accumulate")
         f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
         f.leave()
     depth = depth_of_panel(real)
@@ -166,7 +182,7 @@ def gemm(real: Real) -> str:
         call_kernel(f, real, pack_name(real, "b"), given_b)
         rest = real.at(f, "%scratch", f.add(f.mul(f.rounded_up(n, real.columns), k), SLACK // real.bytes))
         a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
-        again = f.op(f"or i1 {more}, {f.test('ne', p, 0)}")
+        again = _added_behind(f, "%accumulate", p)
         right: dict[str, Number] = {"b": "%scratch", "panel": f.mul(k, real.columns), "rb": real.columns}
         arguments = given(BLOCK, a=a, sa="%ra", **right, n=n, k=k, c=c, more=again)
         f.line(f"call void @block_{real.name}({arguments}, ptr {rest})")
@@ -177,9 +193,8 @@ def gemm(real: Real) -> str:
 def packed(real: Real) -> str:
     """C = A B, or C += A B, for a B packed before: `b` is its first panel; `rb` and `cb` say nothing."""
     f = Function(f"packed_{real.name}", GEMM, prefix="internal")
-    more = f.test("ne", "%accumulate", 0)
-    without_depth(f, real, more)
-    arguments = given(BLOCK, sa="%ra", panel=f.mul("%k", real.columns), rb=real.columns, more=more)
+    without_depth(f, real, _is_added(f))
+    arguments = given(BLOCK, sa="%ra", panel=f.mul("%k", real.columns), rb=real.columns, more="%accumulate")
     f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
     f.leave()
     return f.text()
@@ -209,13 +224,15 @@ def blocks(real: Real) -> list[str]:
     return [*strips, panels(real), block(real), gemm(real), packed(real), scratch(real)]
 
 
-def needed(real: Real, m: int | None, n: int | None, packed: bool, rows_of_b: bool = False) -> list[str]:
+def needed(
+    real: Real, m: int | None, n: int | None, packed: bool, rows_of_b: bool = False, in_order: bool = False
+) -> list[str]:
     """The kernels that a product of so many rows and columns (None: not known) calls, whatever its depth.
 
     `packed`: B was packed before. `rows_of_b`: the elements of a row of B are known to lie side by side.
     """
     found = [
-        tile_name(real, rows, vectors, tail)
+        tile_name(real, rows, vectors, tail, in_order)
         for rows in heights(real)
         for vectors, tail in widths(real)
         if (m is None or (m >= rows if rows == real.rows else m % real.rows & rows))
@@ -227,7 +244,7 @@ def needed(real: Real, m: int | None, n: int | None, packed: bool, rows_of_b: bo
     if not packed:
         if m is None or m > FEW_ROWS or not rows_of_b:
             found.append(pack_name(real, "b"))
-        if m is None or n is None or m <= FEW_LONG_ROWS or n == 1:
+        if not in_order and (m is None or n is None or m <= FEW_LONG_ROWS or n == 1):
             # Few rows and some columns: B lies in columns then, which are the rows that are multiplied.
             found += [by_vectors_name(real), *(times.names(real) if {m, n} & {1, None} else [times.rows_name(real)])]
     return found

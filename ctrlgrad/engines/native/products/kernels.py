@@ -19,8 +19,7 @@ from ctrlgrad.engines.native.products.whole import GEMM
 
 def kernels(real: Real) -> list[str]:
     """Their names, in the order of the table."""
-    tiles = [tile_name(real, rows, vectors, tail) for rows in heights(real) for vectors, tail in widths(real)]
-    return [*tiles, pack_name(real, "a"), pack_name(real, "b"), by_vectors_name(real)]
+    return [*_tiles(real), pack_name(real, "a"), pack_name(real, "b"), by_vectors_name(real)]
 
 
 def compiled_alone(real: Real) -> list[str]:
@@ -35,8 +34,13 @@ def source(real: Real, name: str) -> str:
             return pack(name, Packing(real, width))
     if name in times.names(real):
         return times.rows(real) if name == times.rows_name(real) else times.columns(real)
-    of_tiles = ((rows, *width) for rows in heights(real) for width in widths(real))
-    return next(tile(real, *size) for size in of_tiles if tile_name(real, *size) == name)
+    return tile(real, *_tiles(real)[name])
+
+
+def _tiles(real: Real) -> dict[str, tuple[int, int, bool, bool]]:
+    """By the names of tiles, what `tile` makes them from."""
+    sizes = [(rows, *width) for rows in heights(real) for width in widths(real)]
+    return {tile_name(real, *size, in_order): (*size, in_order) for in_order in (True, False) for size in sizes}
 
 
 def signature(name: str) -> str:
@@ -54,8 +58,11 @@ def table(real: Real) -> str:
     return f"@{table_name(real)} = global [{len(kernels(real))} x ptr] zeroinitializer, align 64\n"
 
 
-def call(f: Function, real: Real, name: str, arguments: str) -> None:
-    """Call a kernel that the caller's caller has declared."""
+def call(f: Function, real: Real, name: str, arguments: str, other: tuple[str, str] | None = None) -> None:
+    """Call a kernel that the caller's caller has declared, or the `other` one where a condition holds."""
     names = kernels(real)
-    place = f"getelementptr ([{len(names)} x ptr], ptr @{table_name(real)}, i64 0, i64 {names.index(name)})"
+    table = f"getelementptr ([{len(names)} x ptr], ptr @{table_name(real)}, i64 0, i64"
+    place = f"{table} {names.index(name)})"
+    if other is not None:
+        place = f.select(other[0], "ptr", f"{table} {names.index(other[1])})", place)
     f.line(f"call void {f.op(f'load atomic ptr, ptr {place} monotonic, align 8')}({arguments})")

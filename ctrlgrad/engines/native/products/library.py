@@ -18,7 +18,7 @@ import numpy as np
 
 from ctrlgrad import forks
 from ctrlgrad.engines.native import target
-from ctrlgrad.engines.native.products import blocks, pack, pool, real
+from ctrlgrad.engines.native.products import blocks, pack, pool, real, tiles
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
 from ctrlgrad.engines.threads import MOST_THREADS, default_threads
@@ -54,25 +54,33 @@ class Products:
         """Scratch bytes of a product of two matrices (m by k and k by n)."""
         return self._bytes("gemm", dtype, m, n, k) if np.dtype(dtype).char in self.reals else 0
 
-    def matmul(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
-        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with `a` and `b`."""
+    def matmul(
+        self, a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = False, in_order: bool = False
+    ) -> np.ndarray:
+        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with `a` and `b`.
+
+        `in_order`: the bits of an element do not depend on where the depth and the rows are cut; see `tiles`.
+        """
         (m, k), n = a.shape, b.shape[1]
         if a.dtype.char in self.reals:
-            self._need(a.dtype, m, n, False, _strides(b)[1] == 1)
-        self._gemm(f"cg_gemm_{real.KINDS[a.dtype.char]}", a, b.ctypes.data, _strides(b), out, (m, n, k), accumulate)
+            self._need(a.dtype, m, n, False, _strides(b)[1] == 1, in_order)
+        name, how = f"cg_gemm_{real.KINDS[a.dtype.char]}", tiles.how(accumulate, in_order)
+        self._gemm(name, a, b.ctypes.data, _strides(b), out, (m, n, k), how)
         return out
 
-    def matmul_packed(self, a: np.ndarray, packed: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
+    def matmul_packed(
+        self, a: np.ndarray, packed: np.ndarray, out: np.ndarray, accumulate: bool = False, in_order: bool = False
+    ) -> np.ndarray:
         """As `matmul`, the right operand having been packed by `pack`."""
         (m, k), n = a.shape, out.shape[1]
-        self._need(a.dtype, m, n, True)
+        self._need(a.dtype, m, n, True, in_order=in_order)
         name = f"cg_gemm_packed_{real.KINDS[a.dtype.char]}"
-        self._gemm(name, a, packed.ctypes.data, (0, 0), out, (m, n, k), accumulate)
+        self._gemm(name, a, packed.ctypes.data, (0, 0), out, (m, n, k), tiles.how(accumulate, in_order))
         return out
 
-    def _need(self, dtype: Any, m: int, n: int, packed: bool, rows_of_b: bool = False) -> None:
+    def _need(self, dtype: Any, m: int, n: int, packed: bool, rows_of_b: bool = False, in_order: bool = False) -> None:
         """Have the kernels for such a product."""
-        for name in blocks.needed(self.reals[np.dtype(dtype).char], m, n, packed, rows_of_b):
+        for name in blocks.needed(self.reals[np.dtype(dtype).char], m, n, packed, rows_of_b, in_order):
             self.address(name)
 
     def _gemm(
@@ -83,12 +91,12 @@ class Products:
         b_strides: tuple[int, int],
         out: np.ndarray,
         sizes: tuple[int, int, int],
-        accumulate: bool,
+        how: int,
     ) -> None:
         scratch = np.empty(self.scratch_bytes(a.dtype, *sizes), np.uint8)
         routine = _prototype("pnpnnpnnnnnnp")(self.symbols[name])
         c = (out.ctypes.data, _strides(out)[0])
-        routine(*c, a.ctypes.data, *_strides(a), b, *b_strides, *sizes, int(accumulate), scratch.ctypes.data)
+        routine(*c, a.ctypes.data, *_strides(a), b, *b_strides, *sizes, how, scratch.ctypes.data)
 
     def lu_solve(self, a: np.ndarray, b: np.ndarray, small: bool = False) -> tuple[np.ndarray, int]:
         """x with a x = b, and the status: 0, or one more than the number of the pivot that is 0."""

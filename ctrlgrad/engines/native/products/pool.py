@@ -11,6 +11,8 @@ comes late finds nothing and costs nothing. The caller is worker 0; it returns w
 under way another caller (of another thread, or a panel's own) does all its panels itself. Work that is soon done is
 not worth waking anybody: with `wake` 0 only threads that are awake take panels.
 
+A job has the caller's floating-point mode, so that all threads round alike and flush subnormal numbers or not.
+
 The ticket is the job's number in the upper half and the next panel in the lower. A claim reads the ticket, then the
 job, then raises the ticket by compare-and-exchange. The job is only rewritten while the ticket names no panel, under a
 new number; so a claim that succeeds has read the job that it claims of, however long ago it read the ticket.
@@ -32,7 +34,7 @@ import signal
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
 from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
-from ctrlgrad.engines.native.target import Target
+from ctrlgrad.engines.native.target import Target, float_mode
 from ctrlgrad.engines.threads import MOST_THREADS
 
 SPIN, CALLER_SPIN = 100_000, 30_000
@@ -51,7 +53,7 @@ _CLOSED = 0xFFFFFFFF
 _GLOBALS = f"""
 @pool_ticket = internal global i64 {_CLOSED}, align 128
 @pool_done = internal global i64 0, align 128
-@pool_job = internal global [3 x i64] zeroinitializer, align 128
+@pool_job = internal global [4 x i64] zeroinitializer, align 128
 @pool_processor = internal global i64 {NOWHERE}
 @pool_busy = internal global i64 0, align 128
 @pool_stop = internal global i64 0
@@ -89,6 +91,7 @@ def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posi
     return "\n".join(
         [
             _GLOBALS + declared,
+            float_mode(target),
             waiting(pause),
             _work(),
             _worker(),
@@ -142,7 +145,7 @@ def _unlock(f: Function) -> None:
 
 
 def _job(number: int) -> str:
-    return f"getelementptr ([3 x i64], ptr @pool_job, i64 0, i64 {number})"
+    return f"getelementptr ([4 x i64], ptr @pool_job, i64 0, i64 {number})"
 
 
 def _work() -> str:
@@ -152,7 +155,7 @@ def _work() -> str:
     f.branch(again)
     f.label(again)
     ticket = read(f, "@pool_ticket")
-    routine, context, panels = (read(f, _job(k)) for k in range(3))
+    routine, context, panels, mode = (read(f, _job(k)) for k in range(4))
     panel = f.op(f"and i64 {ticket}, {_CLOSED}")
     f.branch_if(f.test("slt", panel, panels), claim, none)
     f.label(claim)
@@ -160,6 +163,7 @@ def _work() -> str:
     f.branch_if(f.op(f"extractvalue {{ i64, i1 }} {pair}, 1"), run, again)
     f.label(run)
     function, pointer = (f.op(f"inttoptr i64 {value} to ptr") for value in (routine, context))
+    f.line(f"call void @set_float_mode(i64 {mode})")
     f.line(f"call void {function}(ptr {pointer}, i64 {panel}, i64 %worker)")
     done = f.add(_raise(f, "@pool_done", 1), 1)
     f.branch_if(f.test("eq", done, panels), last, again)
@@ -268,7 +272,8 @@ def _parallel() -> str:
     number = f.op(f"and i64 {read(f, '@pool_ticket')}, {~_CLOSED}")
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {(1 << 32) + _CLOSED}"))
     routine, context = (f.op(f"ptrtoint ptr {value} to i64") for value in ("%routine", "%context"))
-    for k, value in enumerate((routine, context, "%panels")):
+    mode = f.op("call i64 @float_mode()")
+    for k, value in enumerate((routine, context, "%panels", mode)):
         _write(f, _job(k), value)
     _write(f, "@pool_done", 0)
     _write(f, "@pool_processor", f.op("call i64 @pool_here()"))

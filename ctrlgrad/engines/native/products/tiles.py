@@ -1,11 +1,15 @@
 """A tile of a product: up to `rows` rows and `vectors` vectors of C, over the whole depth, in registers.
 
-    tile(A, row stride, column stride, B, row stride, depth, C, row stride, accumulate, columns)
+    tile(A, row stride, column stride, B, row stride, depth, C, row stride, more, columns)
 
 A is read element by element, so its strides are free (its rows may be the columns of something). B is read in vectors
 along its rows: a packed panel, or rows of the matrix itself. `columns` is how many lanes of the last vector there are:
 only the kernels whose name ends in `t` look at it. Few rows leave registers free, and would wait for each other's
 multiplications: they take several steps of the depth at once, in accumulators of their own.
+
+`more` has two bits. `ADDED`: the product is added to C. `IN_ORDER`: each element is one chain of fused multiply-adds in
+the order of the depth, which goes on from C where the product is added to it. Then an element has the same bits
+wherever the depth or the rows are cut. Kernels whose names end in `s` have no more than one chain.
 """
 
 from __future__ import annotations
@@ -22,30 +26,51 @@ PARAMETERS = [
     ("i64", "k"),
     ("ptr", "c"),
     ("i64", "rc"),
-    ("i1", "more"),
+    ("i64", "more"),
     ("i64", "columns"),
 ]
+ADDED, IN_ORDER = 1, 2
 
 
-def tile_name(real: Real, rows: int, vectors: int, tail: bool) -> str:
-    return f"cg_tile_{real.name}_{rows}x{vectors}{'t' if tail else ''}"
+def how(accumulate: bool, in_order: bool) -> int:
+    """`more` of a product."""
+    return ADDED * accumulate | IN_ORDER * in_order
 
 
-def tile(real: Real, rows: int, vectors: int, tail: bool) -> str:
+def steps_at_once(real: Real, rows: int, vectors: int) -> int:
+    """Number of chains of multiplications that a tile with free registers has for each element."""
+    return max(1, min(4, (8 if real.rows <= 6 else 16) // (rows * vectors)))
+
+
+def tile_name(real: Real, rows: int, vectors: int, tail: bool, in_order: bool = False) -> str:
+    single = in_order and steps_at_once(real, rows, vectors) > 1
+    return f"cg_tile_{real.name}_{rows}x{vectors}{'t' if tail else ''}{'s' if single else ''}"
+
+
+def tile(real: Real, rows: int, vectors: int, tail: bool, in_order: bool = False) -> str:
     """The text of one kernel."""
-    f = Function(tile_name(real, rows, vectors, tail), PARAMETERS)
+    f = Function(tile_name(real, rows, vectors, tail, in_order), PARAMETERS)
     mask = real.mask(f, "%columns") if tail else None
-    at_once = max(1, min(4, (8 if real.rows <= 6 else 16) // (rows * vectors)))
+    at_once = 1 if in_order else steps_at_once(real, rows, vectors)
     row_starts = [real.at(f, "%a", f.mul("%ra", row)) if row else "%a" for row in range(rows)]
     sums = [
         [[f.variable(real.vector, "zeroinitializer") for _ in range(vectors)] for _ in range(rows)]
         for _ in range(at_once)
     ]
+    goes_on = f.test("eq", "%more", ADDED | IN_ORDER)
     if rows == real.rows:
-        # C comes from far while the depth is worked through.
+        # C comes from far while the depth is worked through: that of the next tile, where this one begins with its own.
+        first = real.at(f, "%c", f.select(goes_on, "i64", f.mul("%rc", rows), 0))
         for row in range(rows):
-            address = real.at(f, "%c", f.mul("%rc", row)) if row else "%c"
+            address = real.at(f, first, f.mul("%rc", row)) if row else first
             f.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 1, i32 3, i32 1)")
+    if at_once == 1:
+        with f.when(goes_on):
+            for row in range(rows):
+                start = real.at(f, "%c", f.mul("%rc", row)) if row else "%c"
+                for v in range(vectors):
+                    old = real.read(f, real.at(f, start, v * real.lanes), mask if v == vectors - 1 else None)
+                    f.set(sums[0][row][v], old)
     place, b_place = f.variable("i64", 0), f.variable("ptr", "%b")
 
     def step(chain: int) -> None:
@@ -74,7 +99,7 @@ def tile(real: Real, rows: int, vectors: int, tail: bool) -> str:
 
 
 def _store(f: Function, real: Real, sums: list[list[list[Variable]]], mask: str | None) -> None:
-    """Add up the chains and write the tile, or add it to what is there."""
+    """Add up the chains and write the tile, added to what is there unless the chains began with that."""
     results = []
     for row in range(len(sums[0])):
         for v in range(len(sums[0][0])):
@@ -87,7 +112,7 @@ def _store(f: Function, real: Real, sums: list[list[list[Variable]]], mask: str 
     last = len(sums[0][0]) - 1
     places = [real.at(f, "%c", f.mul("%rc", row)) if row else "%c" for row in range(len(sums[0]))]
     values = [f.variable(real.vector, value) for _, _, value in results]
-    with f.when("%more"):
+    with f.when(f.test("eq", "%more", ADDED)):
         for (row, v, value), total in zip(results, values, strict=True):
             old = real.read(f, real.at(f, places[row], v * real.lanes), mask if v == last else None)
             f.set(total, real.plus(f, old, value))
