@@ -32,7 +32,7 @@ from ctrlgrad.source import Source, here, user_frame
 
 
 class Unsized(np.ndarray):
-    """An array as it is, with the axes whose sizes count as unknown. What is computed from it is a plain array."""
+    """An array as it is, with the axes whose sizes count as unknown. Computing with it gives a plain array."""
 
     axes: tuple[int, ...] = ()
 
@@ -170,10 +170,6 @@ def _unchanged(shown: str, hint: str) -> TracingError:
     )
 
 
-def _rebinding(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda self, other: operation(self, other)
-
-
 def _refused(name: str) -> Callable[..., Any]:
     def method(self: Array, *args: Any, **kwargs: Any) -> Any:
         if not _is_users():  # NumPy's sort sorts a copy
@@ -200,7 +196,7 @@ for _name in (
     "rshift",
 ):
     _operation = getattr(operator, f"__{_name}__")
-    setattr(Array, f"__i{_name}__", _rebinding(_operation))
+    setattr(Array, f"__i{_name}__", lambda self, other, operation=_operation: operation(self, other))
 for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflags"]:
     setattr(Array, _name, _refused(_name))
 
@@ -377,7 +373,14 @@ def value_in(builder: Builder, x: Any) -> Value:
             raise leaked(x)
         return x.value
     if isinstance(x, EagerStack):
-        return _stack_constant(builder, x)
+        if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
+            return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
+        stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
+        for position, item in enumerate(x.items):
+            if item is not None:
+                index = builder.constant(position)
+                stack = builder.emit("stack_write", [stack, index, builder.constant(item)], {"grow": False})
+        return stack
     array = _array(x)
     value = builder.constant(array)
     captured = trace.captured()
@@ -387,17 +390,6 @@ def value_in(builder: Builder, x: Any) -> Value:
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
-
-
-def _stack_constant(builder: Builder, x: EagerStack) -> Value:
-    if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
-        return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
-    stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
-    for position, item in enumerate(x.items):
-        if item is not None:
-            index = builder.constant(position)
-            stack = builder.emit("stack_write", [stack, index, builder.constant(item)], {"grow": False})
-    return stack
 
 
 def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
@@ -450,11 +442,7 @@ def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> An
     return result
 
 
-def _dim(x: Tensor, axis: int) -> Any:
-    return apply("dim", [x], {"axis": axis})
-
-
-FUNCTIONS["__dim__"] = _dim
+FUNCTIONS["__dim__"] = lambda x, axis: apply("dim", [x], {"axis": axis})
 
 
 def result_dtype(*operands: Any) -> np.dtype:

@@ -19,8 +19,9 @@ from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.native.outlining import weight_of
 from ctrlgrad.engines.native.plan_text import MOST_LOADED
 from ctrlgrad.frontend.carry import Carry
+from ctrlgrad.plan import fusion
 from ctrlgrad.plan.liveness import After
-from ctrlgrad.plan.model import Array
+from ctrlgrad.plan.model import Array, Kernel
 
 
 def chain(length: int) -> tuple[Callable[..., Any], list[Any]]:
@@ -30,6 +31,17 @@ def chain(length: int) -> tuple[Callable[..., Any], list[Any]]:
         return x
 
     return f, [np.asarray(0.3), np.asarray(0.7)]
+
+
+def chain_of_arrays(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    """One kernel, if nothing cut it."""
+
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(length):
+            x = cnp.sin(x) * y + 0.3 * x
+        return cnp.sum(x)
+
+    return f, [np.linspace(0.0, 1.0, 16), np.asarray(0.7)]
 
 
 def products(length: int) -> tuple[Callable[..., Any], list[Any]]:
@@ -63,6 +75,7 @@ def results_of_a_branch(length: int) -> tuple[Callable[..., Any], list[Any]]:
 
 PROGRAMS = [
     pytest.param(chain, 40, id="chain"),
+    pytest.param(chain_of_arrays, 40, id="chain_of_arrays"),
     pytest.param(products, 10, id="products"),
     pytest.param(inputs_of_a_scan, 8, id="inputs_of_a_scan"),
     pytest.param(results_of_a_branch, 8, id="results_of_a_branch"),
@@ -109,6 +122,7 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan is several functions."""
     monkeypatch.setattr(outlining, "WHOLE", 0)
     monkeypatch.setattr(emit, "PIECE", 100)
+    monkeypatch.setattr(fusion, "MOST_FUSED", 60)
 
 
 def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,3 +295,25 @@ def test_a_plan_of_several_functions_computes_the_same(program: Any, length: int
     assert text_of(graph, given).count("define internal i1 @piece") > 1
     for found, wanted in zip(cg.function(slope, engine="native")(*arguments), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_kernels_join_up_to_a_number_of_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's time grows with the square of a kernel's text, so a kernel that would be longer is two."""
+    fn, arguments = chain_of_arrays(20)
+    graph = graph_of(fn, *arguments)
+
+    def planned(most: int) -> list[Kernel]:
+        monkeypatch.setattr(fusion, "MOST_FUSED", most)
+        plan = engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset())
+        return [step for step in plan.body.steps if isinstance(step, Kernel)]
+
+    (whole,) = planned(10**9)
+    length = len(whole.expression.instructions)
+    # A kernel that joins brings what it loads.
+    counts = [len(planned(length + more)) for more in range(-1, 4)]
+    assert counts == sorted(counts, reverse=True) and set(counts) == {1, 2}
+    assert all(len(kernel.expression.instructions) <= 60 for kernel in planned(60))
+    # Over many points, one kernel needs no memory between its parts.
+    for small, is_cut in ((15, False), (16, True), (17, True)):
+        monkeypatch.setattr(fusion, "SMALL_SPACE", small)
+        assert (len(planned(60)) > 1) == is_cut

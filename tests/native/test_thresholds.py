@@ -112,7 +112,7 @@ TABLE = {
         "4": "rows of a tile: tests/native/test_products.py has each",
         "6": "rows of a tile: tests/native/test_products.py has each",
         "ADDED": "a flag: tests/native/test_products.py",
-        "ADDED IN_ORDER": "flags: tests/native/test_products.py",
+        "ADDED IN_ORDER": "flags of a product: tests/native/test_products.py",
     },
     "ctrlgrad/engines/native/products/times.py": {
         "HELD_BYTES": "products",
@@ -270,6 +270,10 @@ TABLE = {
         "TRIES": POLICY,
         "2": POLICY,
         "3": POLICY,
+    },
+    "ctrlgrad/plan/fusion.py": {
+        "MOST_FUSED": "instructions of a kernel: tests/native/test_long_plans.py",
+        "SMALL_SPACE": "points of a long kernel: tests/native/test_long_plans.py",
     },
     "memory/schedule.py": {
         "8": POLICY,

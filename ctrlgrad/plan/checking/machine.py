@@ -67,17 +67,23 @@ def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | 
 def _kept(step: Factorise, a: np.ndarray) -> np.ndarray:
     """The matrices themselves in place of their factors, if they have an inverse."""
     np.linalg.inv(a)
-    found = np.zeros([size.factor for size in step.result.shape], step.result.dtype)
+    found = np.zeros(_shape(step, a), step.result.dtype)
     elements = np.ascontiguousarray(a).reshape(*a.shape[:-2], -1).view(found.dtype)
     found[..., : elements.shape[-1]] = elements
     return found
+
+
+def _shape(step: Factorise, a: np.ndarray) -> list[int]:
+    """Shape of the result of a batch of matrices: the number of matrices may be known at run time only."""
+    batch = a.ndim - 2
+    return [*a.shape[:batch], *(size.factor for size in step.result.shape[batch:])]
 
 
 def _decomposed(step: Factorise, a: np.ndarray) -> np.ndarray:
     if step.how == "orthonormal":
         return np.asarray(np.linalg.qr(a)[0])
     if not np.isfinite(a).all():
-        return np.full([size.factor for size in step.result.shape], np.nan, a.dtype)
+        return np.full(_shape(step, a), np.nan, a.dtype)
     if step.how == "eigh":
         values, *vectors = np.linalg.eigh(a)
     else:
