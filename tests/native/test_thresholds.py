@@ -111,13 +111,8 @@ TABLE = {
     "ctrlgrad/engines/native/products/tiles.py": {
         "4": "rows of a tile: tests/native/test_products.py has each",
         "6": "rows of a tile: tests/native/test_products.py has each",
-<<<<<<< HEAD
         "ADDED": "a flag, no size: tests/native/test_products.py",
         "ADDED IN_ORDER": "two flags, no size: tests/native/test_products.py",
-=======
-        "ADDED": "a flag: tests/native/test_products.py",
-        "ADDED IN_ORDER": "flags of a product: tests/native/test_products.py",
->>>>>>> room-bits
     },
     "ctrlgrad/engines/native/products/times.py": {
         "HELD_BYTES": "products",

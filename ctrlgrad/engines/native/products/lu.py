@@ -116,7 +116,7 @@ def _factor(kind: Field) -> str:
 def _panel(kind: Field) -> str:
     """Few columns, without products. The first one begins a vector."""
     f, real = Function(f"lu_panel_{kind.name}", FACTOR, "i64", prefix="internal"), kind.real
-    end, lanes, own_parts = f.add("%first", "%count"), real.lanes, range(kind.parts)
+    end, lanes = f.add("%first", "%count"), real.lanes
     starts = _planes(f, kind).pointers[: kind.parts]
     # The row of a pivot without what is before it and the pivot itself, from the panel's first column on.
     behind = f.alloca(f"[{kind.planes * BLOCK} x {real.scalar}]", 64)
@@ -157,8 +157,7 @@ def _panel(kind: Field) -> str:
             for part, place in zip(factor, at(i, k), strict=True):
                 real.put(f, part, place)
     with f.loop("%first", end) as k, f.loop(k, end) as j:
-        for own in own_parts:
-            place = at(k, j)[own]
+        for place in at(k, j):
             real.put(f, f.op(f"fneg {real.scalar} {real.element(f, place)}"), place)
     f.leave("i64 0")
     return f.text()
