@@ -134,7 +134,10 @@ class Derivative:
         if inner == newest:
             return graph
         builder = Builder(name=graph.name)
-        order = lambda x, now, then: transpose(x, [*(now.index(a) for a in then), *range(len(now), x.rank)])
+
+        def order(x: Term, now: list[int], then: list[int]) -> Term:
+            return transpose(x, [*(now.index(a) for a in then), *range(len(now), x.rank)])
+
         arguments = []
         for place, v in enumerate(graph.inputs):
             if place < first:

@@ -26,7 +26,7 @@ from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.later import Derivative, Part, is_batched_first, reversed_once
 from ctrlgrad.gradients.manner import current_manner
-from ctrlgrad.ir import TensorType
+from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (
@@ -316,7 +316,7 @@ class _BackLater(_Back):
         self.recorded, self.builder = recorded, recorder()
 
     def __call__(self, seeds: Sequence[Any]) -> list[Tensor]:
-        builder = recorder()
+        builder: Builder | None = recorder()
         while isinstance(builder, Mapped) and builder is not self.builder:
             builder = builder.parent
         return self.recorded(Part.COTANGENTS, seeds) if builder is self.builder else super().__call__(seeds)
