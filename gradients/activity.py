@@ -34,9 +34,9 @@ class Activity:
     """The activity of a graph and of its regions, with the answers that nodes have given so far."""
 
     def __init__(self) -> None:
-        # By the operands that are varied: the results that are.
+        # Varied operands -> varied results.
         self._varied: dict[tuple[Node, _Positions], _Positions] = {}
-        # By the operands that are varied and the results that are active: the operands that are.
+        # Varied operands and active results -> active operands.
         self._active: dict[tuple[Node, _Positions, _Positions], _Positions] = {}
 
     def varied_values(self, graph: Graph, inputs: Iterable[Value]) -> set[Value]:

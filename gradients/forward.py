@@ -88,7 +88,16 @@ class _Tangents:
         self.tangents = {v: Term(builder, t) for v, t in given.items()}
         for node in graph.nodes:
             builder.source = node.source
-            self._node(node)
+            match view(node):
+                case Loop() as loop:
+                    self._loop(loop)
+                case Branch() as branch:
+                    self._branch(branch)
+                case Call() as call:
+                    self._call(node, call)
+                case _:
+                    copy_node(self.builder, node, self.primals)
+                    self._plain(node)
 
     def primal(self, value: Value) -> Term:
         return Term(self.builder, self.primals[value])
@@ -108,18 +117,6 @@ class _Tangents:
 
     def or_zeros(self, value: Value) -> Term:
         return self.tangents.get(value) or self.zeros_like(value)
-
-    def _node(self, node: Node) -> None:
-        match view(node):
-            case Loop() as loop:
-                self._loop(loop)
-            case Branch() as branch:
-                self._branch(branch)
-            case Call() as call:
-                self._call(node, call)
-            case _:
-                copy_node(self.builder, node, self.primals)
-                self._plain(node)
 
     def _plain(self, node: Node) -> None:
         moving = [v in self.tangents and operand_reached(node, i) for i, v in enumerate(node.operands)]

@@ -85,10 +85,6 @@ def _plus(of: Limits, x: Range, y: Range) -> Range:
     return found if is_wild(x) or is_wild(y) else finite(of, found)
 
 
-def _minus(of: Limits, x: Range, y: Range) -> Range:
-    return _plus(of, x, (-y[1], -y[0]))
-
-
 def _times(of: Limits, x: Range, y: Range) -> Range:
     if is_wild(x) or is_wild(y):
         # Zero times infinity is NaN.
@@ -124,10 +120,6 @@ def _roughly(x: Range) -> Range:
     """Bounds of a function that is not rounded correctly: the sign is right."""
     share = 2.0**-40
     return (x[0] - abs(x[0]) * share, x[1] + abs(x[1]) * share)
-
-
-def _sqrt(of: Limits, x: Range) -> Range:
-    return WILD if x[0] < 0.0 else (math.sqrt(x[0]), math.sqrt(x[1]))
 
 
 def _exp(of: Limits, x: Range) -> Range:
@@ -210,7 +202,7 @@ def _updated(of: Limits, x: Range, value: Range, *others: Range) -> Range:
 
 RULES: dict[str, Rule] = {
     "add": _plus,
-    "subtract": _minus,
+    "subtract": lambda of, x, y: _plus(of, x, (-y[1], -y[0])),
     "multiply": _times,
     "strong_multiply": lambda of, x, y: join(_times(of, x, y), (0.0, 0.0)),
     "negative": lambda of, x: (-x[1], -x[0]),
@@ -218,7 +210,7 @@ RULES: dict[str, Rule] = {
     "abs": _abs,
     "divide": _over,
     "reciprocal": lambda of, x: _over(of, (1.0, 1.0), x),
-    "sqrt": _sqrt,
+    "sqrt": lambda of, x: WILD if x[0] < 0.0 else (math.sqrt(x[0]), math.sqrt(x[1])),
     "exp": _exp,
     "exp2": lambda of, x: _exp(of, (x[0] * math.log(2.0), x[1] * math.log(2.0))),
     "expm1": lambda of, x: join((-1.0, 0.0), _exp(of, x)),
@@ -352,7 +344,13 @@ class Ranges:
     def _of(self, node: Node, dtype: np.dtype) -> Range:
         known = attributes.Constant.find(node)
         if known is not None:
-            return _of_constant(known, dtype)
+            value, limits = known.value, limits_of(dtype)
+            if known.varies or not 0 < value.size <= _MOST_LOOKED_AT or dtype_kind(dtype) == "c":
+                return limits.all
+            low, high = float(value.min()), float(value.max())
+            if low != low or low == INF:
+                return WILD
+            return (low, -limits.most if high == -INF else high)
         name, traits, limits = node.op.name, node.op.traits, limits_of(dtype)
         operands = [self[v] for v in node.operands]
         rule = RULES.get(name)
@@ -362,7 +360,10 @@ class Ranges:
             wild = Trait.SINGULAR in traits or any(self.is_wild(v) for v in node.operands)
             return WILD if wild else limits.all
         if rule is None:
-            return _cast(limits, dtype, operands[0])
+            x = operands[0]
+            if dtype_kind(dtype) == "f":
+                return x if is_wild(x) else finite(limits, x)
+            return limits.all if is_wild(x) or dtype_kind(dtype) == "b" else finite(limits, (x[0] - 1.0, x[1] + 1.0))
         if name == "multiply" and node.operands[0] is node.operands[1]:
             rule, operands = square, operands[:1]
         low, high = rule(limits, *operands)
@@ -409,7 +410,14 @@ class Ranges:
                 if new == old:
                     continue
                 if widens:
-                    new = _widened(old, new, limits_of(dtype).most)
+                    most = limits_of(dtype).most
+                    # An end that moves goes to 0, or as far as finite numbers go.
+                    low, high = new
+                    if -INF < low < old[0]:
+                        low = 0.0 if low >= 0.0 else -most
+                    if INF > high > old[1]:
+                        high = 0.0 if high <= 0.0 else most
+                    new = (low, high)
             self.found[inner] = new
             moved = True
         return moved
@@ -425,28 +433,3 @@ def _rounded(limits: Limits, low: float, high: float) -> Range:
     if -limits.least < high < 0.0:
         high = 0.0
     return (low, high)
-
-
-def _widened(old: Range, new: Range, most: float) -> Range:
-    low, high = new
-    if -INF < low < old[0]:
-        low = 0.0 if low >= 0.0 else -most
-    if INF > high > old[1]:
-        high = 0.0 if high <= 0.0 else most
-    return (low, high)
-
-
-def _of_constant(known: attributes.Constant, dtype: np.dtype) -> Range:
-    value, limits = known.value, limits_of(dtype)
-    if known.varies or not 0 < value.size <= _MOST_LOOKED_AT or dtype_kind(dtype) == "c":
-        return limits.all
-    low, high = float(value.min()), float(value.max())
-    if low != low or low == INF:
-        return WILD
-    return (low, -limits.most if high == -INF else high)
-
-
-def _cast(limits: Limits, dtype: np.dtype, x: Range) -> Range:
-    if dtype_kind(dtype) == "f":
-        return x if is_wild(x) else finite(limits, x)
-    return limits.all if is_wild(x) or dtype_kind(dtype) == "b" else finite(limits, (x[0] - 1.0, x[1] + 1.0))

@@ -139,7 +139,7 @@ class StrongZeros:
         self.ranges = Ranges(self.shown)
         self.zero: set[Value] = set()
         self.hot: set[Value] = set()
-        # By what is known of its operands, or of its results: what a node with regions has been asked.
+        # Answers for nodes with regions, keyed by the facts about their operands or results.
         self._asked: dict[Any, Any] = {}
 
     @classmethod

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dataflow.devices import Piece
+from ctrlgrad.dataflow.devices import DeviceRun, Piece
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.devices import Copies, InCopy, OutCopy
 from ctrlgrad.engines.cuda.engine import program_of
@@ -138,11 +138,11 @@ class _Arriving:
     build: _Build
 
 
-class CudaRun:
+class CudaRun(DeviceRun):
     """A device `cuda:N`, by its library."""
 
     def __init__(self, library: ArrayLibrary, run: Run) -> None:
-        self.run = run
+        super().__init__(run)
         self.library = library
         self.context = Context(library, run=run)
         self.copies = Copies(library)
@@ -151,7 +151,7 @@ class CudaRun:
 
     @property
     def is_late(self) -> bool:
-        return self.context.is_late
+        return bool(self.context.is_late)
 
     @contextmanager
     def running(self) -> Iterator[None]:

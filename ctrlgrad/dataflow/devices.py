@@ -6,8 +6,7 @@
     /rank:R/NAME   device NAME of the process with rank R
 
 `cpu:0` is where everything sits that was put nowhere else. A device runs the ops of a cluster as one piece, and says
-how values get to it and leave it: a `DeviceRun`. `HostRun` is that of a thread on the processor, where values are
-NumPy's from start to end; the other one is in `cuda`.
+how values get to it and leave it: a `DeviceRun`.
 
 While several devices compute, a thread per device is what uses the cores. So matrix products are single-threaded, and
 threads take turns quickly: while one runs Python, another that has a message to act on would wait for Python's global
@@ -198,70 +197,48 @@ class Leaving(Protocol):
         """The value on the host; waits for it. To be called once."""
 
 
-class DeviceRun(Protocol):
-    """One device in one run. All but the constructor is called on the device's own thread, inside `running`."""
+class DeviceRun:
+    """A device `cpu:N` or `sim:N` in one run, whose values are NumPy's; `ctrlgrad.dataflow.cuda.CudaRun` is a GPU.
 
-    @property
-    def run(self) -> Run:
-        """Counters, and the iteration that a piece runs in."""
+    All but the constructor is called on the device's own thread, inside `running`.
+    """
 
-    @property
-    def context(self) -> Any:
-        """Context argument of the pieces."""
+    def __init__(self, run: Run) -> None:
+        # Counters, and the iteration that a piece runs in; and the context argument of the pieces.
+        self.run = run
+        self.context: Any = run
 
     @property
     def is_late(self) -> bool:
         """True if an error was seen later than it happened, so that its iteration is unknown."""
+        return False
 
     def running(self) -> AbstractContextManager[None]:
-        """For the whole run on this device. At the end nothing is under way any more, whatever has happened."""
-
-    def entered(self, value: Any, its: Type) -> Any:
-        """An input of the graph, as pieces take it."""
-
-    def on_host(self, value: Any) -> Any:
-        """Wait for a value that control flow depends on, and return it on the host."""
-
-    def leave(self, value: Any) -> Leaving | None:
-        """Begin to copy a value to the host, without blocking the device; None if the value is on the host."""
-
-    def arrive(self, value: Any, its: Type) -> Any:
-        """Begin to take in a value that lies on the host; `landed` has it."""
-
-    def landed(self, arriving: Any) -> Any:
-        """The value after `arrive`, in the form that pieces take. The device waits for the copy, not the caller."""
-
-    def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
-        """Outputs of the graph as NumPy arrays and scalars, and lists of them for stacks."""
-
-
-class HostRun:
-    """A device `cpu:N` or `sim:N`."""
-
-    is_late = False
-
-    def __init__(self, run: Run) -> None:
-        self.run = self.context = run
-
-    def running(self) -> AbstractContextManager[None]:
+        """Hold the device for the whole run. At the end nothing is under way any more, whatever has happened."""
         return nullcontext()
 
     def entered(self, value: Any, its: Type) -> Any:
+        """An input of the graph, as pieces take it."""
         return value
 
     def on_host(self, value: Any) -> Any:
+        """Wait for a value that control flow depends on, and return it on the host."""
         return value
 
-    def leave(self, value: Any) -> None:
+    def leave(self, value: Any) -> Leaving | None:
+        """Begin to copy a value to the host, without blocking the device; None if the value is on the host."""
         return None
 
     def arrive(self, value: Any, its: Type) -> Any:
+        """Begin to take in a value that lies on the host; `landed` has it."""
         return value
 
     def landed(self, arriving: Any) -> Any:
+        """The value after `arrive`, in the form that pieces take. The device waits for the copy, not the caller."""
         return arriving
 
     def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
+        """Outputs of the graph as NumPy arrays and scalars, and lists of them for stacks."""
         return dict(outputs)
 
 

@@ -30,7 +30,6 @@ import numpy as np
 from ctrlgrad import memory
 from ctrlgrad.dataflow.devices import (
     DeviceRun,
-    HostRun,
     check_devices,
     parse_device,
     quick_turns,
@@ -310,8 +309,10 @@ class Executor:
             frame.floor = iteration.number + 1
             if frame.plan.receives:
                 del self.iterations[frame.plan.number, iteration.tag]
-            if frame.plan.report is not None:
-                self._report(frame)
+            report, is_due = frame.plan.report, frame.floor % frame.plan.report_every == 0
+            if report is not None and (is_due or frame.floor == frame.total):
+                # To the loop's owner: a few times per window, and at the end.
+                self.send(report, (*frame.tag, frame.floor), None, None, None)
             if iteration.is_last:
                 self._release(frame)
                 return
@@ -334,12 +335,6 @@ class Executor:
         while waiting:
             targets, value = waiting.pop(0)
             deliver(following, targets, value, self)
-
-    def _report(self, frame: FrameRun) -> None:
-        """Tell the loop's owner how many iterations are done here: at the end, and a few times per window."""
-        assert frame.plan.report is not None
-        if frame.floor == frame.total or frame.floor % frame.plan.report_every == 0:
-            self.send(frame.plan.report, (*frame.tag, frame.floor), None, None, None)
 
     def _release(self, frame: FrameRun) -> None:
         """Release a frame whose last iteration is done, here and on all who report."""
@@ -458,7 +453,7 @@ def _explained(error: BaseException, step: Step, iteration: Iteration, is_late: 
 
 
 if TYPE_CHECKING:
-    from ctrlgrad.mpi.world import Arrived, World
+    from ctrlgrad.mpi.world import Arrived
 
 # Runs the devices of this rank with the ends of a transport, and gives the outputs that they have.
 RunLocal = Callable[[RankRun], Mapping[int, Any]]
@@ -565,7 +560,12 @@ class _Devices:
             outcome.runs[name], outcome.counts[name], outcome.devices[name] = run, executors[name].counts, device
         if exchange is None:
             for executor in executors.values():
-                run_alone(executor, self.arguments)
+                with executor.device.running():
+                    executor.start(self.arguments)
+                    executor.drain()
+                    if not executor.finished:
+                        raise stuck_error(list(executor.blocked()))
+                    executor.finish()
         else:
             run_devices(executors, exchange, self.arguments)
         for name, executor in executors.items():
@@ -578,7 +578,7 @@ class _Devices:
 def _device_run(device: str, run: Run) -> DeviceRun:
     """State of one of this process's devices during a run."""
     if not is_cuda(device) or run.finite is not None:
-        return HostRun(run)
+        return DeviceRun(run)
     from ctrlgrad.dataflow.cuda import CudaRun  # the CUDA engine, loaded where it is asked for
     from ctrlgrad.engines.cuda.devices import library_of
 
@@ -606,16 +606,6 @@ def _drawn(delay: Callable[[random.Random], float], draw: random.Random) -> floa
             got=f"one that gave {seconds!r}",
         )
     return seconds
-
-
-def run_alone(executor: Executor, arguments: Sequence[Any]) -> None:
-    """Run a single device to its end, on the calling thread."""
-    with executor.device.running():
-        executor.start(arguments)
-        executor.drain()
-        if not executor.finished:
-            raise stuck_error(list(executor.blocked()))
-        executor.finish()
 
 
 def run_devices(executors: Mapping[str, Executor], exchange: Exchange | RankRun, arguments: list[Any]) -> None:
@@ -732,7 +722,14 @@ def run_over_ranks(prepared: Prepared, arguments: Sequence[Any], run_local: RunL
     if not over_ranks.has_agreed:
         _agree_on_devices(partition)
         over_ranks.has_agreed = True
-    _check_edges(partition, join().world)
+    world = join().world
+    if FIRST_TAG + len(partition.edges) > world.largest_tag:
+        raise UserInputError(
+            "the graph has more edges between devices than MPI has tags",
+            expected=f"at most {world.largest_tag - FIRST_TAG}",
+            got=str(len(partition.edges)),
+            hint="put larger parts of the graph on each device",
+        )
 
     def run_own(run: RankRun) -> Mapping[int, Any]:
         return run_local(run) if run.boxes else {}
@@ -793,13 +790,3 @@ def _for_arguments(identity: bytes, arguments: Sequence[Any]) -> bytes:
     """The digest of a graph together with the arguments' dtypes and shapes."""
     said = [len(x) if isinstance(x, list) else (str(np.asarray(x).dtype), np.shape(x)) for x in arguments]
     return hashlib.sha256(identity + repr(said).encode()).digest()[:IDENTITY]
-
-
-def _check_edges(partition: Partition, world: World) -> None:
-    if FIRST_TAG + len(partition.edges) > world.largest_tag:
-        raise UserInputError(
-            "the graph has more edges between devices than MPI has tags",
-            expected=f"at most {world.largest_tag - FIRST_TAG}",
-            got=str(len(partition.edges)),
-            hint="put larger parts of the graph on each device",
-        )

@@ -251,7 +251,7 @@ class DevicePlan:
 
     device: str
     frames: list[FramePlan]
-    # Of each input of the graph its type, and its consumers on this device; steps of the root that wait for nothing.
+    # Type and local consumers of each graph input; root steps that wait for nothing.
     inputs: list[tuple[Type, Targets]]
     starters: list[Step]
     # The frame that each edge is received in, for data and for reports.

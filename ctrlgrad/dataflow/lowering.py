@@ -385,7 +385,9 @@ class _Lowering:
     ) -> Sequence[Value]:
         source = loop.source
         window = loop.attrs.parallel_iterations
-        frame = self.frame_name(node)
+        wish = str(Loop.of(node).attrs.name or "while")
+        self.frame_names[wish] += 1
+        frame = f"{wish}_{self.frame_names[wish]}"
 
         def enter(value: Value, like: Value, constant: bool, before: Sequence[Value] = ()) -> Value:
             counts = loop.counts_down and like is loop.carries[0].in_body
@@ -434,11 +436,6 @@ class _Lowering:
         if has_token:
             (region.effect,) = lasts
         return results
-
-    def frame_name(self, node: Node) -> str:
-        wish = str(Loop.of(node).attrs.name or "while")
-        self.frame_names[wish] += 1
-        return f"{wish}_{self.frame_names[wish]}"
 
 
 def _side(hint: str | None, side: int, sides: int) -> str | None:

@@ -159,7 +159,7 @@ class Outbox:
         self._hand_over(departure.edge, departure.tag, None, value)
 
     def _hand_over(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
-        assert self.transport is not None, "a device alone has nobody to send to"
+        assert self.transport is not None, "a single device sends no messages"
         self.transport.send(edge, tag, dead, value)
 
 
@@ -557,17 +557,14 @@ class Run:
             lines = tuple(payload.tobytes().decode().splitlines())
             self._heard_idle(arrived.rank, IdleReport(header.tag[0], header.tag[1], lines))
         elif not self.is_stopped:
-            self._take_message(header, payload, arrived)
-
-    def _take_message(self, header: Header, payload: Any, arrived: Arrived) -> None:
-        is_ours = header.edge < len(self.edges) and self.rank_of[header.edge] == (arrived.rank, self.rank)
-        edge = self.edges[header.edge] if is_ours and arrived.tag == FIRST_TAG + header.edge else None
-        check(header, payload, edge, arrived.rank)
-        with self.lock:
-            self.received += 1
-        dead = self._dead_at(header.shape) if header.kind == wire.DEAD else None
-        value = wire.decode_value(header, payload) if header.kind == wire.VALUE else None
-        self._hand_over(Message(header.edge, header.tag, dead, value))
+            is_ours = header.edge < len(self.edges) and self.rank_of[header.edge] == (arrived.rank, self.rank)
+            edge = self.edges[header.edge] if is_ours and arrived.tag == FIRST_TAG + header.edge else None
+            check(header, payload, edge, arrived.rank)
+            with self.lock:
+                self.received += 1
+            dead = self._dead_at(header.shape) if header.kind == wire.DEAD else None
+            value = wire.decode_value(header, payload) if header.kind == wire.VALUE else None
+            self._hand_over(Message(header.edge, header.tag, dead, value))
 
     def _hand_over(self, message: Message) -> None:
         box = self.boxes[self.edges[message.edge].receiver]
@@ -666,7 +663,10 @@ class Run:
         backoff = _Backoff(self, spins=True)
         try:
             if not self.is_stopped:
-                self._tell_outputs(outputs)
+                for place, value in outputs.items():
+                    header = Header(wire.OUTPUT, self.identity, self.number, tag=(place,))
+                    for rank in self._others:
+                        self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
                 self._tell(wire.DONE)
             while not self.is_stopped and not self._all_are_done:
                 backoff.after(self.poll())
@@ -691,12 +691,6 @@ class Run:
     @property
     def _all_are_done(self) -> bool:
         return len(self.done) == len(self._others)
-
-    def _tell_outputs(self, outputs: dict[int, Any]) -> None:
-        for place, value in outputs.items():
-            header = Header(wire.OUTPUT, self.identity, self.number, tag=(place,))
-            for rank in self._others:
-                self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
 
     def _tell(self, kind: int, payload: bytes = b"") -> None:
         for rank in self._others:

@@ -564,7 +564,7 @@ class _Planner:
         elif node.op is flat.ENTER:
             step = EnterStep(node, index, first, self.frames[Enter.of(node).frame].number)
         elif self.is_passing(node):
-            # Of a Merge's operands one comes; a Switch's predicate is asked for later.
+            # A Merge gets one of its operands; a Switch reads its predicate later.
             step, pending = PassStep(node, index, first), 1 + len(node.controls) + len(node.orders)
         else:
             step = _STEPS[node.op](node, index, first)

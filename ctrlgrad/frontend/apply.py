@@ -22,16 +22,17 @@ from ctrlgrad.frontend.tensor import SET_BY, Tensor, instead_of, is_operand, lea
 from ctrlgrad.frontend.trace import current
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
 from ctrlgrad.ir.builder import SMALL
+from ctrlgrad.ir.caching import Recent
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
-from ctrlgrad.source import here, user_frame
+from ctrlgrad.source import Source, here, user_frame
 
 # Result of `unknown_dims` outside a trace: a NumPy array some of whose sizes a loop treats as unknown.
 
 
 class Unsized(np.ndarray):
-    """An array as it is, with the axes whose sizes count as unknown. What is computed from it is a plain array."""
+    """An array as it is, with the axes whose sizes count as unknown. Computing with it gives a plain array."""
 
     axes: tuple[int, ...] = ()
 
@@ -169,10 +170,6 @@ def _unchanged(shown: str, hint: str) -> TracingError:
     )
 
 
-def _rebinding(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda self, other: operation(self, other)
-
-
 def _refused(name: str) -> Callable[..., Any]:
     def method(self: Array, *args: Any, **kwargs: Any) -> Any:
         if not _is_users():  # NumPy's sort sorts a copy
@@ -199,7 +196,7 @@ for _name in (
     "rshift",
 ):
     _operation = getattr(operator, f"__{_name}__")
-    setattr(Array, f"__i{_name}__", _rebinding(_operation))
+    setattr(Array, f"__i{_name}__", lambda self, other, operation=_operation: operation(self, other))
 for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflags"]:
     setattr(Array, _name, _refused(_name))
 
@@ -271,9 +268,13 @@ def tensor_type(x: Any) -> TensorType:
     return t
 
 
+# Common dtypes that graphs hold: the name of a dtype takes longer than this.
+_HELD = frozenset(map(np.dtype, ("float64", "float32", "int64", "int32", "bool", "complex128", "complex64")))
+
+
 def check_dtype(dtype: np.dtype) -> None:
     """Refuse dtypes that no graph can hold."""
-    if dtype.name not in NAMES:
+    if dtype not in _HELD and dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {dtype} is not supported",
             expected="bool, an integer, a float or a complex dtype",
@@ -372,7 +373,14 @@ def value_in(builder: Builder, x: Any) -> Value:
             raise leaked(x)
         return x.value
     if isinstance(x, EagerStack):
-        return _stack_constant(builder, x)
+        if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
+            return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
+        stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
+        for position, item in enumerate(x.items):
+            if item is not None:
+                index = builder.constant(position)
+                stack = builder.emit("stack_write", [stack, index, builder.constant(item)], {"grow": False})
+        return stack
     array = _array(x)
     value = builder.constant(array)
     captured = trace.captured()
@@ -382,17 +390,6 @@ def value_in(builder: Builder, x: Any) -> Value:
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
-
-
-def _stack_constant(builder: Builder, x: EagerStack) -> Value:
-    if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
-        return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
-    stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
-    for position, item in enumerate(x.items):
-        if item is not None:
-            index = builder.constant(position)
-            stack = builder.emit("stack_write", [stack, index, builder.constant(item)], {"grow": False})
-    return stack
 
 
 def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
@@ -407,15 +404,36 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
             results = builder.emit_all(OPS[op], values, attrs, source=source)
             weak = all(is_weak(x) for x in operands)
             return tuple(Tensor(builder, v, weak) for v in results)
-        builder = Builder()
         arrays = [x if isinstance(x, EagerStack) else as_array(x) for x in operands]
-        inputs = [builder.input(type_of(a)) for a in arrays]
-        graph = builder.finish(builder.emit_all(OPS[op], inputs, attrs, source=source))
+        graph = _graph_of(op, tuple(map(type_of, arrays)), attrs, source)
     except CtrlgradError as error:
         if error.source is None:
             error.source = source
         raise
     return tuple(map(concrete, evaluate(graph, arrays)))
+
+
+# Graphs of single ops that were computed at once, with their kernels: by op, types, attributes and the user's line.
+_SINGLE: Recent[Any, Graph] = Recent(512)
+
+
+def _graph_of(op: str, types: tuple[Type, ...], attrs: Mapping[str, Any], source: Source | None) -> Graph:
+    """The graph of one op, made once for a line of the user's code if its attributes are plain."""
+
+    def make() -> Graph:
+        builder = Builder()
+        return builder.finish(builder.emit_all(OPS[op], [builder.input(t) for t in types], attrs, source=source))
+
+    if not all(map(_is_plain, attrs.values())):
+        return make()
+    # With their types: 1 and True are equal.
+    plain = tuple((name, type(value), value) for name, value in attrs.items())
+    return _SINGLE.get((op, types, plain, source), make)
+
+
+def _is_plain(x: Any) -> bool:
+    """Return true if an attribute may be part of a key."""
+    return type(x) in (bool, int, str) or isinstance(x, np.dtype) or (type(x) is tuple and {*map(type, x)} <= {int})
 
 
 def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> Any:
@@ -424,11 +442,7 @@ def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> An
     return result
 
 
-def _dim(x: Tensor, axis: int) -> Any:
-    return apply("dim", [x], {"axis": axis})
-
-
-FUNCTIONS["__dim__"] = _dim
+FUNCTIONS["__dim__"] = lambda x, axis: apply("dim", [x], {"axis": axis})
 
 
 def result_dtype(*operands: Any) -> np.dtype:

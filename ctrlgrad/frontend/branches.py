@@ -104,15 +104,11 @@ def _size(producers: Mapping[Value, Node], x: Any, axis: int) -> int | Size | No
     """The size of a result: a number, that of an argument, or None for one that is computed."""
     known = tensor_type(x).shape[axis]
     if known is None and isinstance(x, Tensor):
-        return _followed(producers, Size(x.value, axis))
+        size = origin(producers, Size(x.value, axis))
+        known = size.value.tensor.shape[size.axis]
+        return known if known is not None else None if size.value in producers else size
     # Also of a NumPy array whose size only counts as unknown: what `unknown_dims` gives outside of a trace.
     return int(np.shape(x)[axis])
-
-
-def _followed(producers: Mapping[Value, Node], size: Size) -> int | Size | None:
-    size = origin(producers, size)
-    known = size.value.tensor.shape[size.axis]
-    return known if known is not None else None if size.value in producers else size
 
 
 def _number(builder: Builder, size: int | Size) -> Any:

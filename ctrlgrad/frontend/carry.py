@@ -1,4 +1,4 @@
-"""The carry of a loop while its body is traced, and what is learned of it from the body."""
+"""The carry of a loop while its body is traced, and the types that the body settles."""
 
 from __future__ import annotations
 

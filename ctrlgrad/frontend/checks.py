@@ -108,7 +108,7 @@ def check_function(operation: str, fn: Any) -> None:
 
 
 def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str], source: Source | None) -> None:
-    """Refuse what is no function, or none of so many arguments, before it is called."""
+    """Refuse an argument that is no function, or that does not take these arguments, before it is called."""
     shown = f"a function of {', '.join(arguments)}" if arguments else "a function without arguments"
     if not callable(fn):
         raise TypeMismatchError(
@@ -234,7 +234,7 @@ def same_structure(
 
 
 def _of_other_kinds(labels: tuple[str, str], a: tree.TreeDef, b: tree.TreeDef, path: str) -> list[str]:
-    """In words where containers differ in kind, or in what is no child of them, though their children may agree."""
+    """Describe containers that differ in kind or in static fields, even if their children agree."""
     if a == b or a.is_leaf() or b.is_leaf():
         return []
     one, other = (_kind(t) for t in (a, b))

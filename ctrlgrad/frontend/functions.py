@@ -163,7 +163,7 @@ def array_function(*names: str) -> Callable[[F], F]:
 
 
 def described(function: F, name: str, summary: str, example: str) -> F:
-    """A function that a factory has made, with its name and docstring; `example` is "call -> result"."""
+    """Name and document a function that a factory made, and return it; `example` is "call -> result"."""
     call, result = example.split(" -> ")
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{summary}\n\n    >>> {call}\n    {result}\n    "
@@ -175,7 +175,7 @@ def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: boo
 
     Args:
         more: further public names.
-        is_facade: what it imports is public too, but for modules.
+        is_facade: imported names are public too, except modules.
     """
     space, hidden = vars(sys.modules[module]), {*helpers, "annotations", "publish"}
     names = [name for name, x in space.items() if name[0] != "_" and name not in hidden and not inspect.ismodule(x)]

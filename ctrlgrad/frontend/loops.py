@@ -253,7 +253,16 @@ class RowSizes:
         if node is None:
             return apply("dim", [self._outside(value)], {"axis": axis})
         if Trait.ELEMENTWISE in node.op.traits:
-            return self._broadcast(node, axis - value.tensor.rank)
+            # The broadcast size, along an axis that is counted from the end.
+            back = axis - value.tensor.rank
+            ranks = [(v, v.tensor.rank) for v in node.operands]
+            operands = [self._size(Size(v, rank + back)) for v, rank in ranks if rank >= -back]
+            if any(n is None for n in operands):
+                return None
+            found = operands[0]
+            for n in operands[1:]:
+                found = apply("where", [apply("equal", [found, np.int64(1)]), n, found])
+            return found
         if node.op.name == "stack_to_tensor" and axis == 0:
             return self._collected(node.operands[0])
         if node.op.name == "concat":
@@ -263,22 +272,19 @@ class RowSizes:
             )
         cut = Cut.find(node, axis)
         if cut is not None:
-            return self._cut(cut)
+            # Of a slice: negative bounds count from the end, and no bound leaves the array.
+            whole = self._size(cut.of)
+            bounds = (0 if cut.start is None else cut.start, whole if cut.stop is None else cut.stop)
+            start, stop = (self._number(x) if isinstance(x, Value) else x for x in bounds)
+            if whole is None or start is None or stop is None:
+                return None
+            return _computed("maximum", _computed("subtract", _place(stop, whole), _place(start, whole)), 0)
         number = told(node, axis)
         if number is None:
             # Sizes of a stack's rows that an op receives as operands are the last unknown sizes of its result.
             sizes, from_end = node.used_as(Use.SIZE), value.tensor.shape[axis:].count(None)
             number = sizes[-from_end] if from_end <= len(sizes) else None
         return None if number is None else self._number(number)
-
-    def _cut(self, cut: Cut) -> Any:
-        """The size of a slice: negative bounds count from the end, and no bound leaves the array."""
-        whole = self._size(cut.of)
-        bounds = (0 if cut.start is None else cut.start, whole if cut.stop is None else cut.stop)
-        start, stop = (self._number(x) if isinstance(x, Value) else x for x in bounds)
-        if whole is None or start is None or stop is None:
-            return None
-        return _computed("maximum", _computed("subtract", _place(stop, whole), _place(start, whole)), 0)
 
     def _collected(self, stack: Value) -> Any:
         """Number of rows that an inner loop collects, one per iteration: the loop's bound; None if it is not known."""
@@ -302,17 +308,6 @@ class RowSizes:
         node = self.producers.get(value)
         constant = None if node is None else attributes.Constant.find(node)
         return None if constant is None else constant.value
-
-    def _broadcast(self, node: Node, from_end: int) -> Any:
-        """The size of an elementwise result along an axis that is counted from the end."""
-        ranks = [(v, v.tensor.rank) for v in node.operands]
-        sizes = [self._size(Size(v, rank + from_end)) for v, rank in ranks if rank >= -from_end]
-        if any(n is None for n in sizes):
-            return None
-        found, *others = sizes
-        for n in others:
-            found = apply("where", [apply("equal", [found, np.int64(1)]), n, found])
-        return found
 
     def _number(self, value: Value) -> Any:
         """A size that an op of the body is told."""

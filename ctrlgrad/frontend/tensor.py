@@ -1,6 +1,6 @@
 """The traced tensor: a value of the graph that is being traced, with NumPy's operators, methods and protocols.
 
-What it is asked to compute it looks up in `FUNCTIONS`; what needs a concrete number it refuses with advice.
+Operations are looked up in `FUNCTIONS`; requests for a concrete number raise an error with advice.
 """
 
 from __future__ import annotations
@@ -338,26 +338,6 @@ class Tensor:
             total = total * d
         return total
 
-    @property
-    def T(self) -> Any:
-        return FUNCTIONS["transpose"](self)
-
-    @property
-    def mT(self) -> Any:
-        return FUNCTIONS["matrix_transpose"](self)
-
-    @property
-    def real(self) -> Any:
-        return FUNCTIONS["real"](self)
-
-    @property
-    def imag(self) -> Any:
-        return FUNCTIONS["imag"](self)
-
-    @property
-    def at(self) -> Any:
-        return FUNCTIONS["at"](self)
-
     def __repr__(self) -> str:
         return f"Tensor({self.value.type}{', ' + self.value.hint if self.value.hint else ''})"
 
@@ -449,19 +429,7 @@ class Tensor:
 
     def __round__(self, ndigits: Any = None) -> Any:
         """As Python's numbers: to integers, unless digits are asked for."""
-        return self._whole("round") if ndigits is None else FUNCTIONS["round"](self, ndigits)
-
-    def __floor__(self) -> Any:
-        return self._whole("floor")
-
-    def __ceil__(self) -> Any:
-        return self._whole("ceil")
-
-    def __trunc__(self) -> Any:
-        return self._whole("trunc")
-
-    def _whole(self, name: str) -> Any:
-        return FUNCTIONS["astype"](FUNCTIONS[name](self), np.int64)
+        return _to_integers("round")(self) if ndigits is None else FUNCTIONS["round"](self, ndigits)
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
         if modulus is not None:
@@ -640,6 +608,26 @@ for _dunder, _name in _OPERATORS.items():
     setattr(Tensor, f"__r{_dunder}__", _reflected)
 for _dunder, _name in _COMPARISONS.items():
     setattr(Tensor, f"__{_dunder}__", _binary(_name)[0])
+
+
+def _to_integers(name: str) -> Callable[[Any], Any]:
+    return lambda self: FUNCTIONS["astype"](FUNCTIONS[name](self), np.int64)
+
+
+def _attribute(name: str) -> property:
+    return property(lambda self: FUNCTIONS[name](self))
+
+
+for _name in ("floor", "ceil", "trunc"):
+    setattr(Tensor, f"__{_name}__", _to_integers(_name))
+for _name, _function in {
+    "T": "transpose",
+    "mT": "matrix_transpose",
+    "real": "real",
+    "imag": "imag",
+    "at": "at",
+}.items():
+    setattr(Tensor, _name, _attribute(_function))
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -85,8 +85,8 @@ def refused_inside(error: BaseException) -> TracingError | None:
 # the trace goes the way that they go, as JAX's transforms do. Such a trace is good for these arguments alone, and
 # nothing compiles it for other arguments.
 #
-# `Builder.known` holds what the inputs of a trace stand for, and what was computed of them. The inputs of a loop's
-# body, of a compiled function and of the rows of `vmap` stand for no one number: what depends on them has none.
+# `Builder.known` holds the arrays behind the inputs of a trace, and the arrays computed from them. The inputs of a
+# loop's body, of a compiled function and of the rows of `vmap` have none, nor have values that depend on them.
 
 
 class Known:
@@ -94,7 +94,7 @@ class Known:
 
     def __init__(self, builder: Builder, inputs: Sequence[Any]) -> None:
         self.builder = builder
-        # An array, a tensor of a trace around this one, or None for what has no one number.
+        # An array, a tensor of an enclosing trace, or None for a value without a known array.
         self._numbers: dict[Value, Any] = dict(zip(builder.inputs, map(_as_array, builder.inputs, inputs), strict=True))
         self._producers: dict[Value, Node] = {}
         self._indexed = 0

@@ -47,15 +47,15 @@ _shape = attrgetter("shape")
 class Watched:
     """Variables, elements and small arrays as they were when a function was traced."""
 
-    # Of each dict of variables or attributes: how to get those that are read, and what they were.
+    # For each dict of variables or attributes: a getter of the entries that are read, and their values.
     spaces: list[tuple[Callable[[Any], Any], Mapping[str, Any], tuple[Any, ...]]] = field(default_factory=list)
     cells: tuple[types.CellType, ...] = ()
     held: tuple[Any, ...] = ()
-    # Of each function with defaults, its two kinds of them.
+    # Each function with defaults: positional defaults and keyword defaults.
     defaults: list[tuple[types.FunctionType, Any, Any]] = field(default_factory=list)
     containers: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
     arrays: list[tuple[np.ndarray, bytes]] = field(default_factory=list)
-    # Arrays that are read at each call, as further inputs of what was compiled, and their shapes.
+    # Arrays that are read at each call, as further inputs of the compiled graph, and their shapes.
     inputs: tuple[np.ndarray, ...] = ()
     shapes: tuple[Any, ...] = ()
     # Every number and array that was reached, and every container that is too long, as the user calls them.
@@ -257,7 +257,7 @@ class _Walk:
         return self.read[id(space)]
 
     def _space(self, path: str, space: Mapping[str, Any]) -> None:
-        """Watch what is read of this dict as attributes."""
+        """Watch the entries of this dict that are read as attributes."""
         self._read(path, space)
         self.by_attribute.add(id(space))
 

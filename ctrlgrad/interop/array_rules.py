@@ -147,6 +147,9 @@ TABLE |= {
     "tile": by_position(cnp.tile, "reps"),
     "slice": by_position(lax.slice, "start_indices", "limit_indices", "strides"),
     "gather": by_keyword(lax.gather, "dimension_numbers", "slice_sizes", "mode", "fill_value"),
+    "squeeze": lambda equation, x: cnp.squeeze(
+        x, tuple(axis % equation.inputs[0].ndim for axis in equation.params["dimensions"])
+    ),
 }
 TABLE |= {
     name.replace("_", "-"): by_keyword(getattr(lax, name), "dimension_numbers", "unique_indices", "mode")
@@ -155,7 +158,7 @@ TABLE |= {
 
 
 def recorded(x: Any) -> Tensor:
-    """A value as one of the graph, so that what is made of it is recorded and not computed at once."""
+    """Convert a value to a traced tensor, so that operations on it are recorded and not computed at once."""
     return x if isinstance(x, Tensor) else Tensor(recorder(), value_in(recorder(), x))
 
 
@@ -197,11 +200,6 @@ def _reshape(equation: Equation, x: Any, *sizes: Any) -> Any:
     more = words(equation)
     order = None if order is None else (*order, *range(len(order), len(order) + len(more)))
     return lax.reshape(x, (*shape, *more), order)
-
-
-@entry("squeeze")
-def _squeeze(equation: Equation, x: Any) -> Any:
-    return cnp.squeeze(x, tuple(axis % equation.inputs[0].ndim for axis in equation.params["dimensions"]))
 
 
 @entry("transpose")
@@ -275,7 +273,7 @@ def _extreme(fn: Any, sign: int) -> Entry:
         first = {"b": sign < 0, "f": -sign * np.inf}.get(dtype_kind(x.dtype))
         if first is None:
             first = np.iinfo(x.dtype).min if sign > 0 else np.iinfo(x.dtype).max
-        # Of the shape of a sum, whatever axes are in front.
+        # Has the shape of a sum, also with further axes in front.
         return cnp.full_like(cnp.sum(x, axes), first, dtype=x.dtype)
 
     return reduce
@@ -306,6 +304,7 @@ TABLE |= {
     "reduce_or": _bits(lax.reduce_or, cnp.bitwise_or, 0),
     "reduce_xor": by_keyword(lax.reduce_xor, "axes"),
     "sort": lambda equation, *operands: by_keyword(lax.sort, "dimension", "is_stable", "num_keys")(equation, operands),
+    "top_k": lambda equation, x: lax.top_k(x, equation.params["k"], axis=equation.params.get("axis", -1)),
 }
 
 
@@ -313,11 +312,6 @@ TABLE |= {
 def _position(equation: Equation, x: Any) -> Any:
     (axis,) = equation.params["axes"]
     return (cnp.argmax if equation.name == "argmax" else cnp.argmin)(x, axis)
-
-
-@entry("top_k")
-def _top_k(equation: Equation, x: Any) -> Any:
-    return lax.top_k(x, equation.params["k"], axis=equation.params.get("axis", -1))
 
 
 @entry("approx_top_k")
@@ -366,10 +360,6 @@ def _windows(fn: Callable[..., Any], start: Callable[[np.dtype], Any]) -> Entry:
     return reduced
 
 
-def _least(dtype: np.dtype) -> Any:
-    return -np.inf if dtype_kind(dtype) == "f" else np.iinfo(dtype).min
-
-
 def _largest(dtype: np.dtype) -> Any:
     return np.inf if dtype_kind(dtype) == "f" else np.iinfo(dtype).max
 
@@ -378,7 +368,7 @@ TABLE |= {
     "conv_general_dilated": by_keyword(lax.conv_general_dilated, *_CONVOLUTION),
     "select_and_scatter_add": by_keyword(lax.select_and_scatter_add, "select_prim", *_WINDOW),
     "select_and_gather_add": by_keyword(lax.select_and_gather_add, "select_prim", *_DILATED),
-    "reduce_window_max": _windows(lax.max, _least),
+    "reduce_window_max": _windows(lax.max, lambda dtype: -np.inf if dtype_kind(dtype) == "f" else np.iinfo(dtype).min),
     "reduce_window_min": _windows(lax.min, _largest),
     "reduce_window_sum": _windows(lax.add, lambda dtype: dtype.type(0)),
 }

@@ -48,7 +48,7 @@ def is_of_jax(file: str) -> bool:
 def told(kind: type[CtrlgradError], problem: str, source: Source | None, hint: str) -> Iterator[None]:
     """A block that calls JAX, whose exceptions become errors of a kind; `source` is where no line of the user's is."""
     try:
-        # With all frames, the innermost says whose code raised.
+        # All frames are kept: the innermost one tells whose code raised.
         with traceback_filtering("off"):
             yield
     except CtrlgradError:
@@ -186,7 +186,7 @@ _RESULTS = (Tensor, jax.Array, np.ndarray, np.generic, bool, int, float, complex
 
 
 class Flat:
-    """A function for arguments of one signature, as a function of those that are arrays.
+    """A function for arguments of one signature, as a function of its array arguments.
 
     Called once, by the tracer. From then on it knows which results are no arrays, and how all are put together.
 
@@ -204,7 +204,7 @@ class Flat:
         result: Callable[[Any], Any] = lambda x: x,
     ) -> None:
         self.fn, self.kinds, self.result = fn, tuple(kinds), result
-        # By which JAX calls it in errors.
+        # Name in JAX's errors.
         self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))
         self._arguments = treedef
         # The results that are no arrays, by their place.

@@ -180,7 +180,7 @@ def _shard_map(equation: Equation, *operands: Any) -> Any:
     return equation.read(equation.params["jaxpr"], *operands)
 
 
-# Calls of Python from a running program, and what has no meaning outside of JAX.
+# Calls of Python from a running program, and primitives without a meaning outside of JAX.
 
 
 _REFS = "it changes an array in place"

@@ -47,7 +47,7 @@ class _Alone:
         jaxpr = called.jaxpr.replace(constvars=[], invars=list(called.jaxpr.invars), outvars=outputs, eqns=[one])
         self.function = jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
         self.floats = [i for i in perturbed if is_float(self.inputs[i])]
-        # Among the results, and among those that are used.
+        # Positions among all results, and among the used results.
         self.float_results = [i for i in self.used if is_float(equation.outputs[i])]
         self.float_outputs = [place for place, i in enumerate(self.used) if i in self.float_results]
 
@@ -382,7 +382,7 @@ def _of_the_system(params: Mapping[str, Any]) -> list[int]:
     Its operands are the leaves of an operator, the solver's state, the right side, options, the solver and a flag.
     """
     places = iter(range(len(params["static"])))
-    # In the place of an operand stands an `object()`.
+    # An `object()` marks the place of an operand.
     leaves = [next(places) if type(x) is object else None for x in params["static"]]
     operator, _, vector, *_ = jax.tree_util.tree_unflatten(params["treedef"], leaves)
     return jax.tree_util.tree_leaves((operator, vector))

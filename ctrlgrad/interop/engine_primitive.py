@@ -210,7 +210,7 @@ class JaxProgram(Program):
         return cls.of(name, _sized(name, traced(name, fn, types, "to_jax: the result")), engine)
 
     def trace(self) -> None:
-        """Trace it now: what is wrong with it is said here, and not from within a compiled program."""
+        """Trace it now, so that errors are raised here and not inside a compiled program."""
         _ = self.graph
 
     def run(self, *arrays: Any) -> tuple[np.ndarray, ...]:
@@ -311,15 +311,12 @@ def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, program: JaxProgram) -
     straight = len(arrays) - program.linear
     # A transpose has a result for each argument that it is linear in: with rows, if any has.
     given = [
-        x if i < straight else _in_front(x, axis, size) for i, (x, axis) in enumerate(zip(arrays, axes, strict=True))
+        x if i < straight else (jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0))
+        for i, (x, axis) in enumerate(zip(arrays, axes, strict=True))
     ]
     places = [*axes[:straight], *[0] * program.linear]
     results = bind(program.batched(tuple(places), size), *given)
     return results, [0] * len(results)
-
-
-def _in_front(x: Any, axis: Any, size: int) -> Any:
-    return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
 batching.primitive_batchers[program_p] = _batch

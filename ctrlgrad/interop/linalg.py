@@ -41,11 +41,6 @@ def pivots(a: Any) -> Any:
     return fori_loop(0, min(rows, columns), step, (recorded(cnp.stop_gradient(a)), order))[1]
 
 
-@entry("geqrf")
-def _geqrf(equation: Equation, a: Any) -> Any:
-    return reduced(recorded(a), min(a.shape[-2:]), 0, False)
-
-
 @entry("householder_product")
 def _householder_product(equation: Equation, a: Any, taus: Any) -> Any:
     eye = np.eye(*a.shape[-2:], dtype=a.dtype)
@@ -58,11 +53,6 @@ def _ormqr(equation: Equation, a: Any, taus: Any, x: Any) -> Any:
     if equation.params["left"]:
         return applied(a, taus, x, is_adjoint)
     return adjoint(applied(a, taus, adjoint(x), not is_adjoint))
-
-
-@entry("hessenberg")
-def _hessenberg(equation: Equation, a: Any) -> Any:
-    return reduced(recorded(a), max(a.shape[-1] - 1, 0), 1, True)
 
 
 @entry("tridiagonal")
@@ -101,6 +91,8 @@ TABLE |= {
         lax.linalg.triangular_solve, "left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"
     ),
     "tridiagonal_solve": plain(lax.linalg.tridiagonal_solve),
+    "geqrf": lambda equation, a: reduced(recorded(a), min(a.shape[-2:]), 0, False),
+    "hessenberg": lambda equation, a: reduced(recorded(a), max(a.shape[-1] - 1, 0), 1, True),
 }
 TABLE |= {name: _or_nan(TABLE[name]) for name in ("cholesky", "triangular_solve", "tridiagonal_solve")}
 

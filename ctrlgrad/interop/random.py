@@ -218,7 +218,7 @@ def _threefry_bits(key: Any, counter: Any, shape: tuple[int, ...], wide: bool) -
 @entry("rng_bit_generator")
 def _rng_bit_generator(equation: Equation, state: Any) -> Any:
     state, dtype = recorded(state), np.dtype(equation.params["dtype"])
-    # Of one element each: integers wrap in arrays, where NumPy's scalars would warn.
+    # Arrays of one element: integers wrap in arrays, where NumPy's scalars would warn.
     parts = [state[i : i + 1] for i in range(state.shape[0])]
     has_words = len(parts) == 4
     key, counter = (_joined(*parts[:2]), _joined(*parts[2:])) if has_words else parts

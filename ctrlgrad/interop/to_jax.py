@@ -172,16 +172,12 @@ def _limits(dtype: np.dtype) -> tuple[int, int]:
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
-def _producers(graph: Graph) -> dict[Value, Node]:
-    return {value: node for node in graph.nodes for value in node.results}
-
-
 def pushed_only(graph: Graph) -> bool:
     """True if all stacks of a graph, and of the loops in it, begin empty, are only pushed to, and become arrays.
 
     Then each is a sequence of arrays of known sizes: every iteration of a loop pushes the same number of rows.
     """
-    producers = _producers(graph)
+    producers = {value: node for node in graph.nodes for value in node.results}
 
     def begins(value: Value) -> Value:
         """First version of a stack in the chain of pushes that makes this one."""
@@ -200,7 +196,7 @@ def pushed_only(graph: Graph) -> bool:
             if node.operands or not stacks[0].element.is_static:
                 return False
         elif name == "stack_to_tensor":
-            # Of a stack that comes from outside, an iteration knows its own rows alone.
+            # An iteration knows only its own rows of a stack that comes from outside.
             if begins(node.operands[0]) in inputs:
                 return False
         elif stacks and not node.used_as(Use.PUSH):

@@ -128,7 +128,7 @@ def _quiet(value: Any) -> Any:
 class Constant(Attributes):
     # Its elements lie by rows: engines count their places by the shape alone.
     value: np.ndarray
-    # Another trace of the function had another value here: an input of what is compiled (see `ir/interning.py`).
+    # Another trace of the function had another value here: an input of the compiled graph (see `ir/interning.py`).
     varies: bool = _hidden(False)
 
     def __post_init__(self) -> None:
@@ -149,13 +149,13 @@ class Axis(Attributes):
 
 @record(kw_only=True)
 class Scan(Axis):
-    # From the end: the transpose of the forward accumulation.
+    # Accumulate from the end: the transpose of the forward accumulation.
     reverse: bool = _quiet(False)
 
 
 @record(kw_only=True)
 class Order(Axis):
-    # From the largest down.
+    # Sort from the largest down.
     descending: bool
 
 
@@ -187,7 +187,7 @@ class Axes(Attributes):
 @record(kw_only=True)
 class Reduction(Axes):
     keepdims: bool = _quiet(False)
-    # Of a mapped function: over all rows, so that the result is the same for each of them.
+    # In a mapped function: reduce over all rows, so that each row has the same result.
     all_rows: bool = False
 
 
@@ -229,7 +229,7 @@ class Described(Attributes):
 
 @record(kw_only=True)
 class Search(Attributes):
-    # "left": after those that are less; "right": after those that are less or equal.
+    # "left": before equal elements; "right": behind them.
     side: Literal["left", "right"]
 
 
@@ -344,13 +344,13 @@ class Call(_Capturing, Attributes):
 
     kind: str
     captures: int = _hidden(0)
-    # Of the kind "rows": the operands that have a row for each of the results'.
+    # Kind "rows": operands with one row for each row of the results.
     mapped: tuple[int, ...] = ()
-    # Of the kind "rows": what the rows are called, if they have a name.
+    # Kind "rows": name of the mapped axis, if it has one.
     rows: NamedAxis | None = None
-    # Of the kind "checkpoint": what is saved all the same.
+    # Kind "checkpoint": values that are saved all the same.
     policy: tuple[Saving, ...] = ()
-    # Of the kinds with a rule of the user's: what makes the graphs of the rule when they are asked for.
+    # Kinds with a user's rule: traces the graphs of the rule lazily.
     rule: Any = None
 
 
@@ -377,7 +377,7 @@ class Rows(Attributes):
 
 @record(kw_only=True)
 class Concat(Axis):
-    # Of the result along the axis, where it is known.
+    # Size of the result along the axis, where it is known.
     size: int | None
 
 

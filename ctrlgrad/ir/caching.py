@@ -1,4 +1,4 @@
-"""Bounded memories of what was made, for several threads: by a key, and of a graph."""
+"""Bounded, thread-safe caches: by a key, and by a graph."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Recent(Generic[K, V]):
             self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Keep nothing of what was made so far."""
+        """Empty the cache."""
         with self._lock:
             self._entries.clear()
 

@@ -18,7 +18,7 @@ from ctrlgrad.ir.walk import uses, walk
 
 # The fill of a cluster, by how many are around it.
 SHADES = ("#f2f6fc", "#e3ecf8", "#d3e1f3", "#c2d5ee")
-# The fill of what a loop carries, of what decides, of what is returned.
+# Fill colours of carries, predicates and results.
 CARRIED, DECIDES, RETURNED = "#fff3cd", "#f8d7da", "#dff0d8"
 # Style of a control edge.
 DOTTED = "style=dotted, penwidth=1.5"
@@ -58,7 +58,7 @@ class Drawing:
         self.edges.append(f"  {start} -> {end}{f' [{attributes}]' if attributes else ''};")
 
     def open(self, label: str) -> None:
-        """Begin a cluster: what is drawn until `close` is in it."""
+        """Begin a cluster, which holds everything drawn until `close`."""
         self.count += 1
         self.line(f"subgraph cluster_{self.count} {{")
         self.depth += 1

@@ -68,7 +68,7 @@ class StackFlow:
     """The steps of all stacks in some graphs and their regions."""
 
     def __init__(self, *graphs: Graph) -> None:
-        # By version, those that it follows from, and those that follow.
+        # For each version, the earlier and the later versions.
         self.before: defaultdict[Value, list[Value]] = defaultdict(list)
         self.after: defaultdict[Value, list[Value]] = defaultdict(list)
         # Number of nodes and outputs of graphs that consume a version; observers do not count.

@@ -333,7 +333,7 @@ class _Box:
 
 
 class _Picture:
-    """The layout of an outline, and what is drawn of it."""
+    """The layout of an outline, and its drawing."""
 
     def __init__(self, whole: Block) -> None:
         self.whole = whole

@@ -1,4 +1,4 @@
-"""Elementwise functions that NumPy has not, or means otherwise, by the names of `jax.lax`."""
+"""Elementwise functions of `jax.lax` that NumPy lacks or defines differently."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    """Floats rounded to those that have so many bits; as `jax.lax.reduce_precision`. Its derivative is 1.
+    """Round floats to fewer bits of exponent and mantissa; as `jax.lax.reduce_precision`. Its derivative is 1.
 
     >>> float(reduce_precision(np.float32(1.2345), 8, 3))
     1.25

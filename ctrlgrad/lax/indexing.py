@@ -346,7 +346,7 @@ class _Scatter:
         return cnp.where(inside, self.updates, self.updates.dtype.type(0))
 
     def written(self, x: Any, values: Any) -> Any:
-        """x with values in the windows, in their order; those that lie outside write nothing.
+        """Write values into the windows of x, in their order; a window outside of x writes nothing.
 
         An outside one writes once more what the last inside one does: nothing changes by it, and the operand needs no
         extra place for it. Where none lies inside, what is there is written.

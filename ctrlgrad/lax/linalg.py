@@ -151,7 +151,7 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
     """
     dl, d, du = map(cnp.asarray, (dl, d, du))
     n = d.shape[-1]
-    # Of the diagonals each element stands in the row that it is given for.
+    # Element i of each diagonal stands in row i.
     main, above = cnp.eye(n, dtype=d.dtype), cnp.eye(n, k=1, dtype=d.dtype)
     matrix = d[..., None] * main + dl[..., None] * above.T + du[..., None] * above
     return cnp.linalg.solve(matrix, b)

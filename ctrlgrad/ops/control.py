@@ -112,22 +112,12 @@ declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attribut
 # be called more often than the program reaches the op, or not at all if nothing uses the results.
 
 
-def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return ()
-
-
-def _infer_pure_callback(
-    operands: Sequence[Type], attrs: attributes.HostCall, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    return attrs.results
-
-
 def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     return (operands[0],)
 
 
-declare("callback", None, _infer_callback, Trait.EFFECT, attributes=attributes.Hook)
-declare("pure_callback", None, _infer_pure_callback, attributes=attributes.HostCall)
+declare("callback", None, lambda operands, attrs, regions: (), Trait.EFFECT, attributes=attributes.Hook)
+declare("pure_callback", None, lambda operands, attrs, regions: attrs.results, attributes=attributes.HostCall)
 declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook, uses=(Use.PASS,))
 
 

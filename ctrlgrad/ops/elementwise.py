@@ -314,10 +314,6 @@ _binary("multiply", NUMERIC, lambda t, z, x, y: t * y, lambda t, z, x, y: t * x,
 _binary("divide", INEXACT, lambda t, z, x, y: t / y, lambda t, z, x, y: -(t / y) * z, traits=SINGULAR)
 
 
-def _strong_product(x: Any, y: Any) -> Any:
-    return np.where(x == 0, np.zeros_like(x), x * y)
-
-
 def _times(x: Term, y: Term) -> Term:
     return emit("strong_multiply", x, y)
 
@@ -328,7 +324,7 @@ _binary(
     INEXACT,
     lambda t, z, x, y: _times(t, y),
     lambda t, z, x, y: _times(x, t),
-    numpy=_strong_product,
+    numpy=lambda x, y: np.where(x == 0, np.zeros_like(x), x * y),
     jax="numpy.multiply",
     traits=(Trait.PRODUCT, Trait.SELECTS),
 )
@@ -504,10 +500,6 @@ def _infer_cast(attrs: attributes.Cast, x: TensorType) -> TensorType:
     return TensorType(attrs.dtype, x.shape)
 
 
-def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return (operands[0],)
-
-
 add("abs", 1, _infer_abs, None, total=Trait.TOTAL)
 _CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: where(c, 0, t))
 add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC, traits=(Trait.BOUNDED, Trait.SELECTS))
@@ -515,7 +507,7 @@ add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC, traits=(Trai
 declare(
     "stop_gradient",
     1,
-    _infer_identity,
+    lambda operands, attrs, regions: (operands[0],),
     Trait.TOTAL,
     Trait.VIEW,
     Trait.CHEAP,

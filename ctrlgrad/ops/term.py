@@ -203,7 +203,7 @@ def swap_last(x: Term) -> Term:
 
 # Small helpers that the type rules share.
 
-# From the attributes and the types of the operands to the type of the result.
+# Type rule: attributes and operand types to the type of the result.
 TensorRule = Callable[..., TensorType]
 
 

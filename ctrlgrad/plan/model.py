@@ -252,14 +252,18 @@ class Columns(Step):
 class Factorise(Step):
     """Factors of matrices along the last two axes, and what they are for; the axes before are equal batches.
 
-    "solve": x with a @ x = b. "triangular_solve": the same by a `triangle` of a. "cholesky": the lower factor.
+    "solve": x with a @ x = b. "lu": factors of a for several such systems, `lu_elements` real numbers. "lu_solved": the
+    x that factors give for b; with `transposed`, that of the transposed matrix. "triangular_solve": the same by a
+    `triangle` of a. "cholesky": the lower factor.
     "pivots": the diagonal of U in LU, the first element times the sign of the exchanges; zeros for a singular matrix.
     "orthonormal": Q of QR. "eigh" of symmetric matrices and "svd": the vectors (left above right ones) and below them
     the row of values; or that row alone, where the result has no more rows.
     `done` is false, and the result means nothing, where a matrix has no answer or more than `largest` columns.
     """
 
-    how: Attribute[Literal["solve", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]]
+    how: Attribute[
+        Literal["solve", "lu", "lu_solved", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]
+    ]
     result: Defines[Array]
     a: Reads[View]
     b: Reads[View | None]
@@ -268,6 +272,17 @@ class Factorise(Step):
     largest: Attribute[int | None]
     node: Attribute[Node]
     triangle: Attribute[Triangle | None] = None
+    transposed: Attribute[bool] = False
+
+
+# Columns to which the rows of factors are filled up: a multiple of the lanes of each vector.
+LU_COLUMNS = 16
+
+
+def lu_elements(n: int, dtype: np.dtype) -> int:
+    """Real numbers that hold the factors of an n x n matrix: its planes, and the numbers of its rows."""
+    planes = 3 if dtype.kind == "c" else 1
+    return planes * n * (-(-n // LU_COLUMNS) * LU_COLUMNS) + 2 * n
 
 
 @step

@@ -43,20 +43,24 @@ def _block(block: Block) -> Block:
 
 def _step(step: Step) -> Step:
     if isinstance(step, Kernel):
-        for number in range(len(step.writes)):
-            step = _contracted(step, number)
+        sums = [number for number, write in enumerate(step.writes) if write.how == "sum"]
+        uses = _uses(step) if sums else Counter()
+        for number in sums:
+            contracted = _contracted(step, number, uses)
+            if contracted is not step:
+                step, uses = contracted, _uses(contracted)
     return with_blocks(step, _block)  # type: ignore[no-any-return]
 
 
-def _contracted(kernel: Kernel, number: int) -> Kernel:
+def _contracted(kernel: Kernel, number: int, uses: Counter[int]) -> Kernel:
     """The kernel, one of its sums as one of products, if nothing else needs these."""
     write, expression = kernel.writes[number], kernel.expression
-    if write.how != "sum" or write.scattered or len(write.outputs) > 1:
+    if write.scattered or len(write.outputs) > 1:
         return kernel
     (output,) = write.outputs
     product = expression.outputs[output]
     instruction = expression.instructions[product]
-    if instruction.op != "multiply" or instruction.dtype not in DTYPES or _uses(kernel)[product] > 1:
+    if instruction.op != "multiply" or instruction.dtype not in DTYPES or uses[product] > 1:
         return kernel
     outputs = [*expression.outputs, *instruction.args]
     outputs[output] = outputs.pop()

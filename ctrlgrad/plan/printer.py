@@ -268,7 +268,8 @@ class _Printer:
         if step.triangle is not None:
             unit = " and ones on the diagonal" if step.triangle.unit_diagonal else ""
             triangle = f", by the {'lower' if step.triangle.lower else 'upper'} triangle{unit}"
-        yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{triangle}{most}"
+        turned = ", transposed" if step.transposed else ""
+        yield f"{self.defined(step.result)}; {done} = {step.how} of {given}{turned}{triangle}{most}"
 
     def outside(self, step: model.Outside) -> Iterator[str]:
         results = ", ".join(self.defined(r) for r in step.results)

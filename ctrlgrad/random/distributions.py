@@ -283,7 +283,7 @@ def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = N
     return cnp.where(uniform(second, shape, dtype) <= mean / (mean + drawn), drawn, mean**2 / drawn)
 
 
-# Numbers of the gamma distribution and of those that are made of it; those of `jax.random`.
+# Numbers of the gamma distribution, and of distributions derived from it; those of `jax.random`.
 #
 # Derivative of a gamma-distributed number by its parameter, at constant cumulative probability.
 

@@ -91,7 +91,7 @@ def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Any:
 
 
 def clone(key: Any) -> Any:
-    """The same key: what is drawn from it is drawn once more.
+    """The same key again: it draws the same numbers.
 
     >>> cg.random.clone(cg.random.key(7))
     array([0, 7], dtype=uint32)

@@ -1,4 +1,4 @@
-"""The gamma function, its logarithm and the derivatives of that."""
+"""Error functions, the gamma function and its logarithm, and incomplete gamma and beta functions."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _safe(x: Any, is_zero: Any) -> Any:
     return cnp.where(is_zero, 1.0, x)
 
 
-# Of the logarithm of the gamma function, by Stirling's series from where that has converged; Bernoulli numbers.
+# Stirling's series of log(gamma), used where it has converged; its coefficients are Bernoulli numbers.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 _OF_LOGARITHM = [b / ((2 * i + 1) * (2 * i + 2)) for i, b in enumerate(_BERNOULLI)][::-1]
 _OF_SLOPE = [b / (2 * i + 2) for i, b in enumerate(_BERNOULLI)][::-1]
@@ -242,16 +242,6 @@ def _stirling(x: Any) -> Any:
     return cnp.where(x == np.inf, x, cnp.where(large, far, logarithm))
 
 
-def _stirling_slope(x: Any) -> Any:
-    """Its derivative."""
-    inverse: Any = 0.0
-    for k in range(_SHIFT):
-        inverse = inverse + 1.0 / (x + k)
-    a = x + _SHIFT
-    square = 1.0 / (a * a)
-    return cnp.log(a) - 0.5 / a - square * polynomial(_OF_SLOPE, square) - inverse
-
-
 def _mirrored(x: Any) -> tuple[Any, Any]:
     """Return a mask of x < 0.5, and x with 1 - x where it is true, for the reflection formula."""
     low = x < 0.5
@@ -295,7 +285,12 @@ def digamma(x: Any) -> Any:
     -0.577215664902
     """
     low, positive = _mirrored(x)
-    value = _stirling_slope(positive)
+    inverse: Any = 0.0
+    for k in range(_SHIFT):
+        inverse = inverse + 1.0 / (positive + k)
+    a = positive + _SHIFT
+    square = 1.0 / (a * a)
+    value = cnp.log(a) - 0.5 / a - square * polynomial(_OF_SLOPE, square) - inverse
     turned = _turned(x, low, 0.25)
     return cnp.where(low, cnp.where((x <= 0) & (x == cnp.floor(x)), np.nan, value - math.pi / cnp.tan(turned)), value)
 
@@ -344,7 +339,7 @@ _STEPS = 2000
 
 
 def summed(term: Callable[[Any, Any], Any], first: Any) -> Any:
-    """The sum of `first`, `term(k, first)`, ... for k from 1, until what is added is below the last digit."""
+    """The sum of `first`, `term(k, first)`, ... for k from 1, until a term is below the last digit."""
     small = float(finfo(first.dtype).eps) / 16
 
     def goes_on(c: Any) -> Any:

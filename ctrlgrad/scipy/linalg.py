@@ -460,7 +460,7 @@ def invpascal(n: int, kind: str = "symmetric") -> Any:
     array([[ 2., -1.],
            [-1.,  1.]])
     """
-    # Of the lower factor the inverse has the same numbers with alternating signs.
+    # The inverse of the lower factor has the same numbers with alternating signs.
     signs = (-1.0) ** np.arange(n)
     lower = pascal(n, "lower") * signs[:, None] * signs
     return {"lower": lower, "upper": lower.T, "symmetric": lower.T @ lower}[kind]

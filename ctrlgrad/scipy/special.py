@@ -228,7 +228,7 @@ def i1(x: Any) -> Any:
 
 
 _EULER = 0.57721566490153286061
-# Of the series for small arguments: each is below 1 / k!.
+# Number of terms of the series for small arguments: each is below 1 / k!.
 _TERMS = 26
 
 
@@ -295,7 +295,7 @@ def expi(x: Any) -> Any:
     # Convergent and asymptotic series: Abramowitz and Stegun 5.1.10 and 5.1.51.
     is_far = x > 40
     near = cnp.where((x > 0) & ~is_far, x, 1.0)
-    # Of the sum of x**k / (k k!) a term is the one before times x k / (k + 1)**2.
+    # In the sum of x**k / (k k!) each term is the previous one times x k / (k + 1)**2.
     series = _EULER + cnp.log(near) + summed(lambda k, now: now * near * k / (k + 1) ** 2, near)
     far = cnp.where(is_far & (x < np.inf), x, 50.0)
     total, term = cnp.ones_like(far), cnp.ones_like(far)

@@ -436,7 +436,14 @@ def compare(
     seed: int = 0,
 ) -> GradientReport:
     """As `check_grads`, for derivatives by any `gradient` and `jvp`; returns the report whatever it says."""
-    _check_request(order, modes, against, jvp)
+    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
+        raise UserInputError("check_grads: order", expected="an int of 1 or more", got=repr(order))
+    for label, given, known in (("modes", modes, MODES), ("against", against, JUDGES)):
+        if isinstance(given, str) or not given or any(name not in known for name in given):
+            expected = f"one or more of {', '.join(known)}"
+            raise UserInputError(f"check_grads: {label}", expected=expected, got=repr(given))
+    if "fwd" in modes and jvp is None:
+        raise UserInputError("check_grads: there is no forward mode to check", got=repr(tuple(modes)), hint='("rev",)')
     rng = np.random.default_rng(seed)
     subject = subject_of(fn, args, _tracer(fn), rng)
     directions = [subject.random(rng) for _ in range(order)]
@@ -454,17 +461,6 @@ def compare(
     return GradientReport(tuple(check.rows))
 
 
-def _check_request(order: int, modes: Sequence[str], against: Sequence[str], jvp: Jvp | None) -> None:
-    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
-        raise UserInputError("check_grads: order", expected="an int of 1 or more", got=repr(order))
-    for label, given, known in (("modes", modes, MODES), ("against", against, JUDGES)):
-        if isinstance(given, str) or not given or any(name not in known for name in given):
-            expected = f"one or more of {', '.join(known)}"
-            raise UserInputError(f"check_grads: {label}", expected=expected, got=repr(given))
-    if "fwd" in modes and jvp is None:
-        raise UserInputError("check_grads: there is no forward mode to check", got=repr(tuple(modes)), hint='("rev",)')
-
-
 def _tracer(fn: Function) -> Callable[..., Graph]:
     """Return the tracer of functions of the leaves, with the unknown dimensions of `fn`'s signature, if it has one."""
     declared = getattr(fn, "signature", None)
@@ -478,17 +474,6 @@ def _tracer(fn: Function) -> Callable[..., Graph]:
         return graph
 
     return trace
-
-
-def _jax_judge() -> Any:
-    """The module that needs JAX, imported on first use."""
-    try:
-        importlib.import_module("jax")
-    except ImportError as error:
-        raise UserInputError(
-            "check_grads: JAX is not installed", hint='pip install -e ".[jax]", or against=("finite_differences",)'
-        ) from error
-    return importlib.import_module("ctrlgrad.verify.jax_judge")
 
 
 @dataclass
@@ -509,7 +494,13 @@ class _Check:
 
     def use_jax(self, graph: Graph) -> None:
         """Translate the scalar function, but for what was read from JAX, and compare its value."""
-        judge = _jax_judge()
+        try:
+            importlib.import_module("jax")
+        except ImportError as error:
+            raise UserInputError(
+                "check_grads: JAX is not installed", hint='pip install -e ".[jax]", or against=("finite_differences",)'
+            ) from error
+        judge = importlib.import_module("ctrlgrad.verify.jax_judge")
         with judge.originals_kept():
             with_calls = self.subject.graph_with_calls(self.subject.scalar)
         self.judge, self.confirmed = judge.JaxJudge(with_calls, self.subject.leaves, self.subject.wrt), judge.confirmed

@@ -62,14 +62,12 @@ def _elementwise(fn: Callable[..., Any]) -> Entry:
     return lambda node, sizes, *operands: fn(*operands)
 
 
-def _on_one_shape(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Functions of `lax` do not broadcast."""
-    return lambda *operands: fn(*jnp.broadcast_arrays(*operands))
-
-
 for _name, _facts in FACTS.items():
     _function = operator.attrgetter(_facts.jax)(jax)
-    TENSOR_OPS[_name] = _elementwise(_on_one_shape(_function) if _facts.jax.startswith("lax.") else _function)
+    if _facts.jax.startswith("lax."):
+        # Functions of `lax` do not broadcast.
+        _function = lambda *operands, fn=_function: fn(*jnp.broadcast_arrays(*operands))
+    TENSOR_OPS[_name] = _elementwise(_function)
 for _name in ("float_to_bits", "bits_to_float", "bits_to_bfloat16"):
     TENSOR_OPS[_name] = lambda node, sizes, x: lax.bitcast_convert_type(x, node.result.tensor.dtype)
 
@@ -418,10 +416,6 @@ def _list_split(node: Node, sizes: Sizes | None, x: Any, rows: Any) -> list[Any]
     return jnp.split(x, ends[:-1], attributes.Axis.of(node).axis) if ends else []
 
 
-def _list_rows(node: Node, sizes: Sizes | None, s: list[Any]) -> Any:
-    return jnp.asarray([_filled(node, v, ()).shape[attributes.Axis.of(node).axis] for v in s], jnp.int64)
-
-
 LISTS["stack_new"] = lambda node, sizes, size=0: [None] * int(size)
 LISTS["stack_from_tensor"] = lambda node, sizes, x: [x[row] for row in range(x.shape[0])]
 LISTS["stack_push"] = lambda node, sizes, s, value: [*s, value]
@@ -434,7 +428,9 @@ LISTS["stack_resize"] = lambda node, sizes, s, length: [*s[: int(length)], *[Non
 LISTS["stack_sum"] = _list_sum
 LISTS["stack_length"] = lambda node, sizes, s: jnp.asarray(len(s), jnp.int64)
 LISTS["stack_to_tensor"] = _list_to_tensor
-LISTS["stack_rows"] = _list_rows
+LISTS["stack_rows"] = lambda node, sizes, s: jnp.asarray(
+    [_filled(node, v, ()).shape[attributes.Axis.of(node).axis] for v in s], jnp.int64
+)
 LISTS["stack_concat"] = _list_concat
 LISTS["stack_split"] = _list_split
 
@@ -459,10 +455,6 @@ def _top_k(node: Node, sizes: Sizes | None, x: Any) -> Any:
     return jnp.moveaxis(places, -1, axis).astype(jnp.int64)
 
 
-def _searchsorted(node: Node, sizes: Sizes | None, row: Any, values: Any) -> Any:
-    return jnp.searchsorted(row, values, side=attributes.Search.of(node).side).astype(jnp.int64)
-
-
 def _solve(a: Any, b: Any) -> Any:
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return jnp.linalg.solve(*(jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b)))
@@ -480,10 +472,6 @@ def _singular_vectors(a: Any) -> Any:
     return jnp.concatenate([u, jnp.conj(jnp.swapaxes(vh, -1, -2))], axis=-2)
 
 
-def _adjugate(a: Any) -> Any:
-    return jnp.linalg.det(a)[..., None, None] * jnp.linalg.inv(a)
-
-
 def _pinv(a: Any, rtol: Any) -> Any:
     # JAX's own takes a bound that is known while it traces.
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
@@ -498,10 +486,6 @@ def _fft(node: Node, sizes: Sizes | None, x: Any) -> Any:
     return jnp.fft.fft(x, axis=attributes.Axis.of(node).axis)
 
 
-def _rfft(node: Node, sizes: Sizes | None, x: Any) -> Any:
-    return jnp.fft.rfft(x, axis=attributes.Axis.of(node).axis)
-
-
 def _irfft(node: Node, sizes: Sizes | None, z: Any) -> Any:
     given = attributes.RealTransform.of(node)
     return jnp.fft.irfft(z, given.size, given.axis, norm="forward")
@@ -512,7 +496,7 @@ _MATRICES: dict[str, Entry] = {
     "triangular_solve": _triangular_solve,
     "cholesky": _elementwise(lambda a: jnp.linalg.cholesky(a, symmetrize_input=False)),
     "det": _elementwise(jnp.linalg.det),
-    "adjugate": _elementwise(_adjugate),
+    "adjugate": _elementwise(lambda a: jnp.linalg.det(a)[..., None, None] * jnp.linalg.inv(a)),
     "logabsdet": _elementwise(lambda a: jnp.linalg.slogdet(a)[1]),
     "det_sign": _elementwise(lambda a: jnp.linalg.slogdet(a)[0]),
     "orthonormal": _elementwise(lambda a: jnp.linalg.qr(a)[0]),
@@ -529,9 +513,11 @@ TENSOR_OPS |= _MATRICES
 TENSOR_OPS |= {
     "argsort": _argsort,
     "top_k": _top_k,
-    "searchsorted": _searchsorted,
+    "searchsorted": lambda node, sizes, row, values: jnp.searchsorted(
+        row, values, side=attributes.Search.of(node).side
+    ).astype(jnp.int64),
     "fft": _fft,
-    "rfft": _rfft,
+    "rfft": lambda node, sizes, x: jnp.fft.rfft(x, axis=attributes.Axis.of(node).axis),
     "irfft": _irfft,
 }
 
@@ -650,7 +636,7 @@ class Translator(ABC):
         if is_branch(node):
             return self.branch(node, operands)
         if is_call(node):
-            # Of the calls, those alone are left that keep a JAX function.
+            # Only calls that keep a JAX function are left.
             original = original_of(Call.of(node))
             assert original is not None
             return tuple(original.function(*operands))

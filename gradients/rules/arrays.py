@@ -310,7 +310,7 @@ def _is_kept(out: Term, indices: Sequence[Term], key: Key) -> Term | None:
         same = emit("expand_dims", numbers, axes=(1,)).equals(emit("expand_dims", numbers, axes=(0,)))
         again = emit("any", emit("logical_and", same, later), axes=(1,), keepdims=False)
         return places.beside_slices(emit("logical_not", again))
-    # In a stable order the last of equal numbers stands last.
+    # A stable order keeps the last of equal numbers last.
     order = emit("argsort", numbers, axis=0, descending=False)
     ordered = emit("getitem", numbers, order, key=(DYNAMIC,))
     sizes, shape = ([count.value], (None,)) if isinstance(count, Term) else ([], (count,))
@@ -425,12 +425,8 @@ jointly_linear("stack_to_tensor", (0,))
 reverse("stack_to_tensor", lambda ct, out, s, *sizes, size: emit("stack_from_tensor", ct))
 
 
-def _from_tensor(ct: Term, out: Term, x: Term) -> Term:
-    return emit("stack_to_tensor", ct, *_sizes(x, 1), size=x.tensor.shape[0])
-
-
 jointly_linear("stack_from_tensor", (0,))
-reverse("stack_from_tensor", _from_tensor)
+reverse("stack_from_tensor", lambda ct, out, x: emit("stack_to_tensor", ct, *_sizes(x, 1), size=x.tensor.shape[0]))
 jointly_linear("stack_concat", (0,))
 
 

@@ -154,20 +154,14 @@ def _rotated(v: Term, da: Term) -> Term:
     return emit("solve", v, as_complex(da, v) @ v)
 
 
-def _rotated_transposed(v: Term, ct: Term, a: Term) -> Term:
-    return _of_type(emit("solve", swap_last(v), ct @ swap_last(v)), a)
-
-
-def _push_values(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    return diagonal(_rotated(a.factor("general_eigenvectors"), tangents[0]))
-
-
 def _pull_values(ct: Term, out: Term, a: Term) -> Term:
     vt = swap_last(a.factor("general_eigenvectors"))
     return _of_type(emit("solve", vt, column(ct) * vt), a)
 
 
-forward("general_eigenvalues", _push_values)
+forward(
+    "general_eigenvalues", lambda tangents, out, a: diagonal(_rotated(a.factor("general_eigenvectors"), tangents[0]))
+)
 reverse("general_eigenvalues", _pull_values)
 
 
@@ -202,7 +196,7 @@ def _pull_vectors(ct: Term, out: Term, a: Term) -> Term:
     h = _total(ct * v)
     along = as_complex(_scale_of_largest(v) * emit("imag", h), v) * 1j
     ct_u = ct - conj(v) * as_complex(emit("real", h), v) - along
-    return _rotated_transposed(v, _gaps(v, a) * (swap_last(v) @ ct_u), a)
+    return _of_type(emit("solve", swap_last(v), (_gaps(v, a) * (swap_last(v) @ ct_u)) @ swap_last(v)), a)
 
 
 forward("general_eigenvectors", _push_vectors)

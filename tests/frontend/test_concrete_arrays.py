@@ -14,6 +14,8 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.frontend import apply
 
 X = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
@@ -142,3 +144,28 @@ def test_keys_of_jax_are_keys() -> None:
         np.testing.assert_array_equal(found, cg.random.uniform(cg.random.key(3), (4,)))
         first, second = cg.random.split(make(3))
         np.testing.assert_array_equal([first, second], cg.random.split(cg.random.key(3)))
+
+
+def test_a_line_makes_the_graph_of_an_op_once_and_its_errors_name_that_line() -> None:
+    def computed(x: Any) -> Any:
+        return cnp.linalg.solve(cnp.sin(x), np.ones(2))
+
+    before = len(apply._SINGLE)
+    computed(np.eye(2))
+    made = len(apply._SINGLE)
+    for scale in (2.0, 3.0):
+        found = computed(scale * np.eye(2))
+        np.testing.assert_allclose(np.sin(scale * np.eye(2)) @ found, np.ones(2), rtol=1e-12)
+    assert before < made == len(apply._SINGLE)
+    with pytest.raises(ExecutionError, match="Singular") as error:
+        computed(np.zeros((2, 2)))
+    assert error.value.source is not None
+    assert error.value.source.line == computed.__code__.co_firstlineno + 1
+
+
+def test_equal_attributes_of_other_types_are_other_graphs() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    for keepdims in (False, True):
+        assert cnp.sum(x, axis=1, keepdims=keepdims).shape == np.sum(x, axis=1, keepdims=keepdims).shape
+    for dtype in ("float32", "float64"):
+        assert cnp.astype(x, dtype).dtype == dtype

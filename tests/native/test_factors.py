@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native.engine import plan_of, shapes_of
 from ctrlgrad.engines.native.outside import Call, Outside
+from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.lowering import linalg
+from ctrlgrad.plan.model import Factorise
 
 L = cnp.linalg
 OPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -219,6 +223,63 @@ def test_large_linear_systems_and_their_gradients_call_no_kernel(
     for x, y in zip(found, map(np.asarray, expected), strict=True):
         assert x.dtype == dtype
         np.testing.assert_allclose(x, y, rtol=0, atol=np.abs(y).max() * n * np.finfo(dtype).eps)
+
+
+def systems(library: Any, np_: Any) -> dict[str, Any]:
+    """Losses of a matrix and right sides [n, 2] that solve several systems with the matrix or its transpose."""
+
+    def descended(a: Any, b: Any) -> Any:
+        fori_loop = library.fori_loop if library is cg else jax.lax.fori_loop
+        return fori_loop(0, 3, lambda i, x: np_.sin(np_.linalg.solve(a, x)) + b, b)
+
+    return {
+        "one": lambda a, b: np_.linalg.solve(a, b),
+        "both": lambda a, b: np_.linalg.solve(a, np_.sin(np_.linalg.solve(a.T, b))),
+        "loop": descended,
+        "many": lambda a, b: library.vmap(lambda scale: np_.linalg.solve(a, scale * b))(np_.arange(1.0, 4.0)),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("n", [linalg.FEW_ROWS - 1, linalg.FEW_ROWS, linalg.FEW_ROWS + 1])
+@pytest.mark.parametrize("name", ["one", "both", "loop", "many"])
+def test_systems_of_a_matrix_and_its_transpose_share_factors(name: str, n: int, dtype: str, calls: list[str]) -> None:
+    rng = np.random.default_rng(9)
+    a, b, turn = rng.normal(size=(n, n)) + 3 * n**0.5 * np.eye(n), rng.normal(size=(n, 2)), np.ones((), dtype)
+    turn = turn + 0.5j if dtype == "complex128" else turn
+
+    def loss(library: Any, np_: Any) -> Any:
+        fn = systems(library, np_)[name]
+        return lambda a, b: np_.sum(abs(fn(a * turn, b * turn)) ** 2)
+
+    gradient = cg.function(cg.grad(loss(cg, cnp), argnums=(0, 1)), engine="native")
+    found = gradient(a, b)
+    assert not calls
+    graph = gradient.graph(a, b)
+    plan = plan_of(graph, shapes_of(graph, [a, b]))
+    how = Counter(step.how for step in walk(plan.body) if isinstance(step, Factorise))
+    if name in ("loop", "many") or n > linalg.FEW_ROWS or dtype == "complex128":
+        assert how["lu"] == 1 and how["lu_solved"] > 1 and not how["solve"]
+    else:
+        assert not how["lu"]
+    with jax.enable_x64(True):
+        expected = jax.grad(loss(jax, jax.numpy), argnums=(0, 1))(a, b)
+    for x, y in zip(found, map(np.asarray, expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-12 * abs(y).max())
+    along, value = rng.normal(size=(n, n)), cg.function(loss(cg, cnp), engine="native")
+    up, down = (value(a + s * 1e-5 * along, b) for s in (1, -1))
+    np.testing.assert_allclose(np.sum(found[0] * along) * 2e-5, up - down, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n", [3, linalg.FEW_ROWS + 1])
+def test_a_singular_matrix_is_no_error_of_a_loop_that_takes_no_iteration(n: int) -> None:
+    def descended(a: Any, b: Any, count: Any) -> Any:
+        return cg.fori_loop(0, count, lambda i, x: L.solve(a, x), b)
+
+    singular, b = np.ones((n, n)), np.ones((n, 1))
+    assert_same(both(descended, singular, b, 0))
+    expected, got = both(descended, singular, b, 2)
+    assert expected == got and "Singular matrix" in got
 
 
 def likelihood(np_: Any, linalg: Any) -> Any:

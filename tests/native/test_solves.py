@@ -13,8 +13,10 @@ from ctrlgrad.engines.native.products.library import Products
 SMALL = pytest.mark.parametrize("small", [True, False])
 
 
-@SMALL
-@pytest.mark.parametrize("dtype", FLOATS)
+COMPLEX = [("complex64", False), ("complex128", False)]
+
+
+@pytest.mark.parametrize("dtype, small", [*itertools.product(FLOATS, (True, False)), *COMPLEX])
 def test_linear_systems(dtype: str, small: bool, native: Products) -> None:
     rng, sizes = np.random.default_rng(12), range(1, 20) if small else (1, 2, 7, 31, 32, 65, 100, 129, 200)
     for n, r in itertools.product((*sizes, 33, 64), (1, 2, 9, 40)):
@@ -22,7 +24,7 @@ def test_linear_systems(dtype: str, small: bool, native: Products) -> None:
         b = dense(rng, n, r, dtype)
         for matrix, right in ((a, b), (a.T, np.asfortranarray(b)), (a[::-1, ::-1], b[:, ::-1])):
             x, status = native.lu_solve(matrix, right, small)
-            residual = np.abs(matrix.astype("d") @ x - right).max()
+            residual = np.abs(matrix.astype("D") @ x - right).max()
             scale = np.abs(matrix).max() * np.abs(x).max() * n
             assert status == 0 and residual <= scale * np.finfo(dtype).eps * 4
 
@@ -49,8 +51,7 @@ def test_the_product_of_the_pivots_is_the_determinant(dtype: str, native: Produc
     assert status == 2 and not x.any()
 
 
-@SMALL
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype, small", [*itertools.product(FLOATS, (True, False)), *COMPLEX])
 def test_the_status_names_the_pivot(dtype: str, small: bool, native: Products) -> None:
     n = 5 if small else 70
     eye, one = np.eye(n, dtype=dtype), np.ones((n, 1), dtype)

@@ -112,7 +112,7 @@ TABLE = {
         "4": "rows of a tile: tests/native/test_products.py has each",
         "6": "rows of a tile: tests/native/test_products.py has each",
         "ADDED": "a flag: tests/native/test_products.py",
-        "ADDED IN_ORDER": "flags: tests/native/test_products.py",
+        "ADDED IN_ORDER": "flags of a product: tests/native/test_products.py",
     },
     "ctrlgrad/engines/native/products/times.py": {
         "HELD_BYTES": "products",
@@ -202,6 +202,7 @@ TABLE = {
     },
     "ctrlgrad/plan/lowering/linalg.py": {
         "2": "a number of axes",
+        "FEW_ROWS": "factors",
         "LARGEST": "factors",
         "MOST_COLUMNS": "products",
     },

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from corpus.program import normal
 from instruments.checked import checked
+from instruments.comparing import assert_same_bits
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -126,6 +127,17 @@ def test_distributed(seed: int) -> None:
                 found = run_on(engine, distributed, ARGUMENTS)
             for a, b in zip(expected, found, strict=True):
                 np.testing.assert_allclose(b, a, rtol=1e-11, atol=1e-12 * max(1.0, np.max(np.abs(a))))
+
+
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_chunks_of_any_length_give_the_same_bits(seed: int) -> None:
+    """In machine code: a budget decides nothing but the length of chunks."""
+    for order, function in enumerate(derivatives(Layer(seed))[1:]):
+        plain = optimise(cg.function(function).graph(*ARGUMENTS), {"distribute"})
+        with without_passes(*(name for name, _ in OPTIMISATIONS)):
+            first, *others = (run_on("native", distribute(plain, n), ARGUMENTS) for n in (64, 1 + (seed + order) % 3))
+        for found in others:
+            assert_same_bits(found, first)
 
 
 def test_most_are_distributed() -> None:

@@ -41,7 +41,7 @@ _ROUTINES = (
     "cg_cholesky",
     "cg_eigh",
     "cg_gem",
-    "cg_lu_solve",
+    "cg_lu_",
     "cg_orthonormal",
     "cg_pack",
     "cg_parallel",

@@ -17,6 +17,7 @@ from ctrlgrad.plan.sizes import ONE
 # Routines on matrices that need not be square, without a right side.
 _DECOMPOSITIONS = ("orthonormal", "eigh", "svd")
 _ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
+_ROUTINES |= {"lu": "lu", "lu_solved": "lu_solved"}
 _ROUTINES |= {how: how for how in _DECOMPOSITIONS}
 # Routines built on products: up to this number of rows, they run unblocked.
 _FEW_ROWS = {"lu_solve": MOST_ROWS, "triangular_solve": BLOCK, "cholesky": BLOCK}
@@ -27,16 +28,21 @@ class FactorsWriter:
 
     def __init__(self, plan: StackText, step: Factorise) -> None:
         self.plan, self.w, self.step = plan, plan.w, step
-        self.kind = real.KINDS[step.result.dtype.char]
+        # Factors are of real numbers, of complex matrices too.
+        matrix = step.a if step.b is None else step.result
+        self.kind = real.KINDS[matrix.dtype.char]
         self.name = _ROUTINES[step.how]
         if self.name in _FEW_ROWS:
             n, columns = (known(size) for size in step.result.shape[-2:])
-            if step.largest is not None or (n is not None and n <= _FEW_ROWS[self.name]):
+            is_real = step.result.dtype.kind == "f" or step.how != "solve"
+            if is_real and (step.largest is not None or (n is not None and n <= _FEW_ROWS[self.name])):
                 self.name += "_small"
             else:
                 self.declare_kernels(columns)
+        elif step.how in ("lu", "lu_solved"):
+            self.declare_kernels(None)
         # Axes of the result that are no batch.
-        self.rank = 1 if step.how == "pivots" else 2
+        self.rank = 1 if step.how in ("pivots", "lu") else 2
 
     def write(self) -> None:
         step, plan, w = self.step, self.plan, self.w
@@ -47,7 +53,7 @@ class FactorsWriter:
         w.line(f"store i1 {fits}, ptr {done}")
         views = [step.result.view, step.a, *([] if step.b is None else [step.b])]
         with plan.w.when(fits):
-            sizes = [n] if step.b is None else [n, plan.size(step.b.shape[-1])]
+            sizes = [n] if step.b is None else [plan.size(size) for size in step.b.shape[-2:]]
             if step.how in _DECOMPOSITIONS:
                 sizes = [plan.size(step.a.shape[-2]), n]
             scratch = plan.scratch(f"cg_{self.name}_scratch_{self.kind}", sizes)
@@ -80,10 +86,14 @@ class FactorsWriter:
         given: list[tuple[str, str]] = []
         for k, (address, view) in enumerate(zip(addresses, views, strict=True)):
             strides = view.strides[-2:] if k else view.strides[-2:-1] if self.rank == 2 else ()
+            if k == 1 and self.step.how == "lu_solved":
+                strides = ()  # of factors
             given += [("ptr", address), *(("i64", self.plan.size(stride)) for stride in strides)]
         given += [*(("i64", size) for size in sizes), ("ptr", scratch)]
         if (triangle := self.step.triangle) is not None:
             given += [("i64", str(int(flag))) for flag in (triangle.lower, triangle.unit_diagonal)]
+        if self.step.how == "lu_solved":
+            given.append(("i64", str(int(self.step.transposed))))
         if self.step.how in ("eigh", "svd"):
             given.append(("i64", str(int(self.step.result.shape[-2] != ONE))))
         name = f"cg_{self.name}_{self.kind}"

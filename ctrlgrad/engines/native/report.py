@@ -80,7 +80,7 @@ class _Account:
         elif isinstance(step, Product):
             how = ", its right side laid out before the loops" if step.packed is not None else ""
             report.products.append(f"product {self.shape(step.a.shape)} @ {self.shape(step.b.shape)}{how}")
-        elif isinstance(step, Factorise):
+        elif isinstance(step, Factorise) and step.how != "lu_solved":
             report.products.append(f"{step.node.op.name} of {self.shape(step.a.shape)}")
         elif isinstance(step, Outside):
             report.ops.setdefault(self.why_outside(step), []).append(step.node.op.name)

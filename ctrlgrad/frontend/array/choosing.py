@@ -48,9 +48,9 @@ def known_count(operation: str, size: Any) -> int:
 def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
     """The positions of the elements other than zero, in C order: int64 [count] for each axis.
 
-    Of a traced x the count is unknown, unless `size` gives it, as in JAX: then positions that are too many are left
-    out, and those that are missing are `fill_value`, 0 if it is not given (one number, or one for each axis). A
-    scalar is a ShapeError. Positions have no derivative.
+    The count of a traced x is unknown, unless `size` gives it, as in JAX: then surplus positions are left out, and
+    missing ones are `fill_value`, 0 if it is not given (one number, or one for each axis). A scalar is a ShapeError.
+    Positions have no derivative.
 
     >>> cnp.nonzero([0, 3, 0, 4])
     (array([1, 3]),)
@@ -121,7 +121,7 @@ def compress(condition: Any, x: Any, axis: Any = None, *, size: int | None = Non
 
 
 def filled(x: Any, present: Any, axis: int, fill_value: Any) -> Any:
-    """x, with a value in place of what is not present along an axis."""
+    """x, with a value in the places along an axis that are not present."""
     place = axis % rank_of(x)
     present = reshaped(present, [dim(present, 0) if a == place else 1 for a in range(rank_of(x))])
     return where(present, x, cast(operand("fill_value", fill_value), dtype_of(x)))
@@ -370,8 +370,8 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
         repeats: an int, a traced integer scalar, or integers, one for each element of the axis or one for all, known
             or traced.
         axis: None flattens.
-        total_repeat_length: the size of the result, as in JAX: what is too much is left out, and the last element
-            stands for what is missing. Without it traced repeats make a dimension of unknown size.
+        total_repeat_length: the size of the result, as in JAX: surplus elements are left out, and the last element
+            fills the missing ones. Without it traced repeats make a dimension of unknown size.
 
     >>> cnp.repeat([1, 2], 2)
     array([1, 1, 2, 2])

@@ -191,7 +191,7 @@ def cbrt(x: Any) -> Any:
     size = where(is_negative, -x, x)
     is_ordinary = (size > 0) & (size < np.inf)
     number = dtype_of(x).type
-    # Of small numbers the derivatives of what follows would overflow: 8^k x is taken, whose root is 2^k times as large.
+    # The derivatives below would overflow for small x: take 8^k x, whose root is 2^k times as large.
     k = finfo(dtype_of(x)).maxexp * 7 // 24
     is_small = size < 2.0 ** (-1.5 * k)
     safe = where(is_ordinary, where(is_small, size * number(8.0**k), size), 1)

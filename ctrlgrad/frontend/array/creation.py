@@ -336,7 +336,7 @@ class ArrayNamespaceInfo:
         return [DEVICE]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
-        """The dtypes of what is made without one."""
+        """The default dtypes of new arrays."""
         check_device("default_dtypes", device)
         real = default_float()
         return {

@@ -573,7 +573,14 @@ def power(x1: Any, x2: Any) -> Any:
     """
     base, exponent = operands("power", (x1, x2))
     if not isinstance(base, Tensor) and not isinstance(exponent, Tensor):
-        return _concrete_power(base, exponent)
+        try:
+            with np.errstate(all="ignore"):
+                found = np.power(base, exponent)
+        except (TypeError, ValueError) as error:
+            raise TypeMismatchError(
+                f"power: {error}", got=f"{shown(base)}, {shown(exponent)}", hint="convert with .astype(float)"
+            ) from error
+        return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
     dtype = loop_dtypes(np.power, (base, exponent))[0]
     constant = _constant(exponent)
     if dtype_kind(dtype) in "iu":
@@ -591,17 +598,6 @@ def power(x1: Any, x2: Any) -> Any:
         if simple is not None:
             return rest_weak(simple, (base, exponent))
     return elementwise("power", np.power, base, exponent, keep_weak=True)
-
-
-def _concrete_power(base: Any, exponent: Any) -> Any:
-    try:
-        with np.errstate(all="ignore"):
-            found = np.power(base, exponent)
-    except (TypeError, ValueError) as error:
-        raise TypeMismatchError(
-            f"power: {error}", got=f"{shown(base)}, {shown(exponent)}", hint="convert with .astype(float)"
-        ) from error
-    return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
 
 
 def _constant(exponent: Any) -> Any:

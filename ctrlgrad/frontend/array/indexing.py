@@ -445,7 +445,9 @@ def _array_of(item: Any) -> Any:
     if isinstance(item, list | tuple):
         item = from_nested("indexing", item) if len(item) else np.zeros(0, np.int64)
     if isinstance(item, Tensor):
-        return _traced_index(item)
+        if dtype_kind(item.dtype) not in "biu":
+            raise _no_index(str(item.type))
+        return item
     if isinstance(item, np.ndarray) and (item.ndim or dtype_kind(item.dtype) == "b"):
         if dtype_kind(item.dtype) not in "biu":
             raise _no_index(f"an array of {item.dtype}")
@@ -454,12 +456,6 @@ def _array_of(item: Any) -> Any:
         return operator.index(item)
     except TypeError as error:
         raise _no_index(repr(item)) from error
-
-
-def _traced_index(item: Tensor) -> Tensor:
-    if dtype_kind(item.dtype) not in "biu":
-        raise _no_index(str(item.type))
-    return item
 
 
 def _no_index(got: str) -> TypeMismatchError:
@@ -476,7 +472,7 @@ def _is_mask(item: Any) -> bool:
 
 
 def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
-    """The items with one for each axis: `...` and what is missing at the end filled with full slices."""
+    """One item for each axis: `...` and missing items at the end become full slices."""
     places = [place for place, item in enumerate(items) if item is Ellipsis]
     used = sum(item.ndim if _is_mask(item) else item is not None and item is not Ellipsis for item in items)
     if len(places) > 1 or used > rank:

@@ -140,24 +140,20 @@ def poly(seq_of_zeros: Any) -> Any:
     """
     given = floats("poly", seq_of_zeros)
     if rank_of(given) == 2:
-        return _characteristic(given)
+        # Faddeev and LeVerrier: each coefficient is the trace of a product of matrices.
+        size = known_size("poly", shape_of(given)[0])
+        unit = np.eye(size, dtype=dtype_of(given))
+        coefficients, m = [ones((), dtype_of(given))], unit
+        for k in range(1, size + 1):
+            product = matmul(given, m)
+            coefficients.append(-trace(product) / k)
+            m = product + coefficients[-1] * unit
+        return stack(coefficients)
     one = ones(1, dtype_of(given))
     found = one
     for k in range(known_size("poly", shape_of(reshaped(given, [times(dims(given))]))[0])):
         found = convolve(found, concatenate([one, -ravel(given)[k : k + 1]]))
     return found
-
-
-def _characteristic(a: Any) -> Any:
-    """Characteristic polynomial by Faddeev and LeVerrier: each coefficient is the trace of a product of matrices."""
-    size = known_size("poly", shape_of(a)[0])
-    unit = np.eye(size, dtype=dtype_of(a))
-    coefficients, m = [ones((), dtype_of(a))], unit
-    for k in range(1, size + 1):
-        product = matmul(a, m)
-        coefficients.append(-trace(product) / k)
-        m = product + coefficients[-1] * unit
-    return stack(coefficients)
 
 
 @array_function()
@@ -171,7 +167,7 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: 
         rcond: singular values below this part of the largest one count as zero; n times the precision by default.
         full: return also the sums of squares that are left, the rank, the singular values and rcond.
         w: [n], what each distance is multiplied with.
-        cov: return also the covariance of the coefficients, scaled by what is left unless it is "unscaled".
+        cov: return also the covariance of the coefficients, scaled by the residuals unless it is "unscaled".
 
     >>> cnp.polyfit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0], 1).round(6)
     array([2., 1.])

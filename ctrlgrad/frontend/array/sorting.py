@@ -26,7 +26,7 @@ from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
-# Sets of values: what is distinct in an array, and what two arrays share.
+# Sets of values: the distinct elements of an array, and the common elements of two.
 #
 # An array is sorted, and each element that differs from the one before it begins a set. How many there are is known
 # only with `size`, as in JAX: sets that are too many are left out, and missing ones are filled in. The values have
@@ -97,7 +97,7 @@ def _columns(x: Any) -> int:
 def _chosen(operation: str, kept: _Sorted, mask: Any, size: int | None, fill_value: Any) -> tuple[Any, Any, Any]:
     """The rows at which a mask holds, their positions among the sorted rows, and which of them there are (None: all).
 
-    What is missing is `fill_value`, or the first row where that is None.
+    Missing rows are `fill_value`, or the first row if that is None.
     """
     if size is None:
         (places,) = positions(mask)
@@ -125,7 +125,7 @@ def _unique(operation: str, x: Any, *, equal_nan: bool, size: int | None = None,
         nothing = places * 0
         return UniqueAll(values, nothing, np.zeros(0, np.int64), nothing)
     indices = take(kept.order, places)
-    # A set ends where the next one begins; those that are missing begin and end behind the last.
+    # A set ends where the next one begins; missing sets begin and end behind the last one.
     begins = places if present is None else where(present, places, count)
     ends = concatenated([sliced(begins, 0, 1, None), reshaped(_size(count), [1])], 0)
     if size is not None and size > 0:
@@ -293,7 +293,7 @@ def intersect1d(
     kept = _sorted_rows(a, True)
     values, places, present = _chosen("intersect1d", kept, kept.starts & isin(kept.rows, b), size, fill_value)
     if present is not None and fill_value is None and shape_of(a)[0] != 0:
-        # The smallest value that both have stands for those that are missing.
+        # The smallest common value fills the missing places.
         values = where(present, values, values[:1]) if size else values
     if not return_indices:
         return values

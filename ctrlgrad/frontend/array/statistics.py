@@ -106,7 +106,7 @@ def nanvar(
     x = floats("nanvar", x if dtype is None else cast(operand("nanvar", x), dtype))
     absent = isnan(x)
     present = ~absent if where is None else ~absent & truth("nanvar", where)
-    # Without a nan in what is squared: its derivative would be one.
+    # No nan may be squared: its derivative would be nan.
     safe = choose(absent, np.zeros((), dtype_of(x)), x)
     found = var(safe, axis, ddof=ddof, keepdims=keepdims, where=present)
     return choose(total(present, axis, keepdims=keepdims) > ddof, found, np.asarray(np.nan, dtype_of(found)))

@@ -24,6 +24,8 @@ TABLE |= {
     ("", "SequenceLength"): lambda node, xs: np.int64(len(xs)),
     ("", "Optional"): lambda node, x=None: x,
     ("", "OptionalHasElement"): lambda node, x=None: np.bool_(x is not None),
+    ("", "Concat"): lambda node, *xs: cnp.concatenate(xs, node.get("axis", 1)),
+    ("", "Expand"): lambda node, x, shape: cnp.broadcast_to(x, tuple(aligned(cnp.shape(x), sizes(node, 1)))),
 }
 
 
@@ -333,21 +335,11 @@ def _unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
     return cnp.expand_dims(x, axes_of(node, x.ndim + count) or ())
 
 
-@entry("Concat")
-def _concat(node: Node, *xs: Any) -> Any:
-    return cnp.concatenate(xs, node.get("axis", 1))
-
-
 def aligned(known: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
     """The sizes that an array of one shape has once it is broadcast with another."""
     rank = max(len(known), len(wanted))
     mine, others = [1] * (rank - len(known)) + list(known), [1] * (rank - len(wanted)) + list(wanted)
     return [a if isinstance(b, int) and b == 1 else b for a, b in zip(mine, others, strict=True)]
-
-
-@entry("Expand")
-def _expand(node: Node, x: Any, shape: Any) -> Any:
-    return cnp.broadcast_to(x, tuple(aligned(cnp.shape(x), sizes(node, 1))))
 
 
 @entry("Tile")

@@ -49,7 +49,7 @@ _ACTIVATIONS: dict[str, tuple[Callable[[Any, Any, Any], Any], float, float]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """The weights of one direction, and what is done to them."""
+    """The weights of one direction, and its settings."""
 
     w: Any
     r: Any
@@ -135,7 +135,7 @@ def _with_parameters(fn: Callable[[Any, Any, Any], Any], a: float, b: float) -> 
 
 
 def _activations(node: Node, kind: Kind, directions: int) -> list[list[Activation]]:
-    """The activations of each direction. Parameters are given in order, to those that take any."""
+    """The activations of each direction. Parameters go in order to the functions that take any."""
     names = node.get("activations") or list(kind.activations) * directions
     alphas, betas = list(node.get("activation_alpha") or ()), list(node.get("activation_beta") or ())
     found: list[Activation] = []

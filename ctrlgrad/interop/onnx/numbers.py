@@ -90,7 +90,7 @@ def _qlinear_conv(node: Node, *inputs: Any) -> Any:
     return _requantized(whole, cnp.reshape(x_scale * w_scale / y_scale, by_channel), y_zero, y_zero.dtype)
 
 
-# Reductions, running sums, positions, sorts, and what is made of them.
+# Reductions, running sums, positions, sorts, and compositions of them.
 
 
 def _reduce(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,10 +108,6 @@ def _log_sum_exp(x: Any, axes: Any, keep: bool) -> Any:
     if 0 in known_shape(x):
         return cnp.log(cnp.sum(cnp.exp(x), axes, keepdims=keep))
     return cnp.logsumexp(x, axes, keepdims=keep)
-
-
-def _mean(x: Any, axes: Any, keep: bool) -> Any:
-    return cnp.mean(x, axes, keepdims=keep).astype(x.dtype)
 
 
 def _extreme(fn: Callable[..., Any], logical: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +130,7 @@ TABLE |= {
     ("", "ReduceLogSum"): _reduce(lambda x, a, k: cnp.log(cnp.sum(x, a, keepdims=k, dtype=x.dtype))),
     ("", "ReduceLogSumExp"): _reduce(_log_sum_exp),
     ("", "ReduceMax"): _reduce(_extreme(cnp.max, cnp.any)),
-    ("", "ReduceMean"): _reduce(_mean),
+    ("", "ReduceMean"): _reduce(lambda x, axes, keep: cnp.mean(x, axes, keepdims=keep).astype(x.dtype)),
     ("", "ReduceMin"): _reduce(_extreme(cnp.min, cnp.all)),
     ("", "ReduceProd"): _reduce(lambda x, a, k: cnp.prod(x, a, keepdims=k, dtype=x.dtype)),
     ("", "ReduceSum"): _reduce(lambda x, a, k: cnp.sum(x, a, keepdims=k, dtype=x.dtype)),
@@ -176,7 +172,7 @@ def _top_k(node: Node, x: Any, k: Any = None) -> Any:
     axis = node.get("axis", -1) % x.ndim
     count = node.get("k") if k is None else int(node.value(1).reshape(()))
     if node.get("largest", 1):
-        # Of equal ones the first comes first.
+        # Ties: the first element comes first.
         places = places_of_largest("TopK", x, count, axis)
     else:
         places = cnp.argsort(x, axis)[(*[slice(None)] * axis, slice(0, count))]
@@ -231,11 +227,6 @@ def _unique(node: Node, x: Any) -> Any:
     return values, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
 
 
-@entry("Det")
-def _det(node: Node, x: Any) -> Any:
-    return cnp.linalg.det(x)
-
-
 @entry("LpNormalization")
 def _lp_normalization(node: Node, x: Any) -> Any:
     axis, p = node.get("axis", -1), node.get("p", 2)
@@ -261,11 +252,6 @@ def _gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
     if c is None:
         return product
     return product + (c if beta == 1 else np.asarray(beta, product.dtype) * c)
-
-
-@entry("Einsum")
-def _einsum(node: Node, *xs: Any) -> Any:
-    return cnp.einsum(node.get("equation"), *xs)
 
 
 @entry("MatMulInteger")
@@ -337,6 +323,8 @@ TABLE |= {
     ("", "Elu"): lambda node, x: cnp.where(x > 0, x, node.get("alpha") * cnp.expm1(cnp.minimum(x, _like(0, x)))),
     ("", "LeakyRelu"): lambda node, x: cnp.where(x >= 0, x, _like(node.get("alpha"), x) * x),
     ("", "Reciprocal"): lambda node, x: _like(1, x) / x,
+    ("", "Det"): lambda node, x: cnp.linalg.det(x),
+    ("", "Einsum"): lambda node, *xs: cnp.einsum(node.get("equation"), *xs),
 }
 
 
@@ -384,6 +372,7 @@ TABLE |= {
     ("", "Mean"): lambda node, *xs: functools.reduce(cnp.add, xs) / _like(len(xs), xs[0]),
     ("", "Min"): _variadic(cnp.minimum),
     ("", "Sum"): _variadic(cnp.add),
+    ("", "Mod"): lambda node, x, y: cnp.fmod(x, y) if node.get("fmod") else cnp.remainder(x, y),
 }
 
 
@@ -399,11 +388,6 @@ def _power(node: Node, x: Any, y: Any) -> Any:
         y = cast(y, np.float64 if dtype_kind(np.dtype(y.dtype)) == "f" else dtype)
         return cast(cnp.power(cast(x, y.dtype), y), dtype)
     return cnp.power(x, cast(y, dtype))
-
-
-@entry("Mod")
-def _mod(node: Node, x: Any, y: Any) -> Any:
-    return cnp.fmod(x, y) if node.get("fmod") else cnp.remainder(x, y)
 
 
 @entry("Clip")

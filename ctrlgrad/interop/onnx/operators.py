@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError
@@ -77,24 +76,20 @@ def attribute(proto: AttributeProto) -> Any:
     if kind == AttributeProto.TENSORS:
         return [array_of(t) for t in proto.tensors]
     if kind == AttributeProto.SPARSE_TENSOR:
-        return _dense(proto.sparse_tensor)
+        values, places = array_of(proto.sparse_tensor.values), array_of(proto.sparse_tensor.indices)
+        shape = tuple(proto.sparse_tensor.dims)
+        array = np.zeros(shape, values.dtype)
+        if places.ndim == 1:
+            array.reshape(-1)[places] = values
+        else:
+            array[tuple(places.T)] = values
+        return array
     value = helper.get_attribute_value(proto)
     if kind == AttributeProto.STRING:
         return value.decode()
     if kind == AttributeProto.STRINGS:
         return [s.decode() for s in value]
     return list(value) if kind in (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.GRAPHS) else value
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
-    values, places = array_of(sparse.values), array_of(sparse.indices)
-    shape = tuple(sparse.dims)
-    array = np.zeros(shape, values.dtype)
-    if places.ndim == 1:
-        array.reshape(-1)[places] = values
-    else:
-        array[tuple(places.T)] = values
-    return array
 
 
 def type_proto(x: Any) -> TypeProto:
@@ -242,7 +237,7 @@ def plain(fn: Callable[..., Any]) -> Entry:
 
 
 def recorded(x: Any) -> Tensor:
-    """A value as one of the graph, so that what is made of it is recorded and not computed at once."""
+    """Convert a value to a traced tensor, so that operations on it are recorded and not computed at once."""
     return x if isinstance(x, Tensor) else Tensor(recorder(), value_in(recorder(), x))
 
 

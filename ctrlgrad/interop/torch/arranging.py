@@ -47,10 +47,6 @@ def _squeeze(x: Any, dim: Any = None) -> Any:
     return cnp.squeeze(x, tuple(a for a in axes if isinstance(x.shape[a], int) and x.shape[a] == 1))
 
 
-def _transpose(x: Any, a: int, b: int) -> Any:
-    return cnp.swapaxes(x, a, b) if x.ndim else x
-
-
 def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     key = (*[_ALL] * axis_of(x, dim), slice(start, _end(end), step))
     return at(x, key)
@@ -63,10 +59,6 @@ def _end(end: Any) -> Any:
 def select(x: Any, dim: int, index: Any) -> Any:
     """One place along an axis."""
     return at(x, (*[_ALL] * axis_of(x, dim), index))
-
-
-def _select_scatter(x: Any, src: Any, dim: int, index: Any) -> Any:
-    return cnp.at(x)[(*[_ALL] * axis_of(x, dim), index)].set(src)
 
 
 def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
@@ -183,14 +175,6 @@ def _arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None) -> An
     return cnp.arange(start, end, step, dtype=dtype)
 
 
-def _eye(n: int, m: int | None = None, dtype: Any = None) -> Any:
-    return np.eye(n, m, dtype=dtype or np.float32)
-
-
-def _linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Any:
-    return cast(cnp.linspace(start, end, steps), np.dtype(dtype or np.float32))
-
-
 def _scalar(x: Any, dtype: Any = None) -> Any:
     return cast(x, dtype) if is_array(x) else np.asarray(x, dtype or np.float32)
 
@@ -202,14 +186,14 @@ TABLE |= {
     "view_copy": reshape,
     "permute": lambda x, dims: cnp.transpose(x, axes_of(x, dims)) if x.ndim else x,
     "permute_copy": lambda x, dims: cnp.transpose(x, axes_of(x, dims)) if x.ndim else x,
-    "transpose": _transpose,
+    "transpose": lambda x, a, b: cnp.swapaxes(x, a, b) if x.ndim else x,
     "t": lambda x: cnp.transpose(x),
     "numpy_T": lambda x: cnp.transpose(x),
     "unsqueeze": lambda x, dim: cnp.expand_dims(x, axis_of(x, dim, 1)),
     "squeeze": _squeeze,
     "slice": _slice,
     "select": select,
-    "select_scatter": _select_scatter,
+    "select_scatter": lambda x, src, dim, index: cnp.at(x)[(*[_ALL] * axis_of(x, dim), index)].set(src),
     "slice_scatter": _slice_scatter,
     "diagonal": _diagonal,
     "diag": lambda x, k=0: cnp.diag(x, k),
@@ -239,8 +223,10 @@ TABLE |= {
     "new_empty": _new(0),
     "new_full": lambda x, size, value, dtype=None: _full(size, value, dtype or x.dtype),
     "scalar_tensor": _scalar,
-    "eye": _eye,
-    "linspace": _linspace,
+    "eye": lambda n, m=None, dtype=None: np.eye(n, m, dtype=dtype or np.float32),
+    "linspace": lambda start, end, steps, dtype=None: cast(
+        cnp.linspace(start, end, steps), np.dtype(dtype or np.float32)
+    ),
     "_assert_tensor_metadata": lambda *args, **_: None,
     "_assert_async": lambda *args: None,
     "_assert_scalar": lambda *args: None,

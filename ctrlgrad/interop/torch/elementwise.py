@@ -1,4 +1,4 @@
-"""Operators that work number by number. Derivatives where a slope has two sides are those that PyTorch chooses."""
+"""Elementwise operators. At kinks they have the derivatives that PyTorch chooses."""
 
 from __future__ import annotations
 
@@ -65,10 +65,6 @@ def _joint(x: Any, bound: Any) -> Any:
     return np.float32 if _kind(x) in "biu" and isinstance(bound, float) else x.dtype
 
 
-def _relu(x: Any) -> Any:
-    return cnp.where(x <= 0, cnp.zeros_like(x), x)
-
-
 def _hardtanh(x: Any, lo: Any = -1.0, hi: Any = 1.0) -> Any:
     x = cnp.where(x <= lo, np.asarray(lo, x.dtype), x)
     return cnp.where(x >= hi, np.asarray(hi, x.dtype), x)
@@ -106,44 +102,12 @@ def _pow(x: Any, y: Any) -> Any:
     return cnp.power(x, y)
 
 
-def _sgn(x: Any) -> Any:
-    return cnp.sign(x) if _kind(x) != "c" else cnp.where(x == 0, x * 0, x / cnp.abs(cnp.where(x == 0, x * 0 + 1, x)))
-
-
-def _where(condition: Any, x: Any, y: Any) -> Any:
-    return cnp.where(condition, x, y)
-
-
-def _nan_to_num(x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
-    return cnp.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
-
-
 def _xlogy(x: Any, y: Any) -> Any:
     x, y = _float(x), _float(y)
     zero = x == 0
     kept = cnp.where(zero, cnp.ones_like(y) if is_array(y) else 1.0, y)
     found = cnp.where(zero, 0.0 * x, x * cnp.log(kept))
     return cnp.where(cnp.isnan(y), y, found)
-
-
-def _hypot(x: Any, y: Any) -> Any:
-    return cnp.hypot(x, y)
-
-
-def _logaddexp2(x: Any, y: Any) -> Any:
-    return cnp.logaddexp(x * math.log(2), y * math.log(2)) / math.log(2)
-
-
-def _lerp(x: Any, end: Any, weight: Any) -> Any:
-    return x + weight * (end - x)
-
-
-def _polygamma(n: int, x: Any) -> Any:
-    return special.digamma(x) if n == 0 else special.polygamma(n, x)
-
-
-def _copysign(x: Any, y: Any) -> Any:
-    return cnp.copysign(_float(x), _float(y))
 
 
 # Functions of one argument that NumPy has by the same meaning; whole numbers become floats first.
@@ -159,7 +123,7 @@ TABLE |= {
     "erfinv": _of_floats(special.erfinv),
     "digamma": _of_floats(special.digamma),
     "lgamma": _of_floats(special.gammaln),
-    "polygamma": _polygamma,
+    "polygamma": lambda n, x: special.digamma(x) if n == 0 else special.polygamma(n, x),
     "special_i0e": _of_floats(special.i0e),
     "special_i1e": _of_floats(special.i1e),
     "special_ndtri": _of_floats(special.ndtri),
@@ -171,7 +135,9 @@ TABLE |= {
     "abs": cnp.abs,
     "neg": cnp.negative,
     "sign": cnp.sign,
-    "sgn": _sgn,
+    "sgn": lambda x: (
+        cnp.sign(x) if _kind(x) != "c" else cnp.where(x == 0, x * 0, x / cnp.abs(cnp.where(x == 0, x * 0 + 1, x)))
+    ),
     "ceil": lambda x: x if _kind(x) in "iu" else cnp.ceil(x),
     "floor": lambda x: x if _kind(x) in "iu" else cnp.floor(x),
     "trunc": lambda x: x if _kind(x) in "iu" else cnp.trunc(x),
@@ -187,7 +153,9 @@ TABLE |= {
     "rad2deg": lambda x: _float(x) * (180 / math.pi),
     "logical_not": lambda x: cnp.logical_not(x),
     "bitwise_not": cnp.bitwise_invert,
-    "nan_to_num": _nan_to_num,
+    "nan_to_num": lambda x, nan=None, posinf=None, neginf=None: cnp.nan_to_num(
+        x, nan=nan or 0.0, posinf=posinf, neginf=neginf
+    ),
     "real": cnp.real,
     "imag": cnp.imag,
     "angle": cnp.angle,
@@ -201,7 +169,7 @@ TABLE |= {
     "view_as_real": lambda x: cnp.stack([cnp.real(x), cnp.imag(x)], -1),
     "view_as_complex": lambda x: cnp.make_complex(x[..., 0], x[..., 1]),
     "polar": lambda r, a: cnp.make_complex(r * cnp.cos(a), r * cnp.sin(a)),
-    "relu": _relu,
+    "relu": lambda x: cnp.where(x <= 0, cnp.zeros_like(x), x),
     "relu6": lambda x: _hardtanh(x, 0.0, 6.0),
     "hardtanh": _hardtanh,
     "elu": _elu,
@@ -226,18 +194,18 @@ TABLE |= {
     "fmax": cnp.fmax,
     "fmin": cnp.fmin,
     "atan2": lambda x, y: cnp.arctan2(_float(x), _float(y)),
-    "hypot": _hypot,
-    "copysign": _copysign,
+    "hypot": cnp.hypot,
+    "copysign": lambda x, y: cnp.copysign(_float(x), _float(y)),
     "nextafter": cnp.nextafter,
     "logaddexp": cnp.logaddexp,
-    "logaddexp2": _logaddexp2,
+    "logaddexp2": lambda x, y: cnp.logaddexp(x * math.log(2), y * math.log(2)) / math.log(2),
     "xlogy": _xlogy,
     "special_xlog1py": lambda x, y: _xlogy(x, 1 + _float(y)),
     "heaviside": cnp.heaviside,
     "gcd": cnp.gcd,
     "lcm": cnp.lcm,
-    "lerp": _lerp,
-    "where": _where,
+    "lerp": lambda x, end, weight: x + weight * (end - x),
+    "where": cnp.where,
     "eq": cnp.equal,
     "ne": cnp.not_equal,
     "lt": cnp.less,
@@ -269,7 +237,7 @@ TABLE |= {
     "to": lambda x, *more: x,
     "copy": lambda x, y: cnp.broadcast_to(cast(y, x.dtype), x.shape),
     "fill": lambda x, value: cnp.broadcast_to(cast(value, x.dtype), x.shape),
-    "view.dtype": lambda x, dtype: x if x.dtype == dtype else _bits(x, dtype),
+    "view.dtype": lambda x, dtype: x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype),
 }
 
 _COMBINED = """add sub mul div maximum minimum pow where lerp addcmul addcdiv atan2 hypot logaddexp fmod
@@ -281,7 +249,3 @@ def _converted(x: Any, dtype: np.dtype) -> Any:
     if _kind(x) == "c" and dtype.kind != "c":
         x = cnp.real(x)
     return cast(x, dtype)
-
-
-def _bits(x: Any, dtype: np.dtype) -> Any:
-    return lax.bitcast_convert_type(x, dtype)

@@ -59,7 +59,7 @@ class TorchFunction:
         self._function = _Signatures(fn, "auto", None, self.name)
         self._function.exact = exact
         self._programs: Recent[Any, Bound] = Recent(SIGNATURES)
-        # By the types and sizes of a call whose arguments are all tensors.
+        # Keyed by the types and sizes of a call whose arguments are all tensors.
         self._known: dict[Any, Bound] = {}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -202,7 +202,7 @@ class DropIn(torch.nn.Module):
         try:
             result, changed = self._called(tuple(modes), named, args, kwargs)
         except NeedsKey:
-            # Whether a module draws is known only when it has been traced.
+            # A module that draws is known only after it has been traced.
             self._draws.add(tuple(modes))
             result, changed = self._called(tuple(modes), named, args, kwargs)
         if changed:

@@ -1,7 +1,7 @@
 """Reading a program that `torch.export` has captured: the nodes of its graph, one by one, by the table.
 
 Values are traced tensors, arrays where all that they depend on is known, and Python numbers; sizes that the program
-calls dynamic are numbers of the trace. What is recorded stands at the user's line that made the node.
+calls dynamic are numbers of the trace. Errors and recorded ops name the user's line that made the node.
 """
 
 from __future__ import annotations
@@ -139,20 +139,14 @@ def _scan(fn: Any, init: Sequence[Any], xs: Sequence[Any], additional: Sequence[
     return [*last, *collected]
 
 
-def _associative_scan(fn: Any, xs: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
-    return associative_scan(lambda a, b: _called(fn, *a, *b, *additional), list(xs))
-
-
-def _map(fn: Any, xs: Sequence[Any], operands: Sequence[Any] = ()) -> Any:
-    return map_rows(lambda row: _called(fn, *row, *operands), list(xs))
-
-
 HIGHER: dict[str, Callable[..., Any]] = {
     "cond": _cond,
     "while_loop": _while_loop,
     "scan": _scan,
-    "associative_scan": _associative_scan,
-    "map_impl": _map,
+    "associative_scan": lambda fn, xs, additional=(): associative_scan(
+        lambda a, b: _called(fn, *a, *b, *additional), list(xs)
+    ),
+    "map_impl": lambda fn, xs, operands=(): map_rows(lambda row: _called(fn, *row, *operands), list(xs)),
     "wrap_with_set_grad_enabled": lambda enabled, fn, *args: _called(fn, *args),
 }
 

@@ -21,7 +21,7 @@ Step = Callable[[Any, Any, Any, Sequence[Any]], list[Any]]
 
 
 def _added(*parts: Any) -> Any:
-    """The sum of what there is."""
+    """The sum of the parts that are not None."""
     total: Any = None
     for x in parts:
         total = x if total is None else total if x is None else total + x
@@ -103,7 +103,7 @@ def _layers(
 
 def _network(step: Step, states: int) -> Callable[..., Any]:
     def run(x: Any, second: Any, *more: Any) -> tuple[Any, ...]:
-        if _is_packed(second, states):
+        if not isinstance(second, list | tuple) and second.ndim == 1:
             hx, flat, *settings = more
             start = list(hx) if states == 2 else [hx]
             steps, batch = second.shape[0], start[0].shape[1]
@@ -123,11 +123,6 @@ def _network(step: Step, states: int) -> Callable[..., Any]:
         return (cnp.swapaxes(outputs, 0, 1) if batch_first else outputs, *ends)
 
     return run
-
-
-def _is_packed(second: Any, states: int) -> bool:
-    """Return true if the second argument counts the rows at each step, and is not the state."""
-    return not isinstance(second, list | tuple) and second.ndim == 1
 
 
 def _packed_places(counts: Any, batch: Any, steps: Any, numbers: Any) -> Any:

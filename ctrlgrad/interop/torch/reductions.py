@@ -32,10 +32,6 @@ def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) 
     return cnp.mean(x if dtype is None else cast(x, dtype), axes_of(x, dim), keepdims=keepdim)
 
 
-def _prod(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return cnp.prod(_summable(x, dtype), axes_of(x, dim), keepdims=keepdim)
-
-
 def _over(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, dim=None, keepdim=False: fn(x, axes_of(x, dim), keepdims=keepdim)
 
@@ -55,10 +51,6 @@ def _var(x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False)
     if not is_array(left):
         left = np.asarray(max(left, 0), squares.dtype)
     return cnp.sum(squares, axes, keepdims=keepdim) / cast(left, squares.dtype)
-
-
-def _std(*args: Any, **named: Any) -> Any:
-    return cnp.sqrt(_var(*args, **named))
 
 
 @entry("var_mean")
@@ -127,11 +119,6 @@ def _sort(x: Any, dim: int = -1, descending: bool = False, *, stable: Any = None
     return cnp.take_along_axis(x, order, axis=dim), order
 
 
-@entry("sort.stable")
-def _sort_stable(x: Any, *, stable: Any = None, dim: int = -1, descending: bool = False) -> Any:
-    return _sort(x, dim, descending)
-
-
 @entry("topk")
 def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     if not x.ndim:
@@ -156,11 +143,6 @@ def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
     return _kthvalue(x, (x.shape[dim] + 1) // 2 if x.ndim else 1, dim, keepdim)
 
 
-@entry("median")
-def _median_of_all(x: Any) -> Any:
-    return _median(cnp.ravel(x), 0)[0]
-
-
 @entry("searchsorted")
 def _searchsorted(
     rows: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: Any = None, sorter: Any = None
@@ -174,16 +156,6 @@ def _searchsorted(
     return cnp.sum(cast(before, _WHOLE), -1)
 
 
-@entry("bucketize")
-def _bucketize(x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    return cnp.searchsorted(boundaries, x, side="right" if right else "left")
-
-
-@entry("bincount")
-def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
-    return cnp.bincount(x, weights, minlength)
-
-
 def softmax(x: Any, dim: int, half_to_float: bool = False, *, dtype: Any = None) -> Any:
     x = x if dtype is None else cast(x, dtype)
     return cnp.softmax(x, axis=dim) if x.ndim else cnp.ones_like(x)
@@ -192,10 +164,6 @@ def softmax(x: Any, dim: int, half_to_float: bool = False, *, dtype: Any = None)
 def log_softmax(x: Any, dim: int, half_to_float: bool = False, *, dtype: Any = None) -> Any:
     x = x if dtype is None else cast(x, dtype)
     return cnp.log_softmax(x, axis=dim) if x.ndim else x * 0
-
-
-def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
-    return special.logsumexp(x, axis=axes_of(x, dim), keepdims=keepdim) if x.ndim else x
 
 
 def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -213,16 +181,6 @@ def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype
     kept = cnp.where(zero, cnp.ones_like(total), total)
     root = cnp.sqrt(kept) if ord == 2 else kept ** np.asarray(1 / ord, size.dtype)
     return cnp.where(zero, total * 0, root)
-
-
-@entry("norm")
-def _old_norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return _norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
-
-
-@entry("_cdist_forward")
-def _cdist(x: Any, y: Any, p: float = 2.0, mode: Any = None) -> Any:
-    return _norm(x[..., :, None, :] - y[..., None, :, :], p, [-1])
 
 
 @entry("_pdist_forward")
@@ -245,11 +203,6 @@ def _divided(x: Any, sizes: Any, how: int) -> Any:
     for n in sizes:
         count *= n
     return x if how == 0 else x * (count ** (-0.5 if how == 1 else -1.0))
-
-
-@entry("_fft_c2c")
-def _fft_c2c(x: Any, dims: Any, how: int, forward: bool) -> Any:
-    return _divided(_fourier(x, dims, how, forward), [x.shape[d] for d in dims], how)
 
 
 @entry("_fft_r2c")
@@ -276,11 +229,6 @@ def _addmm(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 
 
 TABLE["baddbmm"] = _addmm
-
-
-@entry("addr")
-def _addr(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _addmm(x, a[:, None], b[None, :], beta=beta, alpha=alpha)
 
 
 @entry("_trilinear")
@@ -310,10 +258,6 @@ def _solve(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> 
     return found, a, np.zeros(a.shape[:-1], np.int32), np.zeros(a.shape[:-2], np.int32)
 
 
-def _inverse(a: Any, *, check_errors: bool = False) -> Any:
-    return cnp.linalg.inv(a), np.zeros(a.shape[:-2], np.int32)
-
-
 def _cholesky(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any:
     return cnp.linalg.cholesky(a, upper=upper), np.zeros(a.shape[:-2], np.int32)
 
@@ -321,7 +265,9 @@ def _cholesky(a: Any, *, upper: bool = False, check_errors: bool = False) -> Any
 TABLE |= {
     "sum": _sum,
     "mean": _mean,
-    "prod": _prod,
+    "prod": lambda x, dim=None, keepdim=False, *, dtype=None: cnp.prod(
+        _summable(x, dtype), axes_of(x, dim), keepdims=keepdim
+    ),
     "amax": _over(cnp.max),
     "amin": _over(cnp.min),
     "max": lambda x: cnp.max(x),
@@ -333,7 +279,7 @@ TABLE |= {
     "any": _over(cnp.any),
     "all": _over(cnp.all),
     "var": _var,
-    "std": _std,
+    "std": lambda *args, **named: cnp.sqrt(_var(*args, **named)),
     "argmax": _place(cnp.argmax),
     "argmin": _place(cnp.argmin),
     "argsort": lambda x, dim=-1, descending=False: cnp.argsort(x, axis=dim, descending=descending),
@@ -343,7 +289,9 @@ TABLE |= {
     "cummax": _running_extreme(lax.cummax),
     "cummin": _running_extreme(lax.cummin),
     "logcumsumexp": lambda x, dim: lax.cumlogsumexp(x, axis_of(x, dim)) if x.ndim else x,
-    "logsumexp": _logsumexp,
+    "logsumexp": lambda x, dim, keepdim=False: (
+        special.logsumexp(x, axis=axes_of(x, dim), keepdims=keepdim) if x.ndim else x
+    ),
     "_softmax": softmax,
     "_log_softmax": log_softmax,
     "softmax": softmax,
@@ -357,7 +305,7 @@ TABLE |= {
     "matmul": cnp.matmul,
     "outer": lambda x, y: x[:, None] * y,
     "linalg_matrix_exp": expm,
-    "linalg_inv_ex": _inverse,
+    "linalg_inv_ex": lambda a, *, check_errors=False: (cnp.linalg.inv(a), np.zeros(a.shape[:-2], np.int32)),
     "linalg_cholesky_ex": _cholesky,
     "triangular_solve": lambda b, a, upper=True, transpose=False, unitriangular=False: (
         _triangular(a, b, upper, transpose, unitriangular),
@@ -375,6 +323,20 @@ TABLE |= {
     "linalg_qr": lambda a, mode="reduced": tuple(cnp.linalg.qr(a, mode=mode)),
     "_linalg_eigh": lambda a, uplo="L", compute_v=True: tuple(cnp.linalg.eigh(a, UPLO=uplo)),
     "_linalg_svd": lambda a, full=False, compute_uv=True, driver=None: tuple(cnp.linalg.svd(a, full_matrices=full)),
+    "sort.stable": lambda x, *, stable=None, dim=-1, descending=False: _sort(x, dim, descending),
+    "median": lambda x: _median(cnp.ravel(x), 0)[0],
+    "bucketize": lambda x, boundaries, *, out_int32=False, right=False: cnp.searchsorted(
+        boundaries, x, side="right" if right else "left"
+    ),
+    "bincount": lambda x, weights=None, minlength=0: cnp.bincount(x, weights, minlength),
+    "norm": lambda x, p=2, dim=None, keepdim=False, *, dtype=None: _norm(
+        x, 2 if p is None else p, dim, keepdim, dtype=dtype
+    ),
+    "_cdist_forward": lambda x, y, p=2.0, mode=None: _norm(x[..., :, None, :] - y[..., None, :, :], p, [-1]),
+    "_fft_c2c": lambda x, dims, how, forward: _divided(
+        _fourier(x, dims, how, forward), [x.shape[d] for d in dims], how
+    ),
+    "addr": lambda x, a, b, *, beta=1, alpha=1: _addmm(x, a[:, None], b[None, :], beta=beta, alpha=alpha),
 }
 
 

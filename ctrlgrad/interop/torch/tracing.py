@@ -106,14 +106,11 @@ class Trace(TorchDispatchMode):
             return int(number)
         for symbol, known in self.symbols.items():
             if isinstance(known, Tensor) and known.value is value.value:
-                return self._symint(symbol)
+                return self.shape_env.create_symintnode(symbol, hint=None)
         made: Any = self.shape_env.create_unbacked_symint()
         torch._check(made >= 0)
         self.symbols[made.node.expr] = value
         return made
-
-    def _symint(self, symbol: Any) -> Any:
-        return self.shape_env.create_symintnode(symbol, hint=None)
 
     def symbolic(self, x: Any) -> Any:
         """One of PyTorch's symbolic numbers as a value."""
@@ -258,7 +255,7 @@ class Trace(TorchDispatchMode):
         return target
 
     def store(self, target: Any, found: Any, name: str) -> None:
-        """Make what was computed the numbers of a tensor, and of all that share its memory."""
+        """Replace the value of a tensor, and of all tensors that share its memory, by a computed one."""
         if not isinstance(target, TracedTensor):
             raise TracingError(
                 f"from_torch: {name} changes a tensor that was made outside of the traced function",

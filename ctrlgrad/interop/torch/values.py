@@ -104,7 +104,7 @@ def value_of(x: Any) -> Any:
         return to_array(x)
 
 
-# Views, and what is written through them: a change of a view is a change of what it is a view of.
+# Views, and writes through them: a write to a view changes its base.
 
 _RESHAPED = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "_reshape_alias", "view_as")
 

@@ -50,6 +50,12 @@ def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | 
     if step.how in ("orthonormal", "eigh", "svd"):
         return _decomposed(step, a)
     try:
+        if step.how == "lu":
+            return _kept(step, a)
+        if step.how == "lu_solved":
+            n, dtype = operands[1].shape[-2], operands[1].dtype
+            a = np.ascontiguousarray(a).view(dtype)[..., : n * n].reshape(*a.shape[:-1], n, n)
+            a = np.swapaxes(a, -1, -2) if step.transposed else a
         if step.triangle is not None:
             a = _read(a, step.triangle)
         found = np.linalg.cholesky(a) if step.how == "cholesky" else np.linalg.solve(a, operands[1])
@@ -58,11 +64,26 @@ def factorised(step: Factorise, operands: Sequence[np.ndarray]) -> np.ndarray | 
     return np.asarray(found)
 
 
+def _kept(step: Factorise, a: np.ndarray) -> np.ndarray:
+    """The matrices themselves in place of their factors, if they have an inverse."""
+    np.linalg.inv(a)
+    found = np.zeros(_shape(step, a), step.result.dtype)
+    elements = np.ascontiguousarray(a).reshape(*a.shape[:-2], -1).view(found.dtype)
+    found[..., : elements.shape[-1]] = elements
+    return found
+
+
+def _shape(step: Factorise, a: np.ndarray) -> list[int]:
+    """Shape of the result of a batch of matrices: the number of matrices may be known at run time only."""
+    batch = a.ndim - 2
+    return [*a.shape[:batch], *(size.factor for size in step.result.shape[batch:])]
+
+
 def _decomposed(step: Factorise, a: np.ndarray) -> np.ndarray:
     if step.how == "orthonormal":
         return np.asarray(np.linalg.qr(a)[0])
     if not np.isfinite(a).all():
-        return np.full([size.factor for size in step.result.shape], np.nan, a.dtype)
+        return np.full(_shape(step, a), np.nan, a.dtype)
     if step.how == "eigh":
         values, *vectors = np.linalg.eigh(a)
     else:

@@ -9,15 +9,15 @@ from typing import Literal
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo
-from ctrlgrad.ir import Builder, Graph, Node, TensorType, attributes
+from ctrlgrad.ir import Builder, Graph, Loop, Node, TensorType, attributes
 from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.ops.term import Term, constant, emit, swap_last, where
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma
 from ctrlgrad.plan.lowering.arithmetic import converted, expression_outputs
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
 from ctrlgrad.plan.lowering.outside import or_outside, outside
-from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, expression_of
-from ctrlgrad.plan.model import Array, Factorise, Kernel, Operand, Product, Register, View, Write
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, expression_of
+from ctrlgrad.plan.model import Array, Factorise, Kernel, Operand, Product, Register, View, Write, lu_elements
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
 # Matrix products.
@@ -107,13 +107,12 @@ def _short_product(node: Node, result: Array, a: View, b: View, base: Array | No
 
 # Linear systems, Cholesky factors, determinants and adjugates.
 #
-# Triangular systems and Cholesky factors are of matrices of any size, real or complex; linear systems are of real
-# ones of any size, determinants, QR, eigenvalues and singular values of small real ones. Where a matrix has no answer,
-# or sizes that only run time knows turn out to be large, the reference kernel is called: it says what is wrong, or
-# computes it.
+# Linear and triangular systems and Cholesky factors are of matrices of any size, real or complex; determinants, QR,
+# eigenvalues and singular values are of small real ones. Where a matrix has no answer, or sizes that only run time
+# knows turn out to be large, the reference kernel is called: it says what is wrong, or computes it.
 
 
-Factors = Literal["solve", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]
+Factors = Literal["solve", "lu", "lu_solved", "triangular_solve", "cholesky", "pivots", "orthonormal", "eigh", "svd"]
 # Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
 LARGEST = 64
 # Columns up to which decompositions are computed there; of singular values, the smaller one of the two sizes. LAPACK
@@ -132,11 +131,63 @@ def _may_be_small(state: State, node: Node) -> bool:
     return found
 
 
+# Rows of real matrices up to which the factors of one use are made beside the right sides.
+FEW_ROWS = 64
+
+
 def solve(state: State, node: Node) -> None:
-    if dtype_kind(node.operands[0].tensor.dtype) == "f":
+    """Systems by factors. Those of one matrix, or of its transpose, share the factors."""
+    a, b = (state.tensor(v) for v in node.operands)
+    n = a.shape[-1]
+    if not n.is_known or isinstance(a, Splat):
         _system(state, node, "solve", None)
-    else:
-        outside(state, node)
+        return
+    batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], node.result.tensor.shape[:-2])
+    is_shared = a.dtype.kind == "c" or n.factor > FEW_ROWS or a.shape[:-2] != batch
+    if not is_shared and _known_factors(state, a) is None:
+        _system(state, node, "solve", None)
+        return
+    state.guard_equal(a.shape[-2], n)
+    state.guard_equal(b.shape[-2], n)
+    factors, done, transposed = _factors_of(state, node, a)
+    given = state.in_memory(spread(state, factors, (*batch, factors.shape[-1])))
+    right = state.in_memory(spread(state, b, (*batch, n, b.shape[-1])))
+    result = state.array(node.result.tensor.dtype, (*batch, n, b.shape[-1]))
+    state.emit(Factorise("lu_solved", result, given, right, state.register(BOOL), None, node, transposed=transposed))
+    state.items[node.result] = result.view
+    or_outside(state, node, done, lambda: None, result.shape)
+
+
+def share_factors(state: State, loop: Loop) -> None:
+    """Factorise, in front of a loop, the matrices of which each iteration solves systems."""
+    outer = {c.in_body: c.outer for c in loop.captures}
+    for node in loop.body.nodes:
+        a = state.items[outer[node.operands[0]]] if node.op.name == "solve" and node.operands[0] in outer else None
+        if isinstance(a, View) and a.shape[-1].is_known:
+            state.guard_equal(a.shape[-2], a.shape[-1])
+            _factors_of(state, node, a)
+
+
+def _known_factors(state: State, a: View) -> tuple[View, Register, bool] | None:
+    """Factors that were made where a step can still read them, whether there are some, and whether they are those of
+    the transposed matrices."""
+    turned = replace(a, strides=(*a.strides[:-2], a.strides[-1], a.strides[-2]))
+    for view, transposed in ((a, False), (turned, True)):
+        if (found := state.factors.get(view)) is not None and any(found[0] is each for each in state.scopes):
+            return *found[1:], transposed
+    return None
+
+
+def _factors_of(state: State, node: Node, a: View) -> tuple[View, Register, bool]:
+    """As `_known_factors`; they are made where there are none."""
+    found = _known_factors(state, a)
+    if found is None:
+        real = np.dtype(a.dtype.type(0).real.dtype)
+        array = state.array(real, (*a.shape[:-2], Size(lu_elements(a.shape[-1].factor, a.dtype))))
+        done = _emit(state, node, "lu", array, a, largest=None)
+        state.factors[a] = state.scopes[-1], array.view, done
+        found = array.view, done, False
+    return found
 
 
 def triangular_solve(state: State, node: Node) -> None:

@@ -38,6 +38,7 @@ class _Changing:
 
 def loop(state: State, node: Node, visit: Visit) -> None:
     parts = ir.Loop.of(node)
+    linalg.share_factors(state, parts)
     changing: frozenset[_Changing] = frozenset()
     while True:
         count, facts = len(state.sites), state.known_facts(node)

@@ -183,6 +183,8 @@ class State:
         self.graphs: list[Graph] = []
         # Vectors and values of matrices, which several nodes want: where they were found, and the view of both.
         self.spectra: dict[tuple[str, Tensor], tuple[Scope, View]] = {}
+        # Factors of matrices, and whether there are some: where they were made.
+        self.factors: dict[View, tuple[Scope, View, Register]] = {}
 
     # Names and steps.
 

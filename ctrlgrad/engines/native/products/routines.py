@@ -68,7 +68,7 @@ _MODULES = (
 )
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
-# Routines on triangles, and LU of real numbers: of any size, of which parts are products, and of few rows, without any.
+# Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.
 _ANY, _FEW = "triangles of {}", "small triangles of {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
@@ -111,7 +111,7 @@ def parts(machine: Target) -> list[Part]:
 
 def _of_triangles(field: Field, small: bool) -> list[str]:
     found = [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
-    return found if small or field.parts == 2 else [*found, *lu.symbols(field)]
+    return found if small else [*found, *lu.symbols(field)]
 
 
 def source(machine: Target, part: Part) -> str:
@@ -144,7 +144,7 @@ def source(machine: Target, part: Part) -> str:
         lines += [] if small else fields.declarations(field.real)
         lines += [*triangular.parts(field, small), *triangular.triangular(field, small)]
         lines += cholesky.cholesky(field, small)
-        lines += [] if small or field.parts == 2 else lu.lu(field)
+        lines += [] if small else lu.lu(field)
     else:
         (kind,) = part.kinds
         lines.append(kernels.source(kind, part.name))

@@ -126,7 +126,7 @@ def _eliminated(f: Function, real: Real, width: Number, sign: Variable | None) -
     with f.loop(0, "%n") as k:
         here = real.at(f, "%scratch", f.mul(k, width))
         first = f.sub(k, f.rest(k, real.lanes))
-        best = largest_below(f, real, "%scratch", k, width, "%n")
+        best = largest_below(f, real, ("%scratch",), k, width, "%n")
         with f.when(f.test("ne", best, k)):
             if sign is not None:
                 f.set(sign, f.op(f"fneg {real.scalar} {f.get(sign)}"))
@@ -149,14 +149,16 @@ def _diagonal(f: Function, real: Real, k: str, width: str) -> str:
     return real.element(f, real.at(f, "%scratch", f.add(f.mul(k, width), k)))
 
 
-def largest_below(f: Function, real: Real, start: str, k: str, width: Number, n: Number) -> str:
-    """The row, from k on below n, whose element in column k is largest."""
+def largest_below(f: Function, real: Real, starts: tuple[str, ...], k: str, width: Number, n: Number) -> str:
+    """The row, from k on below n, whose element in column k is largest; of complex numbers by the sum of both parts'
+    moduli, as LAPACK has it."""
     best, largest = f.variable("i64", k), f.variable(real.scalar, "0.0")
-    column = real.at(f, start, k)
+    columns = [real.at(f, start, k) for start in starts]
 
     def size(i: str) -> str:
-        value = real.element(f, real.at(f, column, f.mul(i, width)))
-        return f.op(f"call {real.scalar} @llvm.fabs.{real.name}({real.scalar} {value})")
+        values = [real.element(f, real.at(f, column, f.mul(i, width))) for column in columns]
+        sizes = [f.op(f"call {real.scalar} @llvm.fabs.{real.name}({real.scalar} {value})") for value in values]
+        return sizes[0] if len(sizes) == 1 else f.op(f"fadd {real.scalar} {sizes[0]}, {sizes[1]}")
 
     f.set(largest, size(k))
     with f.loop(f.add(k, 1), n) as i:
