@@ -135,11 +135,7 @@ class Derivative:
             return graph
         builder = Builder(name=graph.name)
 
-<<<<<<< HEAD
-        def order(x: Term, now: Sequence[object], then: Sequence[object]) -> Term:
-=======
         def order(x: Term, now: list[int], then: list[int]) -> Term:
->>>>>>> room-right
             return transpose(x, [*(now.index(a) for a in then), *range(len(now), x.rank)])
 
         arguments = []
