@@ -389,17 +389,17 @@ def norm(grads: Any) -> Any:
 _NORM_ON_CARD = function(norm, engine="cuda")
 
 
-def global_norm(grads: Any) -> Any:
+def global_norm(updates: Any) -> Any:
     """Return the Euclidean norm of all leaves taken as one vector, summed in float64.
 
     >>> global_norm({"a": np.array([3.0]), "b": np.array([[4.0]])})
     5.0
     """
-    if is_traced(grads):
-        return norm(grads)
-    if _on_card(grads):
-        return float(_NORM_ON_CARD(grads))
-    return float(np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in tree.leaves(arrays(grads)))))
+    if is_traced(updates):
+        return norm(updates)
+    if _on_card(updates):
+        return float(_NORM_ON_CARD(updates))
+    return float(np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in tree.leaves(arrays(updates)))))
 
 
 def identity() -> GradientTransformation:

@@ -1,6 +1,7 @@
 """Optimisers and schedules have Optax's values, change nothing in place, and keep dtypes."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -275,3 +276,17 @@ def test_an_optimiser_says_why_it_does_not_pickle():
 def test_schedules_refuse_numbers_without_meaning(make):
     with pytest.raises(UserInputError, match="try: "):
         make()
+
+
+def test_parameters_have_the_names_order_and_defaults_of_optax():
+    """Optax may have further ones behind ours."""
+    optax = pytest.importorskip("optax")
+    later = {"chain", "scale_by_learning_rate"}  # `*args` by another name; a default that only a newer Optax has
+    names = {name for name in optim.__all__ if inspect.isfunction(getattr(optim, name)) and hasattr(optax, name)}
+    assert len(names - later) > 20
+    for name in names - later:
+        ours, theirs = (
+            [(p.name, p.default) for p in inspect.signature(getattr(library, name)).parameters.values()]
+            for library in (optim, optax)
+        )
+        assert theirs[: len(ours)] == ours, name
