@@ -19,7 +19,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
-from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel, Single, at_once, commit, own_device_stack, put
+from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel, Lists, Single, at_once, commit, own_device_stack, put
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
 from ctrlgrad.engines.cuda.prepared.launches import part
@@ -86,6 +86,7 @@ class GroupStep:
         self.dead = dead
         self._fits: dict[tuple[Shape, ...], Shape | None] = {}
         self._apart: list[GroupStep] | None = None
+        self._lists = Lists()
         if self.shape is None:
             # Where its nodes may have to run one by one, each value needs a slot.
             slots.all_of(node.result for node in kernel.nodes)
@@ -114,14 +115,18 @@ class GroupStep:
         held = {write.stack: [values[write.stack]] for write in self.writes if write.stack is not None}
         for slot in self.dead:
             values[slot] = None
-        single, pushes = Single(context, inputs), list[tuple[Node, Stack, Any]]()
+        pushes = list[tuple[Node, Stack, Any]]()
 
         def pushed(push: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[Any, object]:
             stack = own_device_stack(context, push, held[slot])
             pushes.append((push, stack, put(context, stack, shape, dtype)))
             return single.given(-len(pushes), pushes[-1][-1]), stack
 
-        self.listed(single, shape, pushed)
+        if held:
+            single = Single(context, inputs)
+            self.listed(single, shape, pushed)
+        else:
+            single = self._lists.single(context, inputs, lambda made: self.listed(made, shape, pushed))
         single.run()
         for push, stack, row in pushes:
             commit(stack)

@@ -82,6 +82,8 @@ class Single(Values):
     def __init__(self, context: Context, operands: Mapping[int, Any], copies: bool = False) -> None:
         self._context, self._copies = context, copies
         self._memory: dict[Source, Any] = {}
+        # False if the list depends on a number that was read from the device.
+        self.can_repeat = True
         super().__init__({slot: self.given(slot, x) for slot, x in operands.items()}, _Launches())
 
     def given(self, slot: int, x: Any) -> object:
@@ -91,10 +93,16 @@ class Single(Values):
             return View(Given(slot), x.dtype, tuple(x.shape), tuple(x.strides))
         return Affine(int(x)) if x.dtype == INT64 else Fixed(x.dtype, x)
 
+    def hold(self, operands: Mapping[int, Any]) -> None:
+        """Run the list on other operands of the same kinds."""
+        is_array = self._context.library.is_array
+        self._memory |= {Given(slot): x for slot, x in operands.items() if is_array(x)}
+
     def size(self, slot: int) -> int:
         found = self.value(slot)
         if isinstance(found, Affine):
             return found.constant
+        self.can_repeat = self.can_repeat and not isinstance(found, View)
         return self._context.number(self._array(found) if isinstance(found, View) else found.value)
 
     def index(self, slot: int) -> Affine | View:
@@ -160,14 +168,47 @@ class Single(Values):
         return self._array(value) if isinstance(value, View) else value
 
 
+class Lists:
+    """Launch lists of one step: a list depends on dtypes, sizes and strides of arrays, and on host numbers."""
+
+    MOST = 16
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[_Launches, dict[int, Any]]] = {}
+
+    def single(
+        self, context: Context, operands: Mapping[int, Any], make: Callable[[Single], None], copies: bool = False
+    ) -> Single:
+        """The list for some operands; `make` lists it, and sets values, where it is not known."""
+        is_array = context.library.is_array
+        kinds = [(x.dtype, x.shape, x.strides) if is_array(x) else (x.dtype, x.tobytes()) for x in operands.values()]
+        key = tuple(kinds)
+        if (known := self._known.get(key)) is not None:
+            single = Single(context, {}, copies)
+            single.launches, values = known
+            single.values = dict(values)
+            single.hold(operands)
+            return single
+        single = Single(context, operands, copies)
+        make(single)
+        if single.can_repeat:
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._known[key] = single.launches, dict(single.values)
+        return single
+
+
 def at_once(op: ops.Single, node: Node, copies: bool = False) -> Kernel:
     """The kernel of a node by its op of launch lists."""
+    lists = Lists()
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        step = NodeStep(node, kernel, tuple(range(len(operands))), ())
-        single = Single(context, dict(enumerate(operands)), copies)
+        def make(single: Single) -> None:
+            step = NodeStep(node, kernel, tuple(range(len(operands))), ())
+            (single.values[-1],) = op(single, step)
+
         try:
-            (found,) = op(single, step)
+            single = lists.single(context, dict(enumerate(operands)), make, copies)
         except IndexError as error:
             if context.speculation is None or not node.op.has_use(Use.READ):
                 raise
@@ -177,7 +218,7 @@ def at_once(op: ops.Single, node: Node, copies: bool = False) -> Kernel:
             return _blank(context, node, operands[0])
         operands.clear()
         single.run()
-        return single.result(found)
+        return single.result(single.values[-1])
 
     return kernel
 
