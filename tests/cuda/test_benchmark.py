@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +58,11 @@ def test_a_case_that_fails_is_a_row_and_the_others_go_on(tmp_path: Path, monkeyp
     """Each case is written as soon as it is there, so a run that is cut off keeps what it has."""
     written: list[int] = []
 
-    def fail(self: StandIn, a: Any, b: Any, precision: str) -> Any:
+    def fail(self: StandIn, given: Sequence[int]) -> Any:
         written.append(len(json.loads((tmp_path / "found.json").read_text())["checks"]))
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
 
-    monkeypatch.setattr(StandIn, "matmul", fail)
+    monkeypatch.setattr(StandIn, "multiply", fail)
     library = StandIn()
     arguments = [
         "--tiny",

@@ -185,8 +185,10 @@ def text(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
 
     def changed(asks: bool) -> Any:
         spec = condition(asks)
-        assert old in spec.text.operation
-        return replace(spec, text=replace(spec.text, operation=spec.text.operation.replace(old, new)))
+        element = spec.text.element
+        assert old in element.operation
+        element = replace(element, operation=element.operation.replace(old, new))
+        return replace(spec, text=replace(spec.text, element=element))
 
     monkeypatch.setattr(graphs, "condition", changed)
 

@@ -163,7 +163,10 @@ def test_sizes_that_are_known_in_the_run() -> None:
 
 
 def test_a_softmax_is_three_kernels() -> None:
-    """One for the greatest, one for the exponentials and their sum, one that divides."""
+    """One for the greatest, one for the exponentials and their sum, one that divides.
+
+    The gradient has seven: one of them writes the number 1 to the array that the sum's gradient is broadcast from.
+    """
 
     def softmax(x: Any) -> Any:
         y = np.exp(x - np.max(x, axis=-1, keepdims=True))

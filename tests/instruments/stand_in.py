@@ -131,9 +131,7 @@ class StandIn(OnDriver):
         if not math.prod(shape):
             return StandInArray(np.empty(tuple(shape), array.dtype), array.root())
         words = {"data": (array.data.ctypes.data + offset, False), "shape": tuple(shape), "strides": tuple(strides)}
-        given = array.data.__array_interface__ | words | {"version": 3}
-        # NumPy's array holds the memory too.
-        found = np.asarray(type("Memory", (), {"__array_interface__": given, "owner": root})).view(array.dtype)
+        found = memory_at(array.data.__array_interface__ | words, root).view(array.dtype)
         low, high = np.lib.array_utils.byte_bounds(root)
         mine = np.lib.array_utils.byte_bounds(found)
         assert low <= mine[0] and mine[1] <= high, "a view beyond its array"

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 CURRENT = threading.local()
 
 
-def memory_at(interface: Mapping[str, Any]) -> np.ndarray:
-    """The memory that a CUDA array interface tells of, which is the processor's here."""
-    memory = type("Memory", (), {"__array_interface__": {**interface, "version": 3}})
+def memory_at(interface: Mapping[str, Any], owner: object = None) -> np.ndarray:
+    """The memory that a CUDA array interface tells of, which is the processor's here; the array holds the owner."""
+    memory = type("Memory", (), {"__array_interface__": {**interface, "version": 3}, "owner": owner})
     return np.asarray(memory())
 
 

@@ -455,7 +455,7 @@ class CupyLibrary:
         return allocate
 
     def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-        # The memory holds the array, so that this is not taken for one that nothing else sees.
+        # The memory object holds the array, so the view does not count as the only owner.
         memory = self._cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, self._number)
         pointer = self._cupy.cuda.MemoryPointer(memory, offset)
         return self._cupy.ndarray(tuple(shape), array.dtype, memptr=pointer, strides=tuple(strides)).view()

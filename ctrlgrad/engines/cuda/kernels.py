@@ -87,16 +87,18 @@ class Single(Values):
         super().__init__({slot: self.given(slot, x) for slot, x in operands.items()}, _Launches())
 
     def given(self, slot: int, x: Any) -> object:
-        """Describe an operand: an array on the device, or a number."""
-        if self._context.library.is_array(x):
+        """Describe an operand: an array, which is uploaded if it is on the host, or a number."""
+        if self._context.library.is_array(x) or np.ndim(x):
+            x = self._context.on_device(x)
             self._memory[Given(slot)] = x
             return View(Given(slot), x.dtype, tuple(x.shape), tuple(x.strides))
         return Affine(int(x)) if x.dtype == INT64 else Fixed(x.dtype, x)
 
     def hold(self, operands: Mapping[int, Any]) -> None:
         """Run the list on other operands of the same kinds."""
-        is_array = self._context.library.is_array
-        self._memory |= {Given(slot): x for slot, x in operands.items() if is_array(x)}
+        context = self._context
+        arrays = {slot: x for slot, x in operands.items() if context.library.is_array(x) or np.ndim(x)}
+        self._memory |= {Given(slot): context.on_device(x) for slot, x in arrays.items()}
 
     def size(self, slot: int) -> int:
         found = self.value(slot)
@@ -132,7 +134,7 @@ class Single(Values):
             context.launch(replace(item, arguments=arguments, numbers=numbers))
 
     def _owned(self, view: View) -> Any:
-        """The memory of a whole array that may be overwritten: its own, if nothing else holds it."""
+        """Array that a launch may overwrite: the operand itself if nothing else holds it, else a copy."""
         array, was_copied = own_array([self._memory.pop(view.source)], self._context.library)
         self._context.counts.calls += was_copied
         if replace(view, strides=tuple(array.strides)).is_contiguous or not view.size:
@@ -142,7 +144,7 @@ class Single(Values):
 
     def _argument(self, x: Operand) -> Any:
         if isinstance(x, View):
-            # Kernels are told sizes and strides.
+            # Sizes and strides are parameters of a kernel: of the array itself only the address matters.
             return self._array(x) if x.offset else self._held(x)
         assert isinstance(x, Affine | Fixed)
         return np.int64(x.constant) if isinstance(x, Affine) else x.dtype.type(x.value)
@@ -181,7 +183,10 @@ class Lists:
     ) -> Single:
         """The list for some operands; `make` lists it, and sets values, where it is not known."""
         is_array = context.library.is_array
-        kinds = [(x.dtype, x.shape, x.strides) if is_array(x) else (x.dtype, x.tobytes()) for x in operands.values()]
+        kinds = [
+            (x.dtype, x.shape, x.strides if is_array(x) else None) if x.ndim or is_array(x) else (x.dtype, x.tobytes())
+            for x in operands.values()
+        ]
         key = tuple(kinds)
         if (known := self._known.get(key)) is not None:
             single = Single(context, {}, copies)
@@ -199,7 +204,7 @@ class Lists:
 
 
 def at_once(op: ops.Single, node: Node, copies: bool = False) -> Kernel:
-    """The kernel of a node by its op of launch lists."""
+    """Kernel of a node whose op lists its launches; they run at once."""
     lists = Lists()
 
     def kernel(context: Context, operands: list[Any]) -> Any:

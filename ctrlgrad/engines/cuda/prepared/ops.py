@@ -1,4 +1,6 @@
-"""Preparation of a body's steps other than groups: views, numbers, products, updates, and stacks in their three forms.
+"""Launches of steps other than groups: views, numbers, products, updates, and stacks in their three forms.
+
+Ops in `SINGLE` need no loop: they also run one by one, as launch lists of their own (`ctrlgrad.engines.cuda.kernels`).
 
 A stack that a body carries is pushed on or popped off (a `StackValue`), or its rows are read and written by index
 (a `TableValue`). A stack that begins within an iteration is made of an array or by a known number of pushes (a
@@ -653,7 +655,8 @@ def _scan(at: Values, step: NodeStep) -> tuple[object, ...]:
 
 def _concat(at: Values, step: NodeStep) -> tuple[object, ...]:
     """One array written part by part: parts of one shape are outputs of the kernels that make them."""
-    parts = [at.view(slot) for slot in step.operands]
+    given = ((slot, at.operand(slot)) for slot in step.operands)
+    parts = [x if isinstance(x, View) and not x.size else at.view(slot) for slot, x in given]
     axis, first = attributes.Axis.of(step.node).axis, parts[0].shape
     ends = list(itertools.accumulate(view.shape[axis] for view in parts))
     whole = at.launches.buffer((*first[:axis], ends[-1], *first[axis + 1 :]), parts[0].dtype)
@@ -661,7 +664,8 @@ def _concat(at: Values, step: NodeStep) -> tuple[object, ...]:
         place, _ = part(whole, (*(slice(None),) * axis, slice(end - view.shape[axis], end)))
         if view.shape != place.shape:
             raise ValueError(f"a part of shape {view.shape} beside one of shape {first}")
-        at.launches.copied(view, place)
+        if view.size:
+            at.launches.copied(view, place)
     return (whole,)
 
 
