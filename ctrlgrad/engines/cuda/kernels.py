@@ -176,7 +176,7 @@ class Lists:
     MOST = 16
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[_Launches, dict[int, Any]]] = {}
+        self._known: dict[Any, tuple[Launches, dict[int, Any]]] = {}
 
     def single(
         self, context: Context, operands: Mapping[int, Any], make: Callable[[Single], None], copies: bool = False
