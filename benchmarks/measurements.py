@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import PACKAGES, RESULTS
+from benchmarks.__main__ import RESULTS, versions_of
 from benchmarks.agreement import load, require_agreement
 from benchmarks.case import Case, Entry
 from benchmarks.catalogue import PEERS, cases
@@ -168,18 +168,6 @@ def page(record: dict[str, Any]) -> str:
 LABELS = {"first": "first call", "warm": "later call", "peak": "memory"}
 
 
-def _versions(peers: Sequence[str], surroundings: Surroundings) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for peer in peers:
-        with Worker(surroundings, peer, Path()) as worker:
-            for package in PACKAGES.get(peer, [peer]):
-                try:
-                    found |= worker.ask("versions", packages=[package])["versions"]
-                except Failure:
-                    found[package] = "not installed"
-    return found
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measurements", description=__doc__)
     parser.add_argument(
@@ -196,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.output.exists() and options.only != ["*"]:
         record = json.loads(options.output.read_text(encoding="utf-8"))
     known = {case["name"]: case for case in record["programs"]}
-    versions = record.get("versions", {}) | _versions(options.peers, surroundings)
+    versions = record.get("versions", {}) | versions_of(options.peers, surroundings)
     every = programs()
     for case in every:
         if any(fnmatch.fnmatch(case.name, pattern) for pattern in options.only):

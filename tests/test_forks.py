@@ -251,6 +251,28 @@ def test_a_fork_waits_for_the_end_of_another_threads_import(tmp_path: Path) -> N
     assert found.stdout == "done", found.stderr
 
 
+def test_a_fork_does_not_wait_for_an_import_that_waits_for_it(tmp_path: Path) -> None:
+    """The import ends only after the fork, which goes on after its longest wait."""
+    text = HALF_IMPORTED.replace("threading.Timer(0.3, go_on.set).start()", "ctrlgrad.forks._PATIENCE = 0.2")
+    text = (
+        text[: text.index("child = os.fork()")]
+        + """
+child = os.fork()
+if child == 0:
+    os._exit(7)
+go_on.set()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+from ctrlgrad.slow import value
+sys.stdout.write(str(value))
+"""
+    )
+    environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path)}
+    found = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, env=environment, timeout=5 * PATIENCE
+    )
+    assert found.stdout == "7", found.stderr
+
+
 FORK_BY_AN_IMPORTER = """
 import os, sys
 import ctrlgrad

@@ -136,7 +136,7 @@ def test_more_rows_than_cublas_counts_are_a_batch(library: StandIn, monkeypatch:
 
 
 def test_a_product_that_cublas_cannot_count_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its numbers would lose their upper bits, in a list too: there is none, and step by step it is refused."""
+    """A count above cuBLAS's limit would be truncated. The loop is not prepared, and its step raises an error."""
     graph = cg.function(lambda x, w: cg.fori_loop(0, 20, lambda i, h: np.tanh(h @ w), x)).graph(X, W)
     monkeypatch.setattr(products, "MOST_COUNTED", 6)
     found = on_stand_in(graph, [X, W])

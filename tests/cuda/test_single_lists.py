@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from instruments.comparing import assert_same
 from instruments.stand_in import StandIn, StandInArray
 from instruments.stand_in_runs import on_reference
@@ -14,7 +15,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
-from ctrlgrad.engines.cuda.kernels import Single
+from ctrlgrad.engines.cuda.kernels import Lists, Single
 
 
 def parts(x: Any, i: Any, scale: Any) -> Any:
@@ -46,3 +47,16 @@ def test_a_list_is_used_again_for_operands_of_its_kinds(monkeypatch: Any) -> Non
     assert run(np.asfortranarray(x), 1, 2.0) >= 0
     assert run(np.linspace(0.0, 1.0, 20).reshape(5, 4), 1, 2.0) > 0
     assert run(x, 1, 2.0) == 0
+
+
+@pytest.mark.parametrize(("kinds", "again"), [(15, 0), (16, 0), (17, 1)])
+def test_so_many_lists_are_kept(kinds: int, again: int) -> None:
+    """Just below, at and above the limit: only beyond it is the first list made again."""
+    context, lists, made = Context(StandIn()), Lists(), []
+
+    def make(single: Single) -> None:
+        made.append(single)
+
+    for size in (*range(1, kinds + 1), 1):
+        lists.single(context, {0: StandInArray(np.zeros(size))}, make)
+    assert Lists.MOST == 16 and len(made) == kinds + again

@@ -68,7 +68,7 @@ def vanishing(engine: str) -> tuple[Callable[..., Any], np.ndarray]:
 
 
 def test_vanishing_gradients_are_those_of_the_other_engines() -> None:
-    """They differ by less than the smallest normal number."""
+    """Flushing changes a gradient by less than the smallest normal number."""
     native, w = vanishing("native")
     reference, _ = vanishing("reference")
     np.testing.assert_allclose(native(w), reference(w), rtol=1e-5, atol=1e-37)
