@@ -9,6 +9,7 @@ above all, carry the node's source, and so are placed on the same device.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import opcode
@@ -146,7 +147,13 @@ def is_users_frame(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     # A method that `dataclasses` writes for a class of the library has no file.
     is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")
-    return not is_own(file) and not is_written and not any(part in file for part in _MACHINERY)
+    return not is_written and not _lies_between(file)
+
+
+@functools.lru_cache(4096)
+def _lies_between(file: str) -> bool:
+    """Return true if a file of code is the library's, or a library's that calls back into it."""
+    return is_own(file) or any(part in file for part in _MACHINERY)
 
 
 def user_frame() -> FrameType | None:
@@ -213,7 +220,7 @@ def raised_at(error: BaseException) -> Source | None:
     found, traceback = None, error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not is_own(code.co_filename) and not any(part in code.co_filename for part in _MACHINERY):
+        if not _lies_between(code.co_filename):
             found = Source(code.co_filename, traceback.tb_lineno, code.co_qualname)
         traceback = traceback.tb_next
     return found
