@@ -1,14 +1,10 @@
-"""Errors for keywords of other libraries: `adam(lr=...)` names the argument that takes its place."""
+"""Advice for keywords of other libraries: `adam(lr=...)` names the argument that takes its place."""
 
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any
-
-from ctrlgrad.errors import TypeMismatchError
 
 _KEY = "parameters are made by layer.init(ctrlgrad.random.key(0))"
 # Advice by keyword, for functions without an argument of that name.
@@ -54,39 +50,11 @@ _INSTEAD = {
 }
 
 
-def explained(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that refuses unknown keywords with the name of the argument to use; `name` is how users call it."""
-    parameters = inspect.signature(fn).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return fn
-    known = [p for p in parameters if p != "self"]
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for keyword, value in kwargs.items():
-            if keyword not in parameters:
-                raise _unknown(name, keyword, value, known)
-        return fn(*args, **kwargs)
-
-    return call
-
-
-def _unknown(name: str, keyword: str, value: Any, known: list[str]) -> TypeMismatchError:
+def instead_of_keyword(keyword: str, value: Any, known: Sequence[str]) -> str | None:
+    """Advice for a keyword that a function with the `known` parameters does not have; None if there is none."""
     hint = _INSTEAD.get(keyword, "").format(repr(value))
     argument = hint.partition("=")[0]
-    if not hint or (argument.isidentifier() and argument not in known):
-        close = difflib.get_close_matches(keyword, known, 1)
-        hint = f"{close[0]}={value!r}" if close else f"leave it out; help(ctrlgrad.{name}) says what there is"
-    return TypeMismatchError(
-        f"{name}: there is no argument {keyword!r}", expected=", ".join(known), got=f"{keyword}={value!r}", hint=hint
-    )
-
-
-def explain_keywords(module: str, names: dict[str, Any], public: Iterable[str]) -> None:
-    """Have the public functions and classes of a module refuse unknown keywords with advice."""
-    for name in public:
-        found = names[name]
-        if inspect.isfunction(found):
-            names[name] = explained(f"{module}.{name}", found)
-        elif inspect.isclass(found) and "__init__" in vars(found):
-            found.__init__ = explained(f"{module}.{name}", found.__init__)
+    if hint and not (argument.isidentifier() and argument not in known):
+        return hint
+    close = difflib.get_close_matches(keyword, known, 1)
+    return f"{close[0]}={value!r}" if close else None

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.frontend.keywords import explain_keywords
+from ctrlgrad.frontend.checks import explain_calls
 from ctrlgrad.frontend.tensor import no_such_name
 from ctrlgrad.optim.scaling import (
     ScaleByAdamState,
@@ -122,7 +122,7 @@ __all__ = [
     "warmup_exponential_decay_schedule",
 ]
 
-explain_keywords("optim", globals(), __all__)
+explain_calls(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:

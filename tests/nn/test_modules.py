@@ -90,7 +90,7 @@ def test_a_call_of_recurrent_layers_that_does_not_fit_is_explained(kind, call, w
 
 
 def test_an_unknown_option_is_of_the_layer_that_was_named():
-    with pytest.raises(TypeError, match=r"nn.GRU: there is no argument .bidirectional."):
+    with pytest.raises(TypeError, match=r"GRU: got an unexpected keyword argument .bidirectional."):
         nn.GRU(3, 4, bidirectional=True)
 
 
