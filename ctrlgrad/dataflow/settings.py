@@ -212,7 +212,7 @@ class _Choices:
     """Choices that the plans of a graph depend on."""
 
     clusters: str | None
-    loops: str
+    loops: str | None
     pieces: str
     window: int | None
     place: _Place

@@ -399,11 +399,11 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
     """Apply an op; tensors if an operand is one, else arrays computed at once."""
     is_traced = any(isinstance(x, Tensor) for x in operands)
     if op in FACTS and not attrs and not is_traced and _computes_here():
-        arrays = list(map(as_array, operands))
-        if _takes(op, tuple(x.dtype for x in arrays)):
+        numbers = list(map(as_array, operands))
+        if _takes(op, tuple(x.dtype for x in numbers)):
             try:
                 with np.errstate(all="ignore"):
-                    return (concrete(FACTS[op].numpy(*arrays)),)
+                    return (concrete(FACTS[op].numpy(*numbers)),)
             except ValueError:
                 pass  # sizes do not fit: raised below, with the operation and its place
     source = here()

@@ -64,7 +64,7 @@ def explain_calls(names: dict[str, Any], public: Sequence[str]) -> None:
         if inspect.isfunction(found):
             names[name] = explains_calls(found)
         elif inspect.isclass(found) and "__init__" in vars(found):
-            found.__init__ = explains_calls(found.__init__)  # type: ignore[misc]
+            found.__init__ = explains_calls(found.__init__)  # type: ignore[method-assign]
 
 
 # Names of the leaves of a function's arguments, made of its parameters, for graphs and errors.
