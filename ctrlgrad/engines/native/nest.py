@@ -9,7 +9,7 @@ from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.reductions import Sums
 from ctrlgrad.engines.native.text import Writer
-from ctrlgrad.plan.model import Kernel, View
+from ctrlgrad.plan.model import Kernel, Register, View
 from ctrlgrad.plan.sizes import Size
 
 if TYPE_CHECKING:
@@ -36,12 +36,15 @@ class Nest(Protocol):
     whole_width: int
     vector_bytes: int
     can_mask: bool
+    number: Callable[[Register], str]
     size: Callable[[Size], str]
+    captured: Callable[[str, str], str]
 
     def width(self, axis: Axis) -> int: ...
     def width_side_by_side(self, axis: Axis) -> int: ...
     def whole(self, start: str, total: str, step: int) -> str: ...
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
+    def base(self, place: int) -> str: ...
     def times(self, i: str, stride: Size) -> str: ...
     def moved(self, axis: Axis, offsets: list[str], i: str) -> list[str]: ...
     def point(
