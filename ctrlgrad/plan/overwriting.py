@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Iterator, Mapping
 
 from ctrlgrad.plan.effects import defines, reads, updates
-from ctrlgrad.plan.model import Array, Block, Kernel, Product, Step, Value, View
+from ctrlgrad.plan.model import Array, Block, Kernel, Operand, Product, Step, Value, View, Write
 
 
 def results_of(step: Step) -> list[Array]:
@@ -25,10 +26,10 @@ def may_overwrite(step: Step, array: Array, other: Array) -> bool:
     itself. An update may lie over its base, if nothing else of the base is read but the elements that are written.
     """
     if isinstance(step, Kernel):
-        write = next(w for w in step.writes if w.view.array is array)
-        if any(w.base is other and w is not write for w in step.writes):
+        writes, updating, reads_of = _by_array(step)
+        write, reading = writes[array], reads_of.get(other, ())
+        if any(w is not write for w in updating.get(other, ())):
             return False
-        reading = [o for o in step.operands if o.view.array is other]
         if write.base is not None:
             if write.base is not other:
                 return False
@@ -40,6 +41,19 @@ def may_overwrite(step: Step, array: Array, other: Array) -> bool:
     if isinstance(step, Product):
         return step.base is other and step.a.array is not other and step.b.array is not other
     return False
+
+
+@functools.lru_cache(maxsize=16)
+def _by_array(kernel: Kernel) -> tuple[dict[Array, Write], dict[Array, list[Write]], dict[Array, list[Operand]]]:
+    """A kernel's writes by the array that they make and by the one that they update; its operands by their array."""
+    updating: dict[Array, list[Write]] = {}
+    reading: dict[Array, list[Operand]] = {}
+    for write in kernel.writes:
+        if write.base is not None:
+            updating.setdefault(write.base, []).append(write)
+    for operand in kernel.operands:
+        reading.setdefault(operand.view.array, []).append(operand)
+    return {write.view.array: write for write in kernel.writes}, updating, reading
 
 
 def _at(view: View, array: Array) -> View:

@@ -257,6 +257,10 @@ class _Placement:
         self.buffers: list[Buffer] = []
         # Arrays in each buffer that may still be needed.
         self.holds: dict[int, set[Array]] = {}
+        # The last step of which a result was put into each buffer.
+        self.filled: dict[int, Step] = {}
+        # A step, and the buffers of its operands that are free after it.
+        self.leaving: tuple[Step | None, list[int]] = None, []
         self.reserved: set[int] = set()
         # By the sizes that fit, in order: buffers that may be free. Another one waits for an array that lies in it, or
         # is reserved.
@@ -369,7 +373,7 @@ class _Placement:
             if other in read and not may_overwrite(step, array, other):
                 return False
         # Two results of one step are not one.
-        return not any(self.places.get(a) == Place("buffer", buffer) for a in results_of(step) if a is not array)
+        return self.filled.get(buffer) is not step
 
     def choose(self, array: Array, step: Step) -> None:
         """Give an array that the step defines a place."""
@@ -377,10 +381,10 @@ class _Placement:
             self.places[array] = Place("slot", self.slots.numbers[array])
             return
         wanted = self.wanted.get(array)
-        if wanted is not None and self.is_wanted_free(wanted, array, step):
-            self.put(array, wanted.buffer)
-            return
-        self.put(array, self.find(array, step))
+        is_wanted = wanted is not None and self.is_wanted_free(wanted, array, step)
+        buffer = wanted.buffer if wanted is not None and is_wanted else self.find(array, step)
+        self.put(array, buffer)
+        self.filled[buffer] = step
 
     def is_wanted_free(self, wanted: _Wanted, array: Array, step: Step) -> bool:
         if not self.fits(array, wanted.buffer):
@@ -395,15 +399,24 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        for buffer in [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]:
-            if buffer not in self.reserved and self.fits(array, buffer):
-                self.forget(buffer, step)
-                if self.is_free(buffer, array, step):
-                    return buffer
+        for buffer in self.left_by(step):
+            if self.filled.get(buffer) is not step and self.fits(array, buffer) and self.is_free(buffer, array, step):
+                return buffer
         return self.first_idle(array, step, (), lambda buffer: self.is_free(buffer, array, step))
 
-    def _lies_in_buffer(self, array: Array) -> bool:
-        return array in self.places and self.places[array].kind == "buffer"
+    def left_by(self, step: Step) -> list[int]:
+        """The buffers of a step's operands that nothing needs after it; asked for each of its results."""
+        if self.leaving[0] is not step:
+            found: list[int] = []
+            after = self.live.after[step]
+            for array in operands_of(step):
+                place = self.places.get(array)
+                if place is not None and place.kind == "buffer" and place.number not in self.reserved:
+                    self.forget(place.number, step)
+                    if after.isdisjoint(self.holds[place.number]):
+                        found.append(place.number)
+            self.leaving = step, found
+        return self.leaving[1]
 
     # Blocks.
 
@@ -586,7 +599,7 @@ class _Placement:
         mine = [outputs[position] for outputs in step.outputs]
         for found, output in zip(origins, mine, strict=True):
             root = root_of(found, output)
-            if root is None or not self._lies_in_buffer(root):
+            if root is None or root not in self.places or self.places[root].kind != "buffer":
                 continue
             buffer = self.places[root].number
             if buffer in others or not self.fits(result, buffer) or not self._is_mine(buffer, result):

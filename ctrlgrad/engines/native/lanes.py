@@ -120,7 +120,7 @@ def _addresses(
         else:
             at = w.add(at, nest.times(text, stride))
     step = nest.size(lanes.axis.strides[place])
-    start = w.op(f"getelementptr {one}, ptr {nest.bases[place]}, i64 {at}")
+    start = w.op(f"getelementptr {one}, ptr {nest.base(place)}, i64 {at}")
     for lane in lanes.meant:
         beyond = w.multiply(str(lanes.further + lane), step)
         if offsets:

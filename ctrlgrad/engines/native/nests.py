@@ -30,7 +30,8 @@ from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, advance, combine, element_parts
 from ctrlgrad.engines.native.sum_blocks import held, held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
-from ctrlgrad.plan.decisions import is_small
+from ctrlgrad.forks import once
+from ctrlgrad.plan.decisions import is_long, is_small
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
@@ -39,6 +40,7 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
     from ctrlgrad.engines.native.nest import Known
+    from ctrlgrad.engines.native.sections import Sections
 
 INDEX = np.dtype(np.int64)
 
@@ -71,6 +73,8 @@ class KernelWriter:
     ) -> None:
         self.w, self.kernel = writer, kernel
         self.place, self.number, self.size, self.fail = place, number, size, fail
+        # The name of a value of a type in the function that is being written.
+        self.captured: Callable[[str, str], str] = lambda text, kind: text
         # Outputs that are one number for all lanes of a vector: what is checked, and where something goes.
         self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
         self.uniform |= {k for write in kernel.writes for k in write.indices}
@@ -88,7 +92,8 @@ class KernelWriter:
         # Reductions that add to memory, once they have left registers if they were there.
         self.in_memory: set[int] = set()
         self.elements = Elements(writer)
-        self.is_small = is_small(kernel)
+        self.is_long = is_long(kernel)
+        self.is_small = is_small(kernel) and not self.is_long
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not has_calls(kernel)
@@ -239,6 +244,8 @@ class KernelWriter:
     def unroll(self, axis: Axis, width: int) -> int:
         """Unroll factor in vectors: above 1 for reductions, whose sums would wait for each other, and for short kernels
         over many elements."""
+        if self.is_long:
+            return 1
         if self.still:
             is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
         else:
@@ -297,35 +304,73 @@ class KernelWriter:
         first: First | None = None,
     ) -> None:
         """At the offsets, or a number of elements further along the axis; of a vector all lanes, or the first ones."""
-        kernel, w = self.kernel, self.w
+        kernel = self.kernel
         outputs = self.evaluated(offsets, width, axis, further, known, first)
         if width > 1 and kernel.checks and self.have_addresses(axis):
-            check_lanes(w, kernel.checks, outputs, width, first, self.fail)
+            check_lanes(self.w, kernel.checks, outputs, width, first, self.fail)
         else:
             for check in kernel.checks:
                 self.fail(outputs[check.output], check, outputs[check.found])
-        for k, write in enumerate(kernel.writes):
+
+        def write(k: int) -> None:
+            self.write_to_memory(k, outputs, offsets, width, axis, further, first)
+
+        in_memory = []
+        for k, each in enumerate(kernel.writes):
             if k in self.still:
-                self.sums[k].add([outputs[o] for o in write.outputs], width, lane, first)
-                continue
-            place = len(kernel.operands) + k
-            base, at = self.bases[place], offsets[place]
-            dtype, parts = element_parts(write.view.dtype)
-            values = [outputs[output] for output in write.outputs]
-            differ = bool(write.indices) and self.have_addresses(axis)
-            if width > 1 and axis is not None and (differ or axis.strides[place] != ONE):
-                indices = [(outputs[output], differ) for output in write.indices]
-                write_lanes(self, Lanes(axis, width, further, first), k, at, indices, values)
-                continue
-            for output, stride in zip(write.indices, write.scattered, strict=True):
-                at = self.w.add(at, self.times(outputs[output], stride))
-            if write.how != "store":
-                each = [values] if write.how == "dot" else [[value] for value in values]
-                before = [
-                    self.elements.load(base, at, write.view.dtype, part, width, further, first) for part in range(parts)
-                ]
-                values = [advance(w, write.how, dtype, *pair, width) for pair in zip(before, each, strict=True)]
-            self.elements.store_parts(base, at, dtype, values[:parts], width, further, first)
+                self.sums[k].add([outputs[o] for o in each.outputs], width, lane, first)
+            else:
+                in_memory.append(k)
+        if self.is_long:
+            self.sections.write(in_memory, write)
+        else:
+            for k in in_memory:
+                write(k)
+
+    def write_to_memory(
+        self,
+        k: int,
+        outputs: Sequence[str],
+        offsets: list[str],
+        width: int,
+        axis: Axis | None,
+        further: int,
+        first: First | None,
+    ) -> None:
+        """Write, or add to memory, what a point's outputs have for one of the kernel's writes."""
+        w, write, place = self.w, self.kernel.writes[k], len(self.kernel.operands) + k
+        base, at, first = self.base(place), self.captured(offsets[place], "i64"), self.lanes(first, width)
+        dtype, parts = element_parts(write.view.dtype)
+        values = [outputs[output] for output in write.outputs]
+        differ = bool(write.indices) and self.have_addresses(axis)
+        if width > 1 and axis is not None and (differ or axis.strides[place] != ONE):
+            indices = [(outputs[output], differ) for output in write.indices]
+            write_lanes(self, Lanes(axis, width, further, first), k, at, indices, values)
+            return
+        for output, stride in zip(write.indices, write.scattered, strict=True):
+            at = w.add(at, self.times(outputs[output], stride))
+        if write.how != "store":
+            each = [values] if write.how == "dot" else [[value] for value in values]
+            before = [
+                self.elements.load(base, at, write.view.dtype, part, width, further, first) for part in range(parts)
+            ]
+            values = [advance(w, write.how, dtype, *pair, width) for pair in zip(before, each, strict=True)]
+        self.elements.store_parts(base, at, dtype, values[:parts], width, further, first)
+
+    def base(self, place: int) -> str:
+        """Address of the array of a view."""
+        return self.captured(self.bases[place], "ptr")
+
+    def lanes(self, first: First | None, width: int) -> First | None:
+        """The selection of a vector's first lanes, in the function that is being written."""
+        return self.captured(first, f"<{width} x i1>") if isinstance(first, str) else first
+
+    @once
+    def sections(self) -> Sections:
+        """Functions of a long kernel, with their table."""
+        from ctrlgrad.engines.native.sections import Sections  # most plans have no long kernel
+
+        return Sections(self)
 
     def evaluated(
         self,
@@ -335,18 +380,19 @@ class KernelWriter:
         further: int = 0,
         known: Known | None = None,
         first: First | None = None,
-    ) -> list[str]:
+    ) -> Sequence[str]:
         """The outputs of the expression at a point, or of a vector of them.
 
         `known` gives values of some operands. All other operands of a vector are contiguous or constant along the axis.
         """
-        kernel, w = self.kernel, self.w
+        kernel = self.kernel
 
         def leaf(instruction: Instruction, arguments: list[Part]) -> tuple[str, bool]:
+            w = self.w
             if instruction.op == "scalar":
                 return self.number(kernel.numbers[instruction.value]), False
             if instruction.op == "index":
-                at = self.indices.get(instruction.value, "0")
+                at = self.captured(self.indices.get(instruction.value, "0"), "i64")
                 if width == 1 or axis is None or axis.index != instruction.value:
                     return at, False
                 lanes = ", ".join(f"i64 {further + n}" for n in range(width))
@@ -357,19 +403,21 @@ class KernelWriter:
                 return found
             operand, place = kernel.operands[place], self.through[place]
             moved = width > 1 and (axis is None or axis.strides[place] == ONE)
-            at = offsets[place]
+            at, meant = self.captured(offsets[place], "i64"), self.lanes(first, width)
             differ = any(is_vector for _, is_vector in arguments)
             if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)):
-                apart = Lanes(axis, width, further, first)
+                apart = Lanes(axis, width, further, meant)
                 return read_lanes(self, apart, place, at, arguments, operand.gathered, part), True
             for (argument, _), stride in zip(arguments, operand.gathered, strict=True):
-                at = self.w.add(at, self.times(argument, stride))
+                at = w.add(at, self.times(argument, stride))
             if not moved:
-                return self.elements.load(self.bases[place], at, operand.view.dtype, part, 1), False
-            return self.elements.load(self.bases[place], at, operand.view.dtype, part, width, further, first), True
+                return self.elements.load(self.base(place), at, operand.view.dtype, part, 1), False
+            return self.elements.load(self.base(place), at, operand.view.dtype, part, width, further, meant), True
 
         uniform = () if width > 1 and self.have_addresses(axis) else self.uniform
-        return emit_expression(w, kernel.expression, leaf, width, uniform)
+        if self.is_long:
+            return self.sections.point(leaf, width, uniform)
+        return emit_expression(self.w, kernel.expression, leaf, width, uniform)
 
     # Reductions in registers.
 
