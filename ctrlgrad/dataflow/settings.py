@@ -2,8 +2,10 @@
 
     lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
 
-On the processor a cluster runs by the reference engine's kernels, or in machine code where a setting says so; on a GPU
-as a program of the CUDA engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
+A graph whose ops all go to one device of the processor needs no messages: it runs as one plan of the native engine,
+unless a setting or `check_nans` asks for the executor (`is_one_plan`). Else a cluster on the processor runs by the
+reference engine's kernels, or in machine code where a setting says so, and one on a GPU as a program of the CUDA
+engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
 stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.runtime.rows`.
 """
 
@@ -28,9 +30,11 @@ from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.partition import (
+    DEFAULT,
     Part,
     Partition,
     as_written,
+    flat_node,
     names_ranks,
     on_ranks,
     partition,
@@ -77,20 +81,26 @@ def _is_int(value: object) -> bool:
 class Settings:
     """The settings in force.
 
-    Attributes:
-        parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
-        clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
-            "flowing" on several.
-        loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-            machine code; on a GPU by the CUDA engine. None: "lowered", but a graph on one device of the processor runs
-            as one plan of the native engine if no other setting is changed.
-        pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
-            "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
-        place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
-        order: a seed; what is ready fires in an order drawn by it, instead of first come, first served.
-        latency: seconds that a message takes from or to a device `sim:N`.
-        delay: seconds that a message takes in any case, drawn for each; for tests.
-        recorder: notes every firing, see `ctrlgrad.dataflow.Recorder`.
+        Attributes:
+            parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
+            clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
+                "flowing" on several.
+    <<<<<<< HEAD
+            loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
+                machine code; on a GPU by the CUDA engine. None: "lowered", but a graph on one device of the processor runs
+                as one plan of the native engine if no other setting is changed.
+    =======
+            loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
+                machine code; on a GPU by the CUDA engine. None: a graph on one device of the processor is one plan,
+                where no setting but `parallel_iterations` and `place` says how it runs; all others are lowered.
+    >>>>>>> room-cases
+            pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
+                "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
+            place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
+            order: a seed; what is ready fires in an order drawn by it, instead of first come, first served.
+            latency: seconds that a message takes from or to a device `sim:N`.
+            delay: seconds that a message takes in any case, drawn for each; for tests.
+            recorder: notes every firing, see `ctrlgrad.dataflow.Recorder`.
     """
 
     parallel_iterations: int | None = None
@@ -221,6 +231,32 @@ class _Choices:
 
 
 _PREPARED: Cache[_Choices, Prepared] = Cache(16)
+
+
+_ONE_PLAN: Cache[_Place, bool] = Cache(4)
+
+
+def is_one_plan(graph: Graph, settings: Settings) -> bool:
+    """Return true if all ops of a graph go to one device of this process's processor, and the settings allow a plan.
+
+    >>> from ctrlgrad.dataflow.settings import is_one_plan
+    >>> graph = cg.function(lambda x: np.sin(x)).graph(1.0)
+    >>> is_one_plan(graph, Settings()), is_one_plan(graph, Settings(loops="lowered"))
+    (True, False)
+    """
+    if replace(settings, parallel_iterations=None, place=None) != Settings():
+        return False
+    choose = settings.place or as_written
+
+    def find() -> bool:
+        homes = {home for node in walk(graph) if not node.regions and (home := choose(flat_node(node))) is not None}
+        try:
+            names = [parse_device(home) for home in homes or {DEFAULT}]
+        except UserInputError:
+            return False  # `place` says it with the place of the op
+        return len(names) == 1 and names[0].kind == "cpu" and names[0].rank is None
+
+    return _ONE_PLAN.get(graph, _Place(settings.place), find)
 
 
 def placed(graph: Graph, settings: Settings) -> FlatGraph:

@@ -166,8 +166,9 @@ class ProductWriter:
             found, is_sure = times.needed(self.real, *map(known, (rows, columns, x, out)))
             for name in found:
                 self.w.declare(kernels.signature(name))
-            work = known(count * depth)
-            if len(ways) == 1 and is_sure and work and work < threads.WORK_TO_SHARE:
+            size, other = known(count), known(depth)
+            is_little = size and other and (size * other + size + other) * self.real.bytes < threads.WORK_TO_SHARE
+            if len(ways) == 1 and is_sure and is_little:
                 numbers = [self.plan.size(value) if isinstance(value, Size) else value for value in way]
                 numbers.append(str(step.base is not None).lower())
                 given = zip(times.PARAMETERS, numbers, strict=True)
