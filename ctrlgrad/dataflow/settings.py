@@ -81,26 +81,20 @@ def _is_int(value: object) -> bool:
 class Settings:
     """The settings in force.
 
-        Attributes:
-            parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
-            clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
-                "flowing" on several.
-    <<<<<<< HEAD
-            loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-                machine code; on a GPU by the CUDA engine. None: "lowered", but a graph on one device of the processor runs
-                as one plan of the native engine if no other setting is changed.
-    =======
-            loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-                machine code; on a GPU by the CUDA engine. None: a graph on one device of the processor is one plan,
-                where no setting but `parallel_iterations` and `place` says how it runs; all others are lowered.
-    >>>>>>> room-cases
-            pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
-                "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
-            place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
-            order: a seed; what is ready fires in an order drawn by it, instead of first come, first served.
-            latency: seconds that a message takes from or to a device `sim:N`.
-            delay: seconds that a message takes in any case, drawn for each; for tests.
-            recorder: notes every firing, see `ctrlgrad.dataflow.Recorder`.
+    Attributes:
+        parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
+        clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
+            "flowing" on several.
+        loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
+            machine code; on a GPU by the CUDA engine. None: a graph on one device of the processor is one plan,
+            where no setting but `parallel_iterations` and `place` says how it runs; all others are lowered.
+        pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
+            "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
+        place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
+        order: a seed; what is ready fires in an order drawn by it, instead of first come, first served.
+        latency: seconds that a message takes from or to a device `sim:N`.
+        delay: seconds that a message takes in any case, drawn for each; for tests.
+        recorder: notes every firing, see `ctrlgrad.dataflow.Recorder`.
     """
 
     parallel_iterations: int | None = None
@@ -160,20 +154,6 @@ def settings(**changes: Any) -> Iterator[Settings]:
         yield _SETTINGS.get()
     finally:
         _SETTINGS.reset(token)
-
-
-_ON_ONE_PROCESSOR: Cache[None, bool] = Cache(1)
-
-
-def is_one_plan(graph: Graph) -> bool:
-    """Return true if a graph needs no executor: it is on one device of the processor, with the default settings."""
-
-    def is_on_one() -> bool:
-        devices = {node.source.device for node in walk(graph) if node.source is not None} - {None}
-        names = list(map(parse_device, devices))
-        return len(names) <= 1 and all(name.kind == "cpu" and name.rank is None for name in names)
-
-    return current_settings() == Settings() and _ON_ONE_PROCESSOR.get(graph, None, is_on_one)
 
 
 # Prepared graphs.
