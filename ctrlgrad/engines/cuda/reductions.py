@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.dtypes import COMPLEX_OF, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.kernel import (
     KERNEL_DTYPES,
     MOST_SHORT,
@@ -77,7 +77,7 @@ class _Combined:
         return [literal(dtype.type(neutral_of(self.how, dtype)), dtype)]
 
     def of(self, builder: ExpressionBuilder, x: Sequence[Number], y: Sequence[Number]) -> tuple[Number, ...]:
-        its = self.dtypes[0] if len(self.dtypes) == 1 else np.dtype(f"c{2 * self.dtypes[0].itemsize}")
+        its = self.dtypes[0] if len(self.dtypes) == 1 else COMPLEX_OF[self.dtypes[0]]
         operands: list[Operand] = [v[0] if len(v) == 1 else (v[0], v[1]) for v in (x, y)]
         found = elementwise_expression(_op(self.how, its), [its, its], its, builder, operands)
         return found if isinstance(found, tuple) else (found,)
