@@ -52,7 +52,7 @@ from ctrlgrad.records import record
 from ctrlgrad.runtime.rows import RowPush, add_row_pushes
 from ctrlgrad.source import here
 
-LOOPS = ("lowered", "whole")
+LOOPS = (None, "lowered", "whole")
 PIECES = ("reference", "native")
 
 
@@ -82,7 +82,8 @@ class Settings:
         clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
         loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-            machine code; on a GPU by the CUDA engine.
+            machine code; on a GPU by the CUDA engine. None: "lowered", but a graph on one device of the processor runs
+            as one plan of the native engine if no other setting is changed.
         pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
             "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
@@ -94,7 +95,7 @@ class Settings:
 
     parallel_iterations: int | None = None
     clusters: str | None = None
-    loops: str = "lowered"
+    loops: str | None = None
     pieces: str = "reference"
     place: Callable[[FlatNode], str | None] | None = None
     order: int | None = None
@@ -151,6 +152,20 @@ def settings(**changes: Any) -> Iterator[Settings]:
         _SETTINGS.reset(token)
 
 
+_ON_ONE_PROCESSOR: Cache[None, bool] = Cache(1)
+
+
+def is_one_plan(graph: Graph) -> bool:
+    """Return true if a graph needs no executor: it is on one device of the processor, with the default settings."""
+
+    def is_on_one() -> bool:
+        devices = {node.source.device for node in walk(graph) if node.source is not None} - {None}
+        names = list(map(parse_device, devices))
+        return len(names) <= 1 and all(name.kind == "cpu" and name.rank is None for name in names)
+
+    return current_settings() == Settings() and _ON_ONE_PROCESSOR.get(graph, None, is_on_one)
+
+
 # Prepared graphs.
 
 
@@ -197,7 +212,7 @@ class _Choices:
     """Choices that the plans of a graph depend on."""
 
     clusters: str | None
-    loops: str
+    loops: str | None
     pieces: str
     window: int | None
     place: _Place

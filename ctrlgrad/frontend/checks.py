@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from ctrlgrad import tree
 from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, type_of
+from ctrlgrad.frontend.keywords import instead_of_keyword
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
 from ctrlgrad.source import Source
@@ -43,14 +44,27 @@ def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
 def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
     parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
     name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
+    advice = [instead_of_keyword(k, value, parameters) for k, value in kwargs.items() if k not in parameters]
     return TypeMismatchError(
         f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
         expected=f"{name}({', '.join(parameters)})",
         got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
-        hint=f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
+        hint=advice[0]
+        if advice and advice[0]
+        else f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
         if hasattr(sys.modules["ctrlgrad"], name)
         else "name the parameters as above",
     )
+
+
+def explain_calls(names: dict[str, Any], public: Sequence[str]) -> None:
+    """Have the public functions and classes of a module explain their calls."""
+    for name in public:
+        found = names[name]
+        if inspect.isfunction(found):
+            names[name] = explains_calls(found)
+        elif inspect.isclass(found) and "__init__" in vars(found):
+            found.__init__ = explains_calls(found.__init__)  # type: ignore[method-assign]
 
 
 # Names of the leaves of a function's arguments, made of its parameters, for graphs and errors.
