@@ -24,13 +24,12 @@ import numpy as np
 from ctrlgrad import memory
 from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
+from ctrlgrad.dataflow.devices import DEFAULT, PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.partition import (
-    DEFAULT,
     Part,
     Partition,
     as_written,

@@ -7,15 +7,7 @@ from collections.abc import Iterator
 import pytest
 from instruments.cards import COPIES, Cards
 
-from ctrlgrad import dataflow
 from ctrlgrad.engines.cuda.devices import registered
-
-
-@pytest.fixture(autouse=True)
-def lowered() -> Iterator[None]:
-    """Have the executor run graphs on one device too, which else are plans of the native engine."""
-    with dataflow.settings(loops="lowered"):
-        yield
 
 
 @pytest.fixture(params=COPIES, ids=["instant", "by the clock", "slow"])

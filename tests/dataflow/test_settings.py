@@ -26,7 +26,7 @@ from ctrlgrad.execution import run_on
         ("parallel_iterations", True, "an int of 1 or more, or None"),
         ("parallel_iterations", 2.0, "an int of 1 or more, or None"),
         ("clusters", "small", "None or 'whole' or 'flowing' or 'none'"),
-        ("loops", "none", "None or 'lowered' or 'whole'"),
+        ("loops", "half", "None or 'lowered' or 'whole'"),
         ("place", "cpu:1", "a function that takes a FlatNode and returns a device's name or None, or None"),
         ("order", "random", "an int, or None"),
         ("order", 1.5, "an int, or None"),

@@ -84,7 +84,7 @@ class ProductWriter:
 
         What is not known here comes by a table; of the plan's methods only those run inside that give known sizes.
         """
-        plan, w, inner = self.plan, self.w, Writer(self.w.declarations)
+        plan, w, inner = self.plan, self.w, Writer(self.w)
         length = known(self.step.result.view.shape[batch[0]]) or 0
         captured = [("ptr", text) for text in (*addresses, scratch, self.packed or "null")]
         found = []
