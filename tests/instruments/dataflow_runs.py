@@ -1,4 +1,4 @@
-"""What the dataflow tests share: running a graph by settings, and comparing with the reference engine."""
+"""Shared by the dataflow tests: running a graph by settings, and comparing with the reference engine."""
 
 from __future__ import annotations
 
