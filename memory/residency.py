@@ -51,9 +51,8 @@ class ResidencyIndex:
 
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
-        # Chunks by level, and those with a block that is wanted and not on the device.
-        self._in_level = [OrderedNumbers() for _ in range(levels)]
-        self._away = OrderedNumbers()
+        # Chunks by level, and at last those with a block that is wanted and not on the device.
+        self._levels, self._numbers = levels, [OrderedNumbers() for _ in range(levels + 1)]
         # Chunks that no copy was started of, with their bytes, and the sum of these.
         self._uncopied = OrderedNumbers()
         self._uncopied_by_chunk: dict[int, int] = {}
@@ -87,19 +86,26 @@ class ResidencyIndex:
 
     def _update(self, chunk: ChunkRecord) -> None:
         """A block of a chunk has come to a tier or left it, or has no holder any more; or the chunk itself is gone."""
-        places = [False] * (len(self._in_level) + 1)
+        places = 0
         for block in chunk.blocks if chunk.number in self._chunks else ():
-            for level, slot in enumerate(block.slots):
+            bit = 1
+            for slot in block.slots:
                 if slot is not None:
-                    places[level] = True
+                    places |= bit
+                bit <<= 1
             if block.slots[0] is None and block.holders:
-                places[-1] = True
-        if places == chunk.places:
-            return
-        for level, numbers in enumerate((*self._in_level, self._away)):
-            if places[level] != (level < len(chunk.places) and chunk.places[level]):
-                numbers.put(chunk.number, places[level])
-        chunk.places = places
+                places |= bit
+        changed, chunk.places = places ^ chunk.places, places
+        level = 0
+        while changed:
+            if changed & 1:
+                self._numbers[level].put(chunk.number, bool(places >> level & 1))
+            changed >>= 1
+            level += 1
+
+    def is_away(self, chunk: ChunkRecord) -> bool:
+        """Return true if a block of a chunk is wanted and not on the device."""
+        return bool(chunk.places >> self._levels)
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -124,16 +130,16 @@ class ResidencyIndex:
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        _, *further = self._in_level
+        _, *further, _ = self._numbers
         return bool(further and (further[0].sorted or further[-1].sorted))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
-        return (self._chunks[number] for number in self._in_level[level].rising())
+        return (self._chunks[number] for number in self._numbers[level].rising())
 
     def away(self, newest: ChunkRecord) -> Iterator[ChunkRecord]:
         """Chunks with a block that is wanted and not on the device: a given one and older ones, the newest first."""
-        numbers = self._away.sorted
+        numbers = self._numbers[-1].sorted
         place = bisect_right(numbers, newest.number)
         while place:
             number = numbers[place - 1]
