@@ -1,7 +1,7 @@
-"""Settings that hold for a block of code: context managers that say so where no block is entered.
+"""Context managers for settings, which warn if their block is never entered.
 
-`ctrlgrad.options(engine="cuda")` as a statement of its own changes nothing, and nothing would tell: its author believes
-that the engine is another one from there on, or that memory has a budget.
+`ctrlgrad.options(engine="cuda")` as a statement of its own changes nothing. Without a warning its author would believe
+that the engine has changed, or that memory has a budget.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Block(Generic[T]):
-    """A context manager, or a decorator of functions whose calls are such blocks. It warns where it was neither."""
+    """Context manager, or decorator of functions whose calls are such blocks. It warns if it was used as neither."""
 
     _is_used = True
 

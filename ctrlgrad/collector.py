@@ -1,7 +1,7 @@
-"""Python's garbage collector while modules are imported, graphs are made, and code of them.
+"""Fewer garbage collections while modules are imported, graphs are made and code is compiled.
 
-What is made then is nearly all kept, and what a program has imported stays. To go through all of it for garbage once in
-between is a tenth of a first call.
+Nearly all objects made there are kept, and imported modules stay. A full collection in between takes a tenth of a first
+call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# So often the middle generation is gone through before all objects are: never.
+# Collections of the middle generation before a full one: infinitely many.
 _NEVER = (1 << 31) - 1
 
 _lock = threading.Lock()
@@ -52,7 +52,7 @@ def only_new_objects() -> Iterator[None]:
 def kept_objects() -> Iterator[None]:
     """Disable garbage collection in a block of imports, and mark the objects that it makes as old.
 
-    Modules and their contents stay alive. To scan them twice as young objects takes a tenth of a first call.
+    Modules and their contents stay alive. Scanning them twice as young objects takes a tenth of a first call.
 
     >>> with kept_objects():
     ...     import graphlib
@@ -65,15 +65,15 @@ def kept_objects() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if not gc.get_freeze_count():  # of a program that has frozen some they would come back
-                # To be frozen and thawed makes all objects old, without a look at any.
+            if not gc.get_freeze_count():  # Objects that the program has frozen would be thawed.
+                # Freezing and thawing makes all objects old without scanning them.
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
 
 def _restore() -> None:
-    # Thresholds that another library has set meanwhile stay.
+    # Thresholds that another library has set in the meantime stay.
     if gc.get_threshold() == (*_before[:2], _NEVER):
         gc.set_threshold(*_before)
 

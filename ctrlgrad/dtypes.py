@@ -37,6 +37,14 @@ REAL_NAMES = (
 NAMES = (*REAL_NAMES, "complex64", "complex128")
 """The names of all dtypes that a graph holds."""
 
+COMPLEX_OF: dict[np.dtype, np.dtype] = {
+    np.dtype(np.float32): np.dtype(np.complex64),
+    np.dtype(np.float64): np.dtype(np.complex128),
+}
+"""The complex dtype whose parts have a real dtype."""
+REAL_OF: dict[np.dtype, np.dtype] = {c: r for r, c in COMPLEX_OF.items()}
+"""The dtype of a complex number's parts."""
+
 _FLOAT16, _FLOAT32, _FLOAT64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 _COMPLEX128, _INT8 = np.dtype(np.complex128), np.dtype(np.int8)
 

@@ -1,4 +1,4 @@
-"""A graph run on the engine of a name: the one place that knows every engine, above all of them."""
+"""Run a graph on an engine by its name: the only module that imports every engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
+from ctrlgrad.dataflow.settings import current_settings, is_one_plan
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.device_array import lies_on_card
@@ -35,10 +36,10 @@ def run_on(
     stays_on_card: bool = False,
     donated: frozenset[int] = frozenset(),
 ) -> list[Any]:
-    """The outputs of a graph for the given arrays (and lists, for stacks), by an engine.
+    """Run a graph on an engine and return its outputs. Arguments are arrays, and lists for stacks.
 
-    Of "cuda" they are `DeviceArray`s where that is asked for; the arguments at positions that are donated may then be
-    overwritten.
+    With `stays_on_card` the CUDA engine returns `DeviceArray`s; it may then overwrite the arguments at the `donated`
+    positions.
     """
     try:
         if failure is not None:
@@ -47,7 +48,7 @@ def run_on(
             return _run_on_cuda(graph, arguments, stays_on_card, donated)
         return _run_on(engine, graph, arguments, check_nans)
     except (NonFiniteError, IndexOutOfRangeError) as error:
-        # Under a budget the reference engine could need more memory than there is; and what was donated is gone.
+        # Under a budget the reference engine could exceed it, and donated arguments are gone.
         is_told_again = current() is None and check_nans != "gradients" and not (engine == "cuda" and donated)
         found = _told_again(engine, error, graph, arguments) if is_told_again else error
         if found is error:
@@ -56,7 +57,7 @@ def run_on(
 
 
 def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
-    """The error with what only another run can say of it."""
+    """Run again to complete an error: the point where a NaN appeared, or the first index out of range."""
     if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
         from ctrlgrad.engines.cuda.engine import read_arguments
@@ -65,19 +66,19 @@ def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequ
     if isinstance(error, NonFiniteError):
         return with_point(error, graph, arguments)
     if engine == "dataflow" and not any(note.startswith("on rank") for note in error.notes):
-        # Iterations overlap there, and devices: another read may have come first.
+        # Iterations and devices overlap there, so a different read may have failed first.
         error = error_of(graph, arguments) or error
     return first_forward(error, graph, arguments) if isinstance(error, IndexOutOfRangeError) else error
 
 
 def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool | Literal["gradients"]) -> list[Any]:
     _check_on_host(engine, arguments)
-    if engine == "dataflow":
+    if engine == "dataflow" and (check_nans or not is_one_plan(graph, current_settings())):
         return run_dataflow(graph, arguments, check_nans)
     if current() is None and asks_for_memory(graph):
         with memory.budget():
             return _run_on(engine, graph, arguments, check_nans)
-    if engine in ("auto", "native") and not check_nans:
+    if engine != "reference" and not check_nans:
         return _run_natively(graph, arguments)
     if engine not in ("auto", "native"):
         refuse_checkpoint(graph, f"engine={engine!r}")
@@ -85,7 +86,7 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
 
 
 def expect(engine: str) -> None:
-    """Have loaded meanwhile what an engine will need that is no Python, since a graph for it will come."""
+    """Load LLVM in the background: a graph for this engine will follow."""
     if engine in ("auto", "native"):
         llvm.begin()
 
@@ -99,27 +100,27 @@ def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
-    """Do as `run_on` after a native run has failed: return the outputs, or raise the error in its final form."""
+    """Finish `run_on` after a failed native run: return the outputs, or raise the error in its final form."""
     return run_on("native", graph, arguments, failure=error)
 
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
-    """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
+    """Run the plan of the whole graph; `failure` is the error of a run that has already happened."""
     found = optimised_graph(graph)
     try:
         with exact_errors(graph, found, arguments):
             return as_lists(run(found, arguments, current_without(), failure))
     except SizesDoNotFit as error:
-        # The kernel of the op that they do not fit says so, in the words that the reference engine has for it.
+        # The reference engine's kernel raises the error that names the op and its sizes.
         return _interpret(graph, arguments, Run(silent_callbacks=error.callbacks))
 
 
 def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
-    """The outputs by the reference engine's kernels; in a session they count bytes, and keep saved values in blocks."""
+    """Run the reference engine's kernels; in a session they count bytes and keep saved values in blocks."""
     if current() is None:
         return as_lists(interpret(graph, arguments, run, REFERENCE))
     if run.is_watched:
-        # Every node is looked at, and every row: they stay where they are.
+        # Checks and observers look at every row, so rows stay where they are.
         return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
     with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
         return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
@@ -146,14 +147,14 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, do
     library, distributed = cupy_library(), optimised_graph(graph, is_for_gpu=True)
     handover = Handover(stays_on_card, donated)
     if donated:
-        # Nothing can be computed again from arguments that are gone: errors are told as the loops tell them.
+        # Donated arguments are gone, so no second run can find the exact error.
         return run_on_device(library, distributed, arguments, handover)
     with exact_errors(graph, distributed, arguments, lambda given: read_arguments(library, given)):
         return run_on_device(library, distributed, arguments, handover)
 
 
 def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
-    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with it."""
+    """Run a graph on the CUDA engine, or for any other name on the native one, and return a report."""
     if engine == "cuda":
         from ctrlgrad.engines.cuda import engine as report
         from ctrlgrad.engines.cuda.cupy_library import cupy_library

@@ -34,13 +34,13 @@ def lock() -> threading.Lock:
 
 
 def recursive_lock() -> Any:
-    """A lock of a thread that may ask for it again; free in a forked child, unless the thread that forks has it."""
+    """A reentrant lock; free in a forked child unless the forking thread holds it."""
     found = threading.RLock()
     _LOCKS.add(found)
     return found
 
 
-# The threads in blocks that must not be cut, each as often as it is in one.
+# Threads inside undivided blocks, with their depth.
 _busy: list[int] = []
 _change = threading.Condition()
 
@@ -110,8 +110,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class once(Generic[T]):
-    """As `functools.cached_property`. Before Python 3.12 that has a lock for all objects: threads wait for those that
-    compute it of another object, and a child that was forked meanwhile for ever. Here two threads may both compute it.
+    """As `functools.cached_property`, without a lock: two threads may both compute the value.
+
+    Before Python 3.12 `cached_property` has one lock for all objects: threads wait for each other's objects, and a
+    child that is forked meanwhile waits for ever.
 
     >>> class Circle:
     ...     radius = 2.0

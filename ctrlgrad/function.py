@@ -53,9 +53,9 @@ def _bases(x: Any) -> list[Any]:
 
 
 def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any], apply: Apply | None = None) -> list[Any]:
-    """Results as the user gets them: arrays of their own that share no memory with arguments or constants.
+    """Return results that share no memory with arguments or constants.
 
-    Those on a card stay there, and `apply` is how NumPy's functions compute on them.
+    Results on a card stay there; NumPy's functions compute on them by `apply`.
     """
     handed: list[Any] = []
     shared = {id(y) for x in arguments for y in _bases(x)}
@@ -75,9 +75,9 @@ def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any], app
 
 
 class OnCard:
-    """Computes functions of NumPy's on arrays on a card, each as a graph there.
+    """NumPy's functions on arrays on a card, each as a graph there.
 
-    `function_of` makes a function run on the card; those of the last `most` kinds of calls are kept.
+    `function_of` makes a function run on the card; the functions of the last `most` kinds of calls are kept.
     """
 
     def __init__(self, function_of: Callable[[Callable[..., Any]], Callable[..., Any]], most: int) -> None:
@@ -86,7 +86,7 @@ class OnCard:
 
     def __call__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, treedef = tree.flatten((args, kwargs))
-        # A number that an elementwise function is given is an operand, and not part of the signature.
+        # A number that an elementwise function gets is an operand, not a part of the signature.
         numbers = (bool, int, float, complex) if isinstance(fn, np.ufunc) else ()
         is_array = [isinstance(x, (DeviceArray, np.ndarray, np.generic, *numbers)) for x in leaves]
         fixed = tuple(None if yes else static(x) for x, yes in zip(leaves, is_array, strict=True))
@@ -102,8 +102,8 @@ class OnCard:
 
 # Fast path of calls: the compiled program is found by the types and sizes of the arguments alone.
 #
-# Who calls a small program again and again waits for this, so a call takes few steps. A call that is not known here
-# is traced, compiled and run as any other, and may then be noted.
+# Calls of small programs spend most of their time here, so a call takes few steps. An unknown call is traced, compiled
+# and run, and then noted.
 
 
 # Scalar types that imply a dtype.
@@ -161,9 +161,9 @@ class KnownCalls:
         return self._bound.get(key)
 
     def note(self, key: Any, graph: Graph, unflatten: Unflatten, arrays: Sequence[Any], read: Reads) -> None:
-        """Remember the code that served this call, for calls that differ in the arrays' values alone.
+        """Remember the code that served this call, for calls that differ in the arrays' values only.
 
-        `read` says what is no argument of the call: the last of the arrays, and what must be as it was.
+        `read` holds the captured arrays, which follow the arguments, and the Python state that must be unchanged.
         """
         if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
             return
@@ -175,7 +175,7 @@ class KnownCalls:
 
 
 def described(engine: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described | None:
-    """Return a call's key for compiled code, with its arrays and numbers; None if further state decides."""
+    """Return a call's key for compiled code and its arrays and numbers; None if other state decides."""
     options = current_options()
     if engine == "auto":
         engine = options.engine
@@ -243,7 +243,7 @@ class Function:
         self._lock = forks.recursive_lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
-        new = memo[id(self)] = copy.copy(self)  # of a method with its object; without what was traced
+        new = memo[id(self)] = copy.copy(self)  # A method is copied with its object, without traces.
         new.fn = copy.deepcopy(self.fn, memo)
         new.traces, new._cache, new._known, new._lock = 0, Recent(SIGNATURES), KnownCalls(), forks.recursive_lock()
         return new
@@ -279,7 +279,7 @@ class Function:
         return result
 
     def _traced_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any], Any]:
-        """The call's signature, all arrays of it, and its result."""
+        """Trace and run a call; return its trace, its arrays and its result."""
         require_numbers(tree.leaves((args, kwargs)))
         engine = self._engine_now()
         expect(engine)
@@ -378,7 +378,7 @@ class Function:
         return self._trace_new(known, types, leaves, treedef)
 
     def _trace_new(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
-        """Trace for these types; where only sizes differ from a former call, with those unknown."""
+        """Trace for these types. Sizes that differ from a former call's become unknown."""
         if known.variants and not known.exact_only:
             merged = [join(a, b) for a, b in zip(known.variants[-1].types, types, strict=True)]
             if all(t is not None for t in merged):

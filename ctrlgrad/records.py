@@ -80,7 +80,7 @@ def _record(cls: Any, eq: bool, order: bool, kw_only: bool, frozen: bool) -> Any
 
 
 def _tell_class(values: Iterable[Any], slotted: Any) -> None:
-    """Methods that call `super()` know the class that they were written in: it is the one with slots from now on."""
+    """Point the `super()` of a class's methods to the class with slots, which replaces the one they were written in."""
     for value in values:
         if isinstance(value, FunctionType) and "__class__" in value.__code__.co_freevars:
             cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
@@ -130,7 +130,7 @@ def _init(cls: Any, found: tuple[Field[Any], ...]) -> Any:
 
 
 class _Factory:
-    """Stands for what a factory makes, as the default of a parameter."""
+    """Placeholder for a factory's result, as the default of a parameter."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -160,7 +160,7 @@ def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
     given = [*(f"s{n}" for n in numbers), *(f"f{n}" for n in numbers if makes[n] == "f")]
     names: dict[str, Any] = {"MADE": _MADE}
     inner = f"def __init__({', '.join(parameters)}): {'; '.join(body) or 'pass'}"
-    # In this file's name, which is the library's: whose line an error is at is asked of the code around.
+    # Compiled under this file's name, so that errors are not placed at a line of it.
     text = f"def pattern({', '.join(given)}):\n    {inner}\n    return __init__"
     exec(compile(text, __file__, "exec"), names)
     return names["pattern"]

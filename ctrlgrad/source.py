@@ -9,6 +9,7 @@ above all, carry the node's source, and so are placed on the same device.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import opcode
@@ -70,9 +71,9 @@ class Source:
     function: str
     # Number of differentiations: 0 for the user's own code, 1 for its gradient.
     order: int = 0
-    # The device that the user put it on.
+    # Device that the user chose for this code.
     device: str | None = None
-    # The ops that what stands here is a derivative of, one for each time it was differentiated.
+    # Ops that this node is a derivative of, one per differentiation.
     of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -85,12 +86,12 @@ class Source:
         return f"{file}:{self.line} in {self.function}{of}"
 
     def derivative_of(self, op: str) -> Source:
-        """The same place, one derivative further, for the derivative of an op."""
+        """Return this place for the derivative of an op."""
         return replace(self, order=self.order + 1, of=(*self.of, op))
 
     @property
     def recomputed(self) -> Source:
-        """The same place, computed once more for its derivative."""
+        """Return this place for a value that a derivative recomputes."""
         return replace(self, order=self.order + 1)
 
     @property
@@ -127,13 +128,13 @@ def placed_on(device: str | None) -> Iterator[None]:
         _DEVICE.reset(token)
 
 
-# The line that stands for the user's while a program that was written elsewhere is read (`ctrlgrad.interop`).
+# Line of a program from another library while it is translated (`ctrlgrad.interop`).
 _READ: ContextVar[Source | None] = ContextVar("the line that is being read", default=None)
 
 
 @contextmanager
 def read_from(source: Source | None) -> Iterator[None]:
-    """Give the nodes that a block of code records a line of another program; None changes nothing."""
+    """Give nodes recorded in a block of code a line of another program; None changes nothing."""
     token = _READ.set(source or _READ.get())
     try:
         yield
@@ -142,11 +143,17 @@ def read_from(source: Source | None) -> Iterator[None]:
 
 
 def is_users_frame(frame: FrameType) -> bool:
-    """Return true if a frame runs the user's code: neither the library's, nor that of libraries between the two."""
+    """Return true if a frame runs the user's code, not this library's or a library's that calls back into it."""
     file = frame.f_code.co_filename
     # A method that `dataclasses` writes for a class of the library has no file.
     is_written = file == "<string>" and str(frame.f_globals.get("__name__")).startswith("ctrlgrad.")
-    return not is_own(file) and not is_written and not any(part in file for part in _MACHINERY)
+    return not is_written and not _lies_between(file)
+
+
+@functools.lru_cache(4096)
+def _lies_between(file: str) -> bool:
+    """Return true if a file of code belongs to this library or to one that calls back into it."""
+    return is_own(file) or any(part in file for part in _MACHINERY)
 
 
 def user_frame() -> FrameType | None:
@@ -158,7 +165,7 @@ def user_frame() -> FrameType | None:
 
 
 def called_function(package: str) -> str | None:
-    """The name of the function of a package that the user's line has called; None where it is another's."""
+    """Name of the function that the user's line has called; None if it is not the package's."""
     user, called = user_frame(), None
     frame: FrameType | None = sys._getframe(1)
     while frame is not user and frame is not None:
@@ -176,7 +183,7 @@ def in_converted_code() -> bool:
 
 
 def library_function() -> tuple[str, str] | None:
-    """The function of NumPy or SciPy that the user has called, if it is one in Python: its module and its name."""
+    """Module and name of the Python function of NumPy or SciPy that the user has called, or None."""
     user, called = user_frame(), None
     frame: FrameType | None = sys._getframe(1)
     while frame is not user and frame is not None:
@@ -191,13 +198,13 @@ def library_function() -> tuple[str, str] | None:
 
 
 def user_operation() -> str:
-    """The name of Python's operation that the user's line is at: "STORE_SUBSCR" for an assignment to an element."""
+    """Name of the bytecode operation at the user's line: "STORE_SUBSCR" for an assignment to an element."""
     frame = user_frame()
     return "" if frame is None else opcode.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 def operation_text() -> str:
-    """The text of the expression that the user's line is at; empty where its file is not there."""
+    """Text of the expression at the user's line; empty if its file cannot be read."""
     frame = user_frame()
     if frame is None:
         return ""
@@ -213,7 +220,7 @@ def raised_at(error: BaseException) -> Source | None:
     found, traceback = None, error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not is_own(code.co_filename) and not any(part in code.co_filename for part in _MACHINERY):
+        if not _lies_between(code.co_filename):
             found = Source(code.co_filename, traceback.tb_lineno, code.co_qualname)
         traceback = traceback.tb_next
     return found

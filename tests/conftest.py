@@ -54,6 +54,15 @@ def _plans_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interning, "_FAMILIES", Recent(interning.MOST))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _the_dataflow_engine_has_its_executor() -> Iterator[None]:
+    """Tests of the dataflow engine are about its executor, which by default one device does without."""
+    from ctrlgrad import dataflow
+
+    with dataflow.settings(loops="lowered"):
+        yield
+
+
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The plans that machine code is asked for during a test."""

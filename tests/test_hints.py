@@ -200,3 +200,39 @@ def test_wrong_predicates_branches_and_containers_are_said_in_words(
         mistake()
     assert [text for text in texts if text not in str(caught.value)] == []
     assert caught.value.source is not None and caught.value.source.file == __file__
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: cg.optim.adam(lr=1e-3), "learning_rate=0.001"),  # type: ignore[call-arg]
+        (lambda: cg.optim.adam(1e-3, betas=(0.9, 0.99)), "b1=..., b2=..."),  # type: ignore[call-arg]
+        (lambda: cg.optim.sgd(1e-3, weight_decay=0.1), "add_decayed_weights(0.1)"),  # type: ignore[call-arg]
+        (lambda: cg.optim.sgd(1e-3, momentun=0.9), "momentum=0.9"),  # type: ignore[call-arg]
+        (lambda: cg.optim.lion(1e-3, nothing=1), "name the parameters as above"),  # type: ignore[call-arg]
+        (lambda: cg.nn.LSTM(3, 4, num_layers=2), "layers=2"),  # type: ignore[call-arg]
+        (lambda: cg.nn.GRU(input_size=3, hidden_size=4), "inputs=3"),  # type: ignore[call-arg]
+        (lambda: cg.nn.LSTM(3, 4, batch_first=True), "swapaxes(xs, 0, 1)"),  # type: ignore[call-arg]
+        (lambda: cg.nn.Linear(3, 4, key=0), "layer.init(ctrlgrad.random.key(0))"),  # type: ignore[call-arg]
+        (lambda: cg.nn.cross_entropy(X, 1, ignore_index=-1), "where=targets != -1"),  # type: ignore[call-arg]
+    ],
+)
+def test_keywords_of_other_libraries_name_ours(call: Callable[[], Any], advice: str) -> None:
+    with pytest.raises(TypeMismatchError, match="unexpected keyword") as caught:
+        call()
+    assert advice in str(caught.value) and Path(__file__).name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fn", "advice"),
+    [
+        (lambda x: max(x[0], 1.0), "ctrlgrad.numpy.maximum(x, y)"),
+        (lambda x: min(x[0], x[1]), "ctrlgrad.numpy.minimum(x, y)"),
+        (lambda x: sorted(x), "ctrlgrad.numpy.sort(x)"),
+        (lambda x: any(x > 1.0), "ctrlgrad.numpy.any(x)"),
+    ],
+)
+def test_functions_of_python_that_compare_name_ours(fn: Callable[..., Any], advice: str) -> None:
+    with pytest.raises(TracingError) as caught:
+        cg.function(fn)(X)
+    assert advice in str(caught.value)

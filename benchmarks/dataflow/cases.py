@@ -89,7 +89,9 @@ def _layers(engine: str, tiny: bool) -> Case:
         _entry("one device, native pieces", "layers", size=size, devices=1, pieces="native"),
         _entry("two devices, native pieces", "layers", size=size, devices=2, pieces="native"),
         _entry("one device, products on all cores", "layers", size=size, devices=1, single=False),
+        _entry("one device, one plan", "layers", size=size, devices=1, window=None, single=False),
         _entry(f"{engine} engine, one core", "layers", size=size, devices=1, engine=engine),
+        _entry(f"{engine} engine, all cores", "layers", size=size, devices=1, engine=engine, single=False),
     )
     title = f"training step of a two-layer LSTM over one and two devices, (T, batch, input, hidden) = {size}"
     return Case("dataflow-layers", title, "step", entries)
@@ -102,13 +104,16 @@ def _learning(engine: str, tiny: bool) -> Case:
         _entry(f"in graph, {engine} engine", "learning", way="in graph", engine=engine, **more),
         _entry("from Python", "learning", Goal("ratio", "at least", 1.5), way="from Python", engine=engine, **more),
         _entry("in graph, dataflow engine", "learning", way="in graph", engine="dataflow", **more),
-        _entry(
-            "in graph, dataflow engine, loops whole",
-            "learning",
-            way="in graph",
-            engine="dataflow",
-            loops="whole",
-            **more,
+        *(
+            _entry(
+                f"in graph, dataflow engine, loops {loops}",
+                "learning",
+                way="in graph",
+                engine="dataflow",
+                loops=loops,
+                **more,
+            )
+            for loops in ("whole", "lowered")
         ),
     )
     title = "deep Q-learning with the whole loop in the graph, and driven from Python: the same rewards"

@@ -88,14 +88,15 @@ def pipeline(n: int, width: int, window: int, latency: float | None = None) -> P
 def layers(
     size: Sequence[int],
     devices: int,
-    window: int = 32,
+    window: int | None = 32,
     engine: str = "dataflow",
     single: bool = True,
     pieces: str = "reference",
 ) -> Program:
     """A training step of a two-layer LSTM for a size (T, batch, input, hidden), on one device or on two.
 
-    `single`: products of one thread. `pieces`: what runs a cluster.
+    `single`: products of one thread. `pieces`: code that runs a cluster. Without a window, and with the default pieces,
+    a graph on one device runs as one plan.
     """
     _, batch, inputs, hidden = size
     place = _place(devices)

@@ -1,4 +1,11 @@
-"""Number of threads that a computation may use."""
+"""Number of threads that a computation may use, and the cost model that decides how work is shared among them.
+
+Work is counted in units: a multiplication of a product, or an instruction for one element of a kernel, or as many bytes
+as memory moves meanwhile; a unit takes about `UNIT` nanoseconds of one thread. Into how many parts work is cut follows
+from the work alone, so that results have the same bits for any number of threads. How many sleeping threads are woken
+for it follows from the work too: so a small program wakes as few of 64 threads as of 2. `benchmarks/cores.py` measures
+the constants and predicts the time of each kind of kernel for 1 to 64 threads.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +14,29 @@ import os
 from ctrlgrad.errors import UserInputError
 
 MOST_THREADS = 256
+UNIT = 0.02
+"""Nanoseconds of one thread for a unit of work: 16 or 32 lanes a cycle of three or two gigahertz."""
+WORK_TO_SHARE = 1 << 19
+"""Units from which work is shared with threads that are awake, and for each of which one more sleeping thread is
+woken: about ten microseconds of one thread, more than waking one costs."""
+WORK_OF_A_PART = 1 << 17
+"""The least units of a part: about three microseconds, twenty times what claiming a part costs."""
+MOST_PARTS = 256
+"""The most parts of a job: more than 64 threads, so that those that start late or run slowly take fewer."""
+WAKES_EACH = 2
+"""Threads that the caller, and each thread that was woken, wake before they begin to work."""
+
+
+def parts_of(work: int, most: int = MOST_PARTS) -> int:
+    """The most parts that work is worth, a power of 2 that threads share evenly; 1 where it is not shared."""
+    if work < WORK_TO_SHARE:
+        return 1
+    return min(1 << (work // WORK_OF_A_PART).bit_length() - 1, most)
+
+
+def woken(work: int, parts: int, asleep: int) -> int:
+    """How many of the threads that sleep are woken for a job."""
+    return max(min(work // WORK_TO_SHARE - 1, parts - 1, asleep), 0)
 
 
 def default_threads() -> int:

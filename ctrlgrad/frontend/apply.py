@@ -6,6 +6,7 @@ values in a graph, NumPy's promotion, and the shapes of results whose sizes are 
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from ctrlgrad.frontend.trace import current
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
 from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.ir.caching import Recent
+from ctrlgrad.memory.session import current as session
+from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
@@ -394,9 +397,18 @@ def value_in(builder: Builder, x: Any) -> Value:
 
 def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
     """Apply an op; tensors if an operand is one, else arrays computed at once."""
+    is_traced = any(isinstance(x, Tensor) for x in operands)
+    if op in FACTS and not attrs and not is_traced and _computes_here():
+        numbers = list(map(as_array, operands))
+        if _takes(op, tuple(x.dtype for x in numbers)):
+            try:
+                with np.errstate(all="ignore"):
+                    return (concrete(FACTS[op].numpy(*numbers)),)
+            except ValueError:
+                pass  # sizes do not fit: raised below, with the operation and its place
     source = here()
     try:
-        if any(isinstance(x, Tensor) for x in operands):
+        if is_traced:
             builder = trace.current()
             if builder is None:
                 raise leaked(next(x for x in operands if isinstance(x, Tensor)))
@@ -411,6 +423,22 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
             error.source = source
         raise
     return tuple(map(concrete, evaluate(graph, arrays)))
+
+
+def _computes_here() -> bool:
+    """Return true if NumPy computes elementwise ops outside of a trace: no engine, check or budget has to see them."""
+    options = current_options()
+    return options.engine in ("auto", "native", "reference") and not options.check_nans and session() is None
+
+
+@functools.lru_cache(1024)
+def _takes(op: str, dtypes: tuple[np.dtype, ...]) -> bool:
+    """Return true if an elementwise op takes operands of these dtypes."""
+    try:
+        OPS[op].infer([TensorType(dtype) for dtype in dtypes], {}, [])
+    except CtrlgradError:
+        return False
+    return True
 
 
 # Graphs of single ops that were computed at once, with their kernels: by op, types, attributes and the user's line.

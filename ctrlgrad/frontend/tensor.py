@@ -206,6 +206,16 @@ def no_such_name(module: str, name: str, names: Mapping[str, Any]) -> AttributeE
     return MissingAttributeError(missing, hint=hint)
 
 
+# Functions of Python that compare their arguments one by one.
+_IN_PLACE_OF_PYTHONS = {
+    "max": "ctrlgrad.numpy.maximum(x, y), or ctrlgrad.numpy.max(x) of an array's elements",
+    "min": "ctrlgrad.numpy.minimum(x, y), or ctrlgrad.numpy.min(x) of an array's elements",
+    "sorted": "ctrlgrad.numpy.sort(x)",
+    "any": "ctrlgrad.numpy.any(x)",
+    "all": "ctrlgrad.numpy.all(x)",
+}
+
+
 def instead_of_bool(argument: str = "") -> str:
     """Advice in place of Python's decision on a traced tensor; `argument` may be meant as a flag of Python's."""
     decisions = (
@@ -373,6 +383,9 @@ class Tensor:
         if (number := self.builder.number(self.value)) is not None:
             return bool(number)
         is_flag = self.value in self.builder.inputs and self.dtype.kind in "bi"
+        called = operation_text().partition("(")[0]
+        if called in _IN_PLACE_OF_PYTHONS:
+            raise self._concrete(f"{called}() of Python", _IN_PLACE_OF_PYTHONS[called])
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
             instead_of_bool((self.value.hint or "") if is_flag else ""),

@@ -8,6 +8,7 @@
 
 from typing import Any
 
+from ctrlgrad.frontend.checks import explain_calls
 from ctrlgrad.frontend.tensor import no_such_name
 from ctrlgrad.nn import functions, initializers, layers, modules
 from ctrlgrad.nn.functions import *
@@ -18,6 +19,7 @@ __all__ = ["initializers"]
 __all__ += functions.__all__
 __all__ += layers.__all__
 __all__ += modules.__all__
+explain_calls(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:

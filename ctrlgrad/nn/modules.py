@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.dtypes import dtype_kind
@@ -65,6 +67,15 @@ def _lengths(operation: str, lengths: Any, xs: Any) -> Any:
             got=f"lengths {list(lengths.shape)} for sequences {list(xs.shape)}",
             hint="of sequences [batch, time, inputs]: ctrlgrad.numpy.swapaxes(xs, 0, 1)",
         )
+    if isinstance(lengths, np.ndarray) and isinstance(xs.shape[0], int) and lengths.size:
+        least, most = int(lengths.min()), int(lengths.max())
+        if least < 0 or most > xs.shape[0]:
+            raise ShapeError(
+                f"{operation}: a length is not within the sequences",
+                expected=f"0 <= length <= {xs.shape[0]}, the number of steps",
+                got=str(least if least < 0 else most),
+                hint="of sequences [batch, time, inputs]: ctrlgrad.numpy.swapaxes(xs, 0, 1)",
+            )
     return lengths
 
 
@@ -221,7 +232,8 @@ class RecurrentLayers:
             params: of `init`.
             xs: `[time, batch, inputs]`, or `[time, inputs]`.
             lengths: integers `[batch]`, or a scalar: how many steps of each sequence count. A state stays as it was
-                after the last one, outputs beyond it are 0, and the loop ends with the longest sequence.
+                after the last one, outputs beyond it are 0, and the loop ends with the longest sequence. Traced lengths
+                above the number of steps count as that number.
             state: for each layer the cell's state; zeros where it is not given.
 
         Returns:

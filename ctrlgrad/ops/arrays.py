@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import COMPLEX_OF, REAL_OF, dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Attributes, Item, Key
@@ -18,14 +18,6 @@ from ctrlgrad.ops.elementwise import add, broadcast
 from ctrlgrad.ops.term import axes, declared, default_int, product, require_kind, scalar_index, template, tensors
 
 # Ops between complex numbers and their parts, elementwise.
-
-
-# The complex dtype whose parts have a real dtype, and back.
-COMPLEX_OF: dict[np.dtype, np.dtype] = {
-    np.dtype(np.float32): np.dtype(np.complex64),
-    np.dtype(np.float64): np.dtype(np.complex128),
-}
-REAL_OF: dict[np.dtype, np.dtype] = {c: r for r, c in COMPLEX_OF.items()}
 
 
 def _on_complex(name: str, *, real: bool) -> TypeRule:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ctrlgrad.frontend.checks import explain_calls
 from ctrlgrad.frontend.tensor import no_such_name
 from ctrlgrad.optim.scaling import (
     ScaleByAdamState,
@@ -120,6 +121,8 @@ __all__ = [
     "warmup_cosine_decay_schedule",
     "warmup_exponential_decay_schedule",
 ]
+
+explain_calls(globals(), __all__)
 
 
 def __getattr__(name: str) -> Any:

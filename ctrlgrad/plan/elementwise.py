@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import BFLOAT16, NAMES, computed_dtype, dtype_kind
+from ctrlgrad.dtypes import BFLOAT16, NAMES, REAL_OF, computed_dtype, dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
 from ctrlgrad.plan.elementary import table
 from ctrlgrad.plan.elementary.complex import Pair
@@ -60,7 +60,7 @@ def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: 
     def element(position: int, dtype: np.dtype) -> Operand:
         if dtype_kind(dtype) != "c":
             return builder.emit("load", (), dtype, position)
-        re, im = (builder.emit("load", (), _part(dtype), (position, part)) for part in (0, 1))
+        re, im = (builder.emit("load", (), REAL_OF[dtype], (position, part)) for part in (0, 1))
         return re, im
 
     if not DTYPES.issuperset(operand_dtypes):
@@ -92,16 +92,11 @@ def _cast(x: Operand, dtype: np.dtype) -> Operand:
     if isinstance(x, Number):
         if dtype_kind(dtype) != "c":
             return x.convert(dtype)
-        re = x.convert(_part(dtype))
+        re = x.convert(REAL_OF[dtype])
         return re, re.builder.constant(0, re.dtype)
     if dtype_kind(dtype) == "c":
-        return x[0].convert(_part(dtype)), x[1].convert(_part(dtype))
+        return x[0].convert(REAL_OF[dtype]), x[1].convert(REAL_OF[dtype])
     return x[0].convert(dtype) | x[1].convert(dtype) if dtype_kind(dtype) == "b" else x[0].convert(dtype)
-
-
-def _part(dtype: np.dtype) -> np.dtype:
-    """The dtype of a complex number's parts."""
-    return np.dtype(f"f{dtype.itemsize // 2}")
 
 
 # A function per op, for the kinds of its last operand's dtype.

@@ -163,7 +163,7 @@ def test_advice_inside_autograph_does_not_advise_autograph(name: str) -> None:
     with pytest.raises(TracingError, match="autograph leaves") as caught:
         cg.function(INSIDE[name], autograph=True)(2.0)
     assert "autograph=True" not in str(caught.value)
-    with pytest.raises(TracingError, match="autograph=True"):
+    with pytest.raises(TracingError, match=r"autograph=True|ctrlgrad\.numpy\.sort"):
         cg.function(INSIDE[name])(2.0)
 
 

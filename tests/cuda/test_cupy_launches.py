@@ -13,8 +13,8 @@ import pytest
 
 from ctrlgrad.engines.cuda import cupy_library as cupy_launches
 from ctrlgrad.engines.cuda.cupy_library import CupyLaunches
-from ctrlgrad.engines.cuda.kernel import NAME, Access, KernelText, Parameter
-from ctrlgrad.engines.cuda.prepared.entries import setting, source
+from ctrlgrad.engines.cuda.kernel import NAME, Access, KernelText, Parameter, source
+from ctrlgrad.engines.cuda.prepared.entries import setting
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.engines.cuda.prepared.model import contiguous
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions

@@ -22,7 +22,6 @@ import ctrlgrad as cg
 from ctrlgrad.engines.cuda import indexing as stages
 from ctrlgrad.engines.cuda.indexing import (
     BLOCK,
-    IndexLaunch,
     IndexSpec,
     SortSpec,
     Surroundings,
@@ -31,7 +30,7 @@ from ctrlgrad.engines.cuda.indexing import (
     gather,
     scatter,
 )
-from ctrlgrad.engines.cuda.kernel import Access, binary_text
+from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, binary_text
 
 NONE, ALL = None, slice(None)
 A, B, ROW = np.array([2, 0, 2, -1]), np.array([[1], [1]]), np.array(1)
@@ -144,8 +143,8 @@ def test_the_engine_has_the_bits_of_the_reference(dtype: str, short_runs: None) 
         assert {spec.merges for spec in library.indexings if isinstance(spec, SortSpec)} == {False, True}
 
 
-def launches_of(monkeypatch: pytest.MonkeyPatch, graph: Any, arguments: Sequence[Any]) -> list[IndexLaunch]:
-    found: list[IndexLaunch] = []
+def launches_of(monkeypatch: pytest.MonkeyPatch, graph: Any, arguments: Sequence[Any]) -> list[KernelLaunch]:
+    found: list[KernelLaunch] = []
     with monkeypatch.context() as patched:
         patched.setattr(StandIn, "_index", lambda self, launch: found.append(launch))
         on_stand_in(graph, arguments)
@@ -199,8 +198,8 @@ def specs_of(dtypes: Sequence[str]) -> list[IndexSpec]:
     return list(found)
 
 
-def by_compiled(functions: dict[IndexSpec, Called], backwards: bool) -> Callable[[IndexLaunch, Any], None]:
-    def index(launch: IndexLaunch, arrays: Sequence[np.ndarray]) -> None:
+def by_compiled(functions: dict[IndexSpec, Called], backwards: bool) -> Callable[[KernelLaunch, Any], None]:
+    def index(launch: KernelLaunch, arrays: Sequence[np.ndarray]) -> None:
         copies = [guarded(x) for x in arrays]
         words = [int(x.ctypes.data) for x in copies] + list(launch.numbers)
         given = [word.to_bytes(8, "little", signed=True) for word in words]
@@ -263,7 +262,7 @@ def test_an_index_out_of_range_writes_nowhere_else(tmp_path: Path) -> None:
     """What is behind an array is not written to, nor by texts that do without the check."""
     x, index, value = np.zeros((4, 3)), np.array([1, 4, -5, 0]), np.ones((4, 3))
 
-    def run(library: StandIn, launched: Callable[[IndexLaunch], None]) -> None:
+    def run(library: StandIn, launched: Callable[[KernelLaunch], None]) -> None:
         with library.running():
             array, key = library.upload(x), (library.upload(index),)
             its = chosen(2, key, library.is_array, lambda basic: array[basic])

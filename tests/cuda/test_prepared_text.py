@@ -24,8 +24,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda import indexing as stages
 from ctrlgrad.engines.cuda import reduction_kernels
 from ctrlgrad.engines.cuda.indexing import SortSpec
-from ctrlgrad.engines.cuda.kernel import Access, copy_text
-from ctrlgrad.engines.cuda.prepared.entries import source
+from ctrlgrad.engines.cuda.kernel import Access, copy_text, source
 from ctrlgrad.engines.cuda.prepared.graphs import choice, condition, going_on
 from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
 from ctrlgrad.engines.cuda.reductions import elementwise

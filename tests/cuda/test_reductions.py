@@ -24,10 +24,12 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda import reduction_kernels as tree
 from ctrlgrad.engines.cuda import reductions as stages
 from ctrlgrad.engines.cuda import regions
+from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather
+from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, copy_text, source
 from ctrlgrad.engines.cuda.prepared import launches as listing
 from ctrlgrad.engines.cuda.prepared import runner as forms
-from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SERIAL, KernelLaunch
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Given, View
+from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SERIAL
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 
@@ -254,6 +256,35 @@ def test_as_a_compiler_reads_it(launches: list[Record], tmp_path: Path) -> None:
     assert len(specs) > 50 and {spec.is_inner for spec in specs} == {True, False}
     assert {1, 2, 4, 256} <= {spec.lanes for spec in specs}
     assert differing(launches, tmp_path) == (0, 0)
+
+
+@COMPILER
+@pytest.mark.parametrize("most", [125, 126, 127])
+def test_kernels_over_many_elements_divide_in_64_bits(
+    most: int, launches: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "MOST_SHORT", most)
+    x, row = numbers((3, 7, 6), "float64"), numbers((7, 1), "float64")
+    graph = cg.function(lambda x, row: x * row + 1.0).graph(x, row)
+    on_stand_in(graph, [x, row])
+    specs = specs_of(launches)
+    assert [spec.is_short for spec in specs] == [most >= 126]
+    assert ["unsigned int i1" in source(spec) for spec in specs] == [most >= 126]
+    assert differing(launches, tmp_path) == (0, 0)
+
+
+@pytest.mark.parametrize("count", [2**31 - 2, 2**31 - 1, 2**31])
+def test_the_most_elements_that_are_divided_in_32_bits(count: int) -> None:
+    dtype, access = np.dtype(np.float32), lambda _: Access()
+    x = View(Given(0), dtype, (3, count), (4, 12))
+    index = View(Given(1), np.dtype(np.int64), (1,), (8,))
+    flat, row = (replace(x, shape=shape, strides=shape[1:] + (4,)) for shape in ((count,), (1, count)))
+    (copied,) = stages.elementwise(copy_text(dtype, dtype), (count,), [flat], [flat], access)
+    (read,) = gather(Chosen(x, (0,), 0, (index,)), row, Surroundings(access, lambda *_: None, None, 1))
+    (summed, *_) = stages.stages(
+        stages.plain_text("sum", dtype), (count,), [0], [flat], [], [row], access, lambda *_: flat
+    )
+    assert [launch.spec.is_short for launch in (copied, read, summed)] == [count < 2**31] * 3
 
 
 @COMPILER

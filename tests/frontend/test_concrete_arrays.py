@@ -171,3 +171,20 @@ def test_equal_attributes_of_other_types_are_other_graphs() -> None:
         assert cnp.sum(x, axis=1, keepdims=keepdims).shape == np.sum(x, axis=1, keepdims=keepdims).shape
     for dtype in ("float32", "float64"):
         assert cnp.astype(x, dtype).dtype == dtype
+
+
+def test_elementwise_functions_of_arrays_make_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy computes them at once, unless an option or a budget has to see the op."""
+    made: list[str] = []
+    graph_of = apply._graph_of
+    monkeypatch.setattr(apply, "_graph_of", lambda op, *rest: (made.append(op), graph_of(op, *rest))[1])
+    x = np.array([1.0, 4.0])
+    np.testing.assert_array_equal(cnp.sqrt(x), [1.0, 2.0])
+    assert made == []
+    with cg.options(check_nans=True), pytest.raises(cg.errors.NonFiniteError):
+        cnp.sqrt(-x)
+    with cg.memory.budget():
+        cnp.sqrt(x)
+    assert made == ["sqrt", "sqrt"]
+    with pytest.raises(cg.errors.ShapeError, match="add"):
+        cnp.add(x, np.ones(3))

@@ -14,10 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import IndexSpec
-from ctrlgrad.engines.cuda.kernel import NAME
-from ctrlgrad.engines.cuda.prepared.entries import source
-from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
+from ctrlgrad.engines.cuda.kernel import NAME, Spec, source
 
 HALF = """\
 static unsigned short half_bits(double x) { _Float16 h = x; unsigned short b; memcpy(&b, &h, 2); return b; }
@@ -105,7 +102,6 @@ template <class... A> int called(void (*kernel)(A...), void** given, int blocks,
 }
 """
 
-Spec = KernelSpec | IndexSpec
 Called = Callable[[ctypes.c_void_p, int, int, bool], bool]
 """Takes the address of the parameters' addresses, blocks, threads, and whether the last ones run first.
 

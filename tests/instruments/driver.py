@@ -18,8 +18,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda import reduction_kernels as tree
-from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec, names
-from ctrlgrad.engines.cuda.kernel import Access, KernelText
+from ctrlgrad.engines.cuda.indexing import IndexSpec, names
+from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, KernelText, Spec
 from ctrlgrad.engines.cuda.prepared.walker import Functions
 from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
 from instruments.cublas import NAMES, Cublas
@@ -35,7 +35,6 @@ _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _
 STREAM, HANDLE = 11, 7
 # What CUDA has since 12.1 for cards from Volta on.
 PARAMETER_BYTES = 32_764
-Spec = KernelSpec | IndexSpec
 
 
 def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
@@ -272,7 +271,7 @@ class Driver:
             self.reduced(spec, arrays, its)
 
     @staticmethod
-    def index(launch: IndexLaunch, arrays: Sequence[np.ndarray]) -> None:
+    def index(launch: KernelLaunch, arrays: Sequence[np.ndarray]) -> None:
         """A read or an update by indices outside of lists, on arrays."""
         dtypes = list(dtypes_of(launch.spec))
         for x, dtype, p in zip(arrays, dtypes, launch.spec.parameters, strict=True):

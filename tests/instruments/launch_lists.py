@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import IndexLaunch
+from ctrlgrad.engines.cuda.kernel import KernelLaunch
 from ctrlgrad.engines.cuda.prepared.entries import ListWriter
 from ctrlgrad.engines.cuda.prepared.model import (
     ENDLESS,
@@ -45,7 +45,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     carried_arrays,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import ONE
 from ctrlgrad.plan.checking.memory import PlanError
 from instruments.text import run_text
 
@@ -304,11 +304,8 @@ class _Replay:
             case KernelLaunch():
                 inputs = len(item.spec.reads)
                 reads, writes = item.arguments[:inputs], item.arguments[inputs:]
-            case IndexLaunch():
-                inputs = len(item.spec.read)
-                reads, writes = item.arguments[:inputs], item.arguments[inputs:]
                 # An update may leave any row as it was.
-                reads = (*reads, *[x for x in writes if item.spec.read and type(item.spec).__name__ == "UpdateSpec"])
+                reads = (*reads, *[x for x in writes if type(item.spec).__name__ == "UpdateSpec"])
         numbers = [self.operand(x, side, label) for x in reads]
         self.apart(item, [x for x in reads if isinstance(x, View)], writes, side, label)
         found: Sequence[Any] = [None] * len(writes)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from ctrlgrad.engines import threads as sharing
 from ctrlgrad.engines.native import ahead, shared_nests
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.plan.model import Kernel
@@ -30,7 +31,8 @@ def shared_by(threads: int) -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, {"CTRLGRAD_CACHE_DIR": folder}),
-        mock.patch.multiple(shared_nests, WORK_TO_SHARE=WORK, WORK_OF_A_PART=PART, work_of=_work_of_several),
+        mock.patch.multiple(sharing, WORK_TO_SHARE=WORK, WORK_OF_A_PART=PART),
+        mock.patch.object(shared_nests, "work_of", _work_of_several),
     ):
         products().set_threads(threads)
         try:

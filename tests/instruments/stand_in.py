@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16
-from ctrlgrad.engines.cuda.indexing import FLAG, IndexLaunch, IndexSpec, UpdateSpec
-from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.indexing import FLAG, IndexSpec, UpdateSpec
+from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
+from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.memory.devices.device import Piece, Stream
@@ -165,26 +165,26 @@ class StandIn(OnDriver):
         self.launched(arrays, [])
         return [operand(x).copy() for x in arrays]
 
-    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch, contracts: bool) -> None:
         assert self.depth, "work outside of the stream"
         self.seen(launch.spec)
         self.work += 1
-        arguments = launch.arguments
+        spec, arguments = launch.spec, launch.arguments
         assert all(isinstance(x, StandInArray | np.generic) for x in arguments)
-        if isinstance(launch, IndexLaunch):
+        if not isinstance(spec, KernelSpec):
             self._index(launch)
             return
-        spec = launch.spec
         read = len(spec.reads)
         self.launched(arguments[:read], arguments[read:])
         self.driver.reduce(spec, [operand(x) for x in arguments], launch.numbers)
 
-    def _index(self, launch: IndexLaunch) -> None:
+    def _index(self, launch: KernelLaunch) -> None:
         spec, arguments = launch.spec, launch.arguments
+        assert isinstance(spec, IndexSpec)
         self.indexings[spec] = None
-        read = len(spec.read)
+        read = len(spec.reads)
         # What is added to is read, too, and so is a flag.
-        written = list(zip(spec.written, arguments[read:], strict=True))
+        written = list(zip(spec.writes, arguments[read:], strict=True))
         adds = isinstance(spec, UpdateSpec) and spec.text is not None
         changed = [x for p, x in written if p == FLAG or (p.name == "x" and adds)]
         self.launched((*arguments[:read], *changed), arguments[read:])

@@ -10,7 +10,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import shared_nests
+from ctrlgrad.engines import threads
 from ctrlgrad.engines.native.flat_rows import FlatRows, flat_rows
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.text import Writer
@@ -89,8 +89,8 @@ def test_outer_axes_have_rows_and_columns_of_their_own() -> None:
 
 
 def test_rows_that_threads_share_have_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_nests, "WORK_TO_SHARE", 100)
-    monkeypatch.setattr(shared_nests, "WORK_OF_A_PART", 50)
+    monkeypatch.setattr(threads, "WORK_TO_SHARE", 100)
+    monkeypatch.setattr(threads, "WORK_OF_A_PART", 50)
     given = arguments(71, 3, "float64")
     same(cg.function(PROGRAMS["all"], engine="native")(*given), PROGRAMS["all"](*given))
 

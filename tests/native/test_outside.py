@@ -12,6 +12,8 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.block_kernels import IN_BLOCKS
+from ctrlgrad.engines.native.outside import Outside
 
 
 def factors(a: Any, steps: Any) -> Any:
@@ -116,3 +118,29 @@ def test_machine_code_from_disk_calls_back_in_another_process(tmp_path: Any) -> 
     ]
     assert outputs[0] == outputs[1] != ""
     assert len([p for p in (tmp_path / "cache").rglob("*") if p.is_file()]) >= 1
+
+
+def test_a_result_in_the_memory_of_its_operand_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program may move or overwrite the operand's memory before the result is written to its own."""
+    monkeypatch.setitem(IN_BLOCKS.pure, "fft", lambda node: lambda x: x[::-1])
+    owns: list[bool] = []
+    fetch = Outside.fetch
+    monkeypatch.setattr(
+        Outside, "fetch", lambda self, n: (owns.append(self.pending[0].flags.owndata), fetch(self, n))[1]
+    )
+    x = np.arange(1.0, 7.0) * (1.0 + 2.0j)
+    np.testing.assert_array_equal(cg.function(lambda x: cnp.fft.fft(x + 1.0), engine="native")(x), (x + 1.0)[::-1])
+    assert owns == [True]
+
+
+def test_a_kernel_that_keeps_nothing_reads_its_operand_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    owns: list[bool] = []
+
+    def noted(node: Any) -> Any:
+        return lambda x: (owns.append(x.flags.owndata), np.fft.fft(x))[1]
+
+    monkeypatch.setitem(IN_BLOCKS.pure, "fft", noted)
+    x = np.arange(6.0)
+    found = cg.function(lambda x: cnp.fft.fft(x * (1.0 + 0.0j)), engine="native")(x)
+    np.testing.assert_allclose(found, np.fft.fft(x), atol=1e-12)
+    assert owns == [False]

@@ -18,10 +18,10 @@ from native.matrices import FLOATS, dense
 import ctrlgrad as cg
 from ctrlgrad.engines.native import objects, target
 from ctrlgrad.engines.native.objects import ObjectCode
-from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, shared, times
+from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, times
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.products.tiles import heights, tile_name, widths
-from ctrlgrad.engines.threads import MOST_THREADS
+from ctrlgrad.engines.threads import MOST_THREADS, WORK_TO_SHARE, woken
 from ctrlgrad.errors import UserInputError
 
 TOLERANCE = {"f": 2e-5, "d": 1e-12}
@@ -201,7 +201,7 @@ def test_products_in_order_have_the_same_bits_wherever_they_are_cut(
 def test_threads_give_bit_for_bit_what_one_gives(native: Products) -> None:
     rng = np.random.default_rng(9)
     for m, n, k in [(64, 2048, 256), (2000, 33, 400), (97, 1601, 300), (1, 4099, 1024), (4097, 1, 1024)]:
-        assert m * n * k >= shared.WORK_TO_SHARE
+        assert m * n * k >= WORK_TO_SHARE
         a, b = dense(rng, m, k, "float32"), dense(rng, k, n, "float32")
         packed, found = native.pack(b), []
         for threads in (1, 2, 5):
@@ -216,9 +216,12 @@ def test_threads_give_bit_for_bit_what_one_gives(native: Products) -> None:
         check(native, a, b, rng)
 
 
-def _panels(native: Products, routine: object, panels: int, wake: bool = True) -> None:
+MUCH = 1 << 40
+
+
+def _panels(native: Products, routine: object, panels: int, work: int = MUCH) -> None:
     pointer = ctypes.cast(routine, ctypes.c_void_p)
-    library._prototype("ppnn")(native.address("cg_parallel"))(pointer, None, panels, int(wake))
+    library._prototype("ppnn")(native.address("cg_parallel"))(pointer, None, panels, work)
 
 
 _PANEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -310,7 +313,7 @@ def _own_pool(**settings: bool) -> Products:
     return Products(objects.loaded(ObjectCode(pool.SYMBOLS, compiled)).kept(), {})
 
 
-def _workers(native: Products, wake: bool) -> set[int]:
+def _workers(native: Products, work: int) -> set[int]:
     """Who does panels that take so long that everybody who is awake has one."""
     done: list[int] = []
 
@@ -318,7 +321,7 @@ def _workers(native: Products, wake: bool) -> set[int]:
         time.sleep(0.02)
         done.append(worker)
 
-    _panels(native, _PANEL(routine), 4, wake)
+    _panels(native, _PANEL(routine), 4, work)
     return set(done)
 
 
@@ -329,10 +332,36 @@ def _are_soon(found: Callable[[], set[int]], expected: set[int]) -> bool:
 
 def test_work_that_is_soon_done_wakes_nobody(native: Products) -> None:
     native.set_threads(3)
-    assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
-    assert _are_soon(lambda: _workers(native, wake=False), {0})
-    assert _workers(native, wake=False) == {0}
-    assert _are_soon(lambda: _workers(native, wake=True), {0, 1, 2})
+    assert _are_soon(lambda: _workers(native, MUCH), {0, 1, 2})
+    assert _are_soon(lambda: _workers(native, 0), {0})
+    assert _workers(native, 0) == {0}
+    assert _are_soon(lambda: _workers(native, MUCH), {0, 1, 2})
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 4, 100])
+def test_as_many_sleeping_threads_are_woken_as_the_work_is_worth(native: Products, shares: int) -> None:
+    """The panels of a job sleep: each thread that is awake has one of four."""
+    native.set_threads(7)
+    _workers(native, MUCH)
+    expected = 1 + woken(shares * WORK_TO_SHARE, 4, 6)
+    assert expected == min(shares, 4)
+
+    def awake() -> set[int]:
+        assert _are_soon(lambda: _workers(native, 0), {0})
+        count = len(_workers(native, shares * WORK_TO_SHARE))
+        assert count <= expected
+        return {count}
+
+    assert _are_soon(awake, {expected})
+    words = [_job_word(native, word) for word in (2, 4, 5, 5)]
+    assert words[:2] == [4, shares * WORK_TO_SHARE] and words[2] == words[3]
+    _workers(native, 0)
+    assert _job_word(native, 5) == words[2] + 1
+
+
+def _job_word(native: Products, word: int) -> int:
+    found: int = library._prototype("n", ctypes.c_int64)(native.address("cg_pool_job"))(word)
+    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell on which processor a thread runs")
@@ -344,8 +373,8 @@ def test_a_thread_on_the_callers_processor_does_not_look_for_work(monkeypatch: p
     def on_one_processor() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread and of those that it makes
         own.set_threads(2)
-        found.append(_are_soon(lambda: _workers(own, wake=True), {0, 1}))
-        found.append(_are_soon(lambda: _workers(own, wake=False), {0}))
+        found.append(_are_soon(lambda: _workers(own, MUCH), {0, 1}))
+        found.append(_are_soon(lambda: _workers(own, 0), {0}))
         own.set_threads(1)
 
     thread = threading.Thread(target=on_one_processor)
@@ -461,5 +490,5 @@ def test_every_routine_has_its_name() -> None:
     names, kind = list(routines.Routines(target.host())), real.reals(target.host())[0]
     sizes = [(rows, *width) for rows in heights(kind) for width in widths(kind)]
     tiles = len({tile_name(kind, *size, in_order) for size in sizes for in_order in (False, True)})
-    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 4 * (6 + 8 + 2) + 2 * 8 + 4 + 5
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 4 * (6 + 8 + 2) + 2 * 8 + 4 + 6
     assert all(name.startswith("cg_") and products().address(name) for name in names)

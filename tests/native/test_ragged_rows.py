@@ -204,7 +204,7 @@ def test_rows_leave_under_a_budget_and_come_back() -> None:
 def in_runs(given: BlockStack, pops: list[int], pushes: list[list[float]]) -> BlockStack:
     """A run of compiled code on a copy of a stack: runs of elements are taken off, then others pushed."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
-    running = RunningStack(0, words, DOUBLE, False)
+    running = RunningStack(0, words, DOUBLE, ())
     running.hold(copied(given))
     for count in pops:
         if words[frame.COUNT] < count:

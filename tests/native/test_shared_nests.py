@@ -11,7 +11,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines import optimised_graph, threads
 from ctrlgrad.engines.native import engine, shared_nests
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.products.library import products
@@ -24,8 +24,8 @@ THREADS = (1, 2, 3, 7)
 @pytest.fixture
 def little_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nests are shared that are small enough for tests."""
-    monkeypatch.setattr(shared_nests, "WORK_TO_SHARE", 1000)
-    monkeypatch.setattr(shared_nests, "WORK_OF_A_PART", 500)
+    monkeypatch.setattr(threads, "WORK_TO_SHARE", 1000)
+    monkeypatch.setattr(threads, "WORK_OF_A_PART", 500)
     before = products().threads
     yield
     products().set_threads(before)
@@ -55,15 +55,47 @@ def updated(x: Any, y: Any) -> Any:
         lambda x, y: cnp.exp(x)[None, :, 3:] * y[0, :147],
         updated,
         cg.grad(lambda x, y: cnp.sum(updated(x, y) ** 2)),
+        # Columns that are added up by all rows: parts of the columns, or of the rows with sums of their own.
+        lambda x, y: (cnp.sum(x * y, axis=0), cnp.min(x - y, axis=0)),
+        lambda x, y: (cnp.sum(x[:, :3] * y[:, :3], axis=0), cnp.prod(x[:, :3] * y[:, :3], axis=0)),
+        lambda x, y: cnp.sum(x.reshape(-1, 2) * cnp.exp(1j * y.reshape(-1, 2)), axis=0),
+        lambda x, y: cnp.argmax(x * y, axis=0),
+        lambda x, y: cnp.tile(x[:2, :20], (1, 30)) * cnp.exp(x.ravel()[:600]),
+        # Small products.
+        lambda x, y: x[:30, :144].reshape(30, 12, 12) @ y[:30, :144].reshape(30, 12, 12),
+        lambda x, y: x[:36, :120].reshape(3, 12, 10, 12) @ y[0, :12],
+        lambda x, y: x[:36, :120].reshape(36, 10, 12) @ y[:36, :12, None],
+        lambda x, y: (x[:36, :120] + 1j).reshape(36, 10, 12) @ y[:36, :120].reshape(36, 12, 10),
     ],
-    ids=["map", "sum", "rows", "extremes", "any", "complex", "index", "transposed", "views", "loop", "gradient"],
+    ids=[
+        "map",
+        "sum",
+        "rows",
+        "extremes",
+        "any",
+        "complex",
+        "index",
+        "transposed",
+        "views",
+        "loop",
+        "gradient",
+        "columns",
+        "narrow",
+        "complex-columns",
+        "positions",
+        "rows-of-two",
+        "products",
+        "batches",
+        "vectors",
+        "complex-products",
+    ],
 )
 def test_results_have_the_same_bits_whatever_the_number_of_threads(little_work: None, fn: Callable[..., Any]) -> None:
     assert "@cg_parallel" in text_of(fn, X, Y)
     function = cg.function(fn, engine="native")
     found = []
-    for threads in THREADS:
-        products().set_threads(threads)
+    for count in THREADS:
+        products().set_threads(count)
         found.append(cg.tree.leaves(function(X, Y)))
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
@@ -92,8 +124,8 @@ def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: Non
     assert "@cg_parallel" in text_of(fn, X, Y)
     expected = cg.tree.leaves(cg.function(fn, engine="reference")(X, Y))
     function = cg.function(fn, engine="native")
-    for threads in THREADS:
-        products().set_threads(threads)
+    for count in THREADS:
+        products().set_threads(count)
         for found, other in zip(cg.tree.leaves(function(X, Y)), expected, strict=True):
             np.testing.assert_allclose(found, other, rtol=1e-12, atol=1e-11)
 
@@ -101,11 +133,11 @@ def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: Non
 @pytest.mark.parametrize(
     "fn",
     [
-        # Columns are added up by all rows; where an index is wrong is told of the first one.
-        lambda x, y: cnp.sum(x * y, axis=0),
+        # The first position of the largest of all; where an index is wrong is told of the first one.
+        lambda x, y: cnp.argmax(x),
         lambda x, y: x[(y[:, 0] * 10).astype("int64")],
     ],
-    ids=["columns", "checks"],
+    ids=["position", "checks"],
 )
 def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callable[..., Any]) -> None:
     assert "@cg_parallel" not in text_of(fn, X, Y)
@@ -113,18 +145,45 @@ def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callabl
     np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
 
 
-def test_threads_are_woken_for_much_work_only_and_parts_come_in_pairs() -> None:
-    def calls(rows: int) -> list[tuple[str, ...]]:
+def test_parts_come_in_pairs() -> None:
+    def calls(rows: int) -> list[str]:
         large = np.ones((rows, 150))
         text = text_of(lambda x, y: cnp.exp(x) * y, large, large)
-        return re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 (\d)\)", text)
+        return re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 \d+\)", text)
 
     # Instructions of an element: a call, two loads, a product and a store.
     assert shared_nests.CALL + 4 == 24
-    assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], [("4", "0")], [("8", "1")], [("16", "1")]]
+    assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], ["4"], ["8"], ["16"]]
 
 
 def test_little_work_is_not_shared() -> None:
     assert "@cg_parallel" not in text_of(lambda x, y: cnp.exp(x) + y, X, Y)
     large = np.ones((1000, 150))
     assert "@cg_parallel" in text_of(lambda x, y: cnp.exp(x) + y, large, large)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"), [((64, 1 << 16), 128), ((1 << 16, 64), 64), ((3, 1 << 19), 32), ((1 << 20,), 32)]
+)
+def test_the_axis_that_gives_most_parts_is_cut(shape: tuple[int, ...], parts: int) -> None:
+    """Columns of long rows, rows of narrow columns with sums of their own, and elements where there is one axis."""
+    axis = None if len(shape) == 1 else 0
+    text = text_of(lambda x: cnp.sum(x, axis=axis), np.ones(shape, "float32"))
+    assert re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 \d+\)", text) == [str(parts)]
+
+
+@pytest.mark.parametrize("asleep", [0, 1, 2, 6, 15, 63])
+def test_sleeping_threads_are_woken_as_work_grows(asleep: int) -> None:
+    """A small program wakes as few of 64 threads as of 2."""
+    share = threads.WORK_TO_SHARE
+    assert threads.parts_of(share - 1) == 1
+    assert [threads.woken(work, 4, asleep) for work in (0, share, 2 * share - 1)] == [0, 0, 0]
+    assert threads.woken(2 * share, 8, asleep) == min(1, asleep)
+    assert threads.woken(8 * share, 32, asleep) == min(7, asleep)
+    assert threads.woken(1000 * share, 256, asleep) == asleep
+    assert threads.woken(1000 * share, 3, asleep) == min(2, asleep)
+
+
+def test_much_work_has_more_parts_than_threads() -> None:
+    per_part = threads.WORK_OF_A_PART
+    assert [threads.parts_of(k * per_part) for k in (4, 63, 64, 255, 256, 10000)] == [4, 32, 64, 128, 256, 256]

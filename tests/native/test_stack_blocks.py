@@ -21,7 +21,7 @@ DOUBLE = np.dtype(np.float64)
 def run(given: BlockStack, pops: int, pushes: list[float]) -> BlockStack:
     """A run of compiled code on a copy of a stack: pops, then pushes."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
-    running = RunningStack(0, words, DOUBLE, False)
+    running = RunningStack(0, words, DOUBLE, ())
     running.hold(copied(given))
     for _ in range(pops):
         if not words[frame.COUNT]:

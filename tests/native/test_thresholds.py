@@ -81,7 +81,7 @@ TABLE = {
         "SECTION MEMORY_WEIGHT": "writes of a function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/product_calls.py": {
-        "shared.WORK_TO_SHARE": "products",
+        "threads.WORK_TO_SHARE": "products",
     },
     "ctrlgrad/engines/native/products/blocks.py": {
         "BLOCK_BYTES": "products",
@@ -103,6 +103,7 @@ TABLE = {
         "BLOCK": "factors",
     },
     "ctrlgrad/engines/native/products/pool.py": {
+        "5": "a word of a job, no size",
         "MOST_THREADS": "numbers of threads: tests/native/test_products.py",
     },
     "ctrlgrad/engines/native/products/real.py": {
@@ -111,7 +112,6 @@ TABLE = {
     "ctrlgrad/engines/native/products/shared.py": {
         "LONG_PART 2": "products",
         "WORK_TO_SHARE": "products",
-        "WORK_TO_WAKE": "products",
     },
     "ctrlgrad/engines/native/products/tiles.py": {
         "4": "rows of a tile: tests/native/test_products.py has each",
@@ -129,9 +129,7 @@ TABLE = {
         "TOGETHER": "nests",
     },
     "ctrlgrad/engines/native/shared_nests.py": {
-        "MOST_PARTS": "nests",
-        "WORK_TO_SHARE": "nests",
-        "WORK_TO_WAKE": "nests",
+        "MOST_RESULTS RESULT_BYTES": "nests",
     },
     "ctrlgrad/engines/native/short_rows.py": {
         "MOST_INSTRUCTIONS": "chains",

@@ -158,3 +158,22 @@ def test_much_memory_is_not_kept_for_the_next_call() -> None:
     (frame,) = bound.program.idle
     kept = sum(s.open.storage.array.nbytes for s in frame.stacks if s.open is not None)
     assert kept <= MOST_KEPT
+
+
+@pytest.mark.parametrize("row", [(), (1,), (11,), (3, 4)])
+@pytest.mark.parametrize("slots", [1, 10, 300])
+def test_unwritten_rows_of_an_argument_have_the_shape_of_its_type(slots: int, row: tuple[int, ...]) -> None:
+    """Memory was made for scalars: loops wrote beyond its end."""
+
+    def program(x: Any) -> Any:
+        array = cg.TensorArray(np.float64, slots, row, rewritable=True)
+        write = lambda c: (c[0] + 1, c[1] * 0.5, c[2].write(c[0] % slots, c[1]))
+        return cg.while_loop(lambda c: c[0] < 20, write, (0, x, array))[2].stack()
+
+    expected = np.zeros((slots, *row))
+    for i in range(20):
+        expected[i % slots] = 0.5**i
+    # The loop is a plan of its own there, and the array its argument.
+    with cg.dataflow.settings(loops="whole"):
+        found = cg.function(program, engine="dataflow")(np.ones(row))
+    np.testing.assert_array_equal(found, expected)

@@ -12,7 +12,6 @@ one operand alone); where not, the nodes run one by one. The answer is kept by s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from ctrlgrad.engines.cuda.regions import (
     Item,
     ProductSum,
     RegionKernel,
-    Target,
     alone,
     constants_of,
     schedule,
@@ -46,22 +44,6 @@ from ctrlgrad.engines.sizes_of_a_run import refused_types
 from ctrlgrad.ir import Graph, Node, TensorType, Value, attributes
 
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Write:
-    """One output of the kernel, in slots. `value` is where the array itself is kept, if it is read later."""
-
-    target: Target
-    dtype: np.dtype
-    stack: int | None
-    result: int
-    value: int | None
-
-    def shape(self, space: Shape) -> Shape:
-        """Of the array, in a kernel over a space."""
-        node = self.target.reduction
-        return space if node is None else reduced_shape(node, space)
 
 
 class GroupStep:
@@ -82,11 +64,11 @@ class GroupStep:
         self.reads = slots.all_of(kernel.reads)
         self.updates: tuple[int, ...] = ()
         self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
-        self.writes = [_write(target, slots) for target in kernel.targets]
         self.dead = dead
         self._fits: dict[tuple[Shape, ...], Shape | None] = {}
         self._apart: list[GroupStep] | None = None
         self._lists = Lists()
+        slots.all_of(value for target in kernel.targets for value in target.values)
         if self.shape is None:
             # Where its nodes may have to run one by one, each value needs a slot.
             slots.all_of(node.result for node in kernel.nodes)
@@ -112,7 +94,8 @@ class GroupStep:
     def _launch(self, values: Values, context: Context, inputs: dict[int, Any], shape: Shape) -> None:
         for node in self.reductions:
             check_elements(node, shape, self.axes)
-        held = {write.stack: [values[write.stack]] for write in self.writes if write.stack is not None}
+        stacks = [self.slots.of(its.push.operands[0]) for its in self.kernel.targets if its.push is not None]
+        held = {slot: [values[slot]] for slot in stacks}
         for slot in self.dead:
             values[slot] = None
         pushes = list[tuple[Node, Stack, Any]]()
@@ -131,10 +114,9 @@ class GroupStep:
         for push, stack, row in pushes:
             commit(stack)
             context.run.counters.pushed(push, row)
-        for write in self.writes:
-            values[write.result] = single.result(single.values[write.result])
-            if write.value is not None:
-                values[write.value] = single.result(single.values[write.value])
+        for target in self.kernel.targets:
+            for slot in self.slots.all_of(target.values):
+                values[slot] = single.result(single.values[slot])
 
     def listed(self, at: Listed, shape: Shape, pushed: Callable[[Node, int, Shape, np.dtype], Any]) -> None:
         """List its launch, and give values to the slots that it writes.
@@ -145,24 +127,25 @@ class GroupStep:
         inputs = [at.operand(slot) for slot in self.inputs]
         outputs: list[View] = []
         wholes: dict[Node, View] = {}
-        for write in self.writes:
-            push, concat = write.target.push, write.target.concat
+        for target in self.kernel.targets:
+            push, concat, result = target.push, target.concat, self.slots.of(target.result)
             if push is not None:
-                assert write.stack is not None
-                output, at.values[write.result] = pushed(push, write.stack, shape, write.dtype)
+                output, at.values[result] = pushed(push, self.slots.of(push.operands[0]), shape, target.dtype)
             elif concat is not None:
                 axis = attributes.Axis.of(concat).axis % len(shape)
                 size = shape[axis]
                 if concat not in wholes:
                     whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
-                    wholes[concat] = at.values[write.result] = at.launches.buffer(whole, write.dtype)
-                start = size * write.target.part
+                    wholes[concat] = at.values[result] = at.launches.buffer(whole, target.dtype)
+                start = size * target.part
                 output, _ = part(wholes[concat], (*(slice(None),) * axis, slice(start, start + size)))
             else:
-                output = at.values[write.result] = at.launches.buffer(write.shape(shape), write.dtype)
+                node = target.reduction
+                space = shape if node is None else reduced_shape(node, shape)
+                output = at.values[result] = at.launches.buffer(space, target.dtype)
             outputs.append(output)
-            if write.value is not None:
-                at.values[write.value] = output
+            if target.value is not None:
+                at.values[self.slots.of(target.value)] = output
         if isinstance(self.text, ReductionText):
             stored, results = self.separated(outputs)
             at.launches.reduction(self.text, shape, self.axes, inputs, stored, results)
@@ -171,8 +154,8 @@ class GroupStep:
 
     def separated(self, outputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """Outputs that are stored at each element, and those that are reductions."""
-        pairs = list(zip(self.writes, outputs, strict=True))
-        return [x for w, x in pairs if w.target.reduction is None], [x for w, x in pairs if w.target.reduction]
+        pairs = list(zip(self.kernel.targets, outputs, strict=True))
+        return [x for its, x in pairs if its.reduction is None], [x for its, x in pairs if its.reduction]
 
     # Sizes that are known only now.
 
@@ -216,7 +199,7 @@ class GroupStep:
                 raise found from error
         for slot in self.dead:
             values[slot] = None
-        kept = {slot for write in self.writes for slot in (write.result, write.value)}
+        kept = {slot for target in self.kernel.targets for slot in self.slots.all_of(target.values)}
         for node in self.kernel.nodes:
             slot = self.slots.of(node.result)
             if slot not in kept:
@@ -227,12 +210,6 @@ class GroupStep:
         stacks = [self.slots.of(target.push.operands[0]) for target in kernel.targets if target.push is not None]
         dead = tuple(slot for slot in stacks if slot in self.dead)
         return GroupStep(kernel, self.places, self.constants, self.slots, dead)
-
-
-def _write(target: Target, slots: Slots) -> _Write:
-    stack = slots.of(target.push.operands[0]) if target.push is not None else None
-    value = None if target.value is None else slots.of(target.value)
-    return _Write(target, target.dtype, stack, slots.of(target.result), value)
 
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.

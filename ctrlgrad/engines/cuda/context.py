@@ -20,8 +20,7 @@ from ctrlgrad.ir import Node
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.account import RunMemory
-    from ctrlgrad.engines.cuda.indexing import IndexLaunch
-    from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
+    from ctrlgrad.engines.cuda.kernel import KernelLaunch
 
 INT64 = np.dtype(np.int64)
 # Most graphs on the stream at once: one is launched while earlier ones run.
@@ -136,7 +135,7 @@ class Context:
         self.raise_flagged(flag)
         return found
 
-    def launch(self, launch: KernelLaunch | IndexLaunch) -> None:
+    def launch(self, launch: KernelLaunch) -> None:
         """Put one launch of a reduction, or by indices, on the library's stream."""
         self.counts.kernels += 1
         self.library.launch(launch, self.precision != "ieee")

@@ -36,15 +36,11 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import BLOCK as INDEX_BLOCK
-from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
-from ctrlgrad.engines.cuda.kernel import NAME
+from ctrlgrad.engines.cuda.kernel import NAME, KernelLaunch, Spec, source
 from ctrlgrad.engines.cuda.library import Launcher, Memory
-from ctrlgrad.engines.cuda.prepared.entries import source
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, workspace_bytes
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, KernelLaunch, KernelSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.native import ahead, objects
 from ctrlgrad.errors import UserInputError
@@ -277,7 +273,7 @@ class CupyLaunches:
     def __init__(self, cupy: Any, workspace_bytes: int) -> None:
         self.cupy, self.workspace_bytes = cupy, workspace_bytes
         # CuPy's functions, which hold the code.
-        self._functions: dict[tuple[KernelSpec | IndexSpec, bool], Any] = {}
+        self._functions: dict[tuple[Spec, bool], Any] = {}
         # One capture at a time: they have one stream.
         self.captures = threading.Lock()
 
@@ -291,30 +287,29 @@ class CupyLaunches:
         """The name of cuBLAS's library, which CuPy has loaded."""
         return f"libcublas.so.{self.cupy.cuda.runtime.runtimeGetVersion() // 1000}"
 
-    def function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> int:
+    def function(self, spec: Spec, contracts: bool) -> int:
         """A kernel as the driver knows it; `contracts`: a product and a sum may be rounded once."""
         return int(self._function(spec, contracts).ptr)
 
-    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch, contracts: bool) -> None:
         """Launch a kernel on CuPy's current stream."""
         given = (*launch.arguments, *map(np.int64, launch.numbers))
-        threads = BLOCK if isinstance(launch, KernelLaunch) else INDEX_BLOCK
-        self._function(launch.spec, contracts)((launch.blocks,), (threads,), given)
+        self._function(launch.spec, contracts)((launch.blocks,), (launch.spec.threads,), given)
 
-    def prepare(self, specs: Sequence[KernelSpec | IndexSpec], contracts: bool) -> None:
+    def prepare(self, specs: Sequence[Spec], contracts: bool) -> None:
         """Have kernels that will be asked for compiled meanwhile: the compiler needs no Python."""
         for spec in specs:
             if (spec, contracts) not in self._functions:
                 objects.prepare(*self._compiling(spec, contracts))
 
-    def _function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> Any:
+    def _function(self, spec: Spec, contracts: bool) -> Any:
         if (spec, contracts) not in self._functions:
             module = self.cupy.cuda.Module()
             module.load(self._code(spec, contracts))
             self._functions[spec, contracts] = module.get_function(NAME)
         return self._functions[spec, contracts]
 
-    def _code(self, spec: KernelSpec | IndexSpec, contracts: bool) -> bytes:
+    def _code(self, spec: Spec, contracts: bool) -> bytes:
         """The machine code of a kernel for the device that is current, from disk where it is there."""
         disk, (key, make) = objects.open_cache(), self._compiling(spec, contracts)
         found = disk.read(key) if disk is not None and key is not None else None
@@ -324,9 +319,7 @@ class CupyLaunches:
                 disk.write(key, found)
         return found.code
 
-    def _compiling(
-        self, spec: KernelSpec | IndexSpec, contracts: bool
-    ) -> tuple[str | None, Callable[[], objects.ObjectCode]]:
+    def _compiling(self, spec: Spec, contracts: bool) -> tuple[str | None, Callable[[], objects.ObjectCode]]:
         """The key of a kernel's code for the device that is current, and what compiles it, in any thread."""
         cuda, text = self.cupy.cuda, source(spec)
         options, device = ("--std=c++17", f"--fmad={str(contracts).lower()}"), cuda.Device()
@@ -537,16 +530,16 @@ class CupyLibrary:
                 self._copier = CopyDevice(self._number, self._streams)
             return self._copier
 
-    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch, contracts: bool) -> None:
         self._launches.launch(launch, contracts)
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def prepare(self, specs: Sequence[KernelSpec | IndexSpec], contracts: bool) -> None:
+    def prepare(self, specs: Sequence[Spec], contracts: bool) -> None:
         self._launches.prepare(specs, contracts)
 
-    def function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> int:
+    def function(self, spec: Spec, contracts: bool) -> int:
         return self._launches.function(spec, contracts)
 
     def launcher(self, multiplies: bool) -> Launcher:

@@ -18,21 +18,20 @@ Sizes and strides are parameters: one compiled kernel serves all shapes of a ran
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import (
-    NAME,
+    MOST_SHORT,
     Access,
+    KernelLaunch,
     KernelText,
     Parameter,
-    address,
+    Spec,
     broadcast_strides,
-    declared,
     joined_axes,
     preamble,
 )
@@ -64,38 +63,8 @@ def choice_names(indices: int, noted: int) -> tuple[str, ...]:
     return (*chosen, "site", *names("noted", noted)) if indices else ()
 
 
-class _Sized(ABC):
-    """A kernel whose parameters are arrays, those that it only reads before those that it writes, then numbers."""
-
-    accesses: tuple[Access, ...]
-    # How many words are noted with an index.
-    noted: int = 0
-
-    @property
-    @abstractmethod
-    def read(self) -> tuple[Parameter, ...]: ...
-
-    @property
-    @abstractmethod
-    def written(self) -> tuple[Parameter, ...]: ...
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Parameters in the order of the accesses."""
-        return (*self.read, *self.written)
-
-    @property
-    def is_moving(self) -> bool:
-        """Return true if it reads the iteration counter and words."""
-        return bool(self.noted) or any(access.is_moving for access in self.accesses)
-
-    @property
-    def preamble(self) -> str:
-        return preamble("")
-
-
 @dataclass(frozen=True)
-class ChoiceSpec(_Sized):
+class ChoiceSpec(Spec):
     """Elements that indices choose are read, or (`element` is None) where they lie is written: bytes, int64.
 
     `rank` axes, `indices` dtypes of arrays of indices, `element` the unsigned integer of as many bytes.
@@ -106,45 +75,57 @@ class ChoiceSpec(_Sized):
     element: str | None
     accesses: tuple[Access, ...]
     noted: int = 0
+    is_short: bool = True
+    threads: ClassVar[int] = BLOCK
 
     @property
-    def read(self) -> tuple[Parameter, ...]:
+    def reads(self) -> tuple[Parameter, ...]:
         indices = [Parameter(dtype, f"a{k}") for k, dtype in enumerate(self.indices)]
         return (*([Parameter(self.element, "x")] if self.element else []), *indices)
 
     @property
-    def written(self) -> tuple[Parameter, ...]:
+    def writes(self) -> tuple[Parameter, ...]:
         return Parameter(self.element or "int64", "o"), FLAG
 
     @property
+    def statements(self) -> list[str]:
+        return self.loop("i", "count", _choice_text(self))
+
+    @property
     def numbers(self) -> tuple[str, ...]:
-        strided = [p.name for p in (*self.read, *self.written[: self.element is not None])]
+        strided = [p.name for p in (*self.reads, *self.writes[: self.element is not None])]
         strides = [stride for name in strided for stride in strides_of(name, self.rank)]
         return ("count", *names("n", self.rank), *strides, *choice_names(len(self.indices), self.noted))
 
 
 @dataclass(frozen=True)
-class SortSpec(_Sized):
+class SortSpec(Spec):
     """Positions are sorted in each run, and told where they were; or two runs that are sorted become one."""
 
     merges: bool
     accesses: tuple[Access, ...]
+    is_short: bool = True
+    threads: ClassVar[int] = BLOCK
+
+    @property
+    def statements(self) -> list[str]:
+        return self.loop("i", "count", _merge() if self.merges else _sort())
 
     @property
     def numbers(self) -> tuple[str, ...]:
         return "count", "run"
 
     @property
-    def read(self) -> tuple[Parameter, ...]:
+    def reads(self) -> tuple[Parameter, ...]:
         return (Parameter("int64", "places"), *([Parameter("int64", "order")] if self.merges else []))
 
     @property
-    def written(self) -> tuple[Parameter, ...]:
+    def writes(self) -> tuple[Parameter, ...]:
         return Parameter("int64", "sorted"), Parameter("int64", "found")
 
 
 @dataclass(frozen=True)
-class UpdateSpec(_Sized):
+class UpdateSpec(Spec):
     """Rows of an array are written, or (`text`) what `text` computes of them, a0, and of values, a1.
 
     Where rows lie is told by `indices`, dtypes of arrays of them; without these it is sorted, and `order` tells which
@@ -158,16 +139,22 @@ class UpdateSpec(_Sized):
     text: KernelText | None
     accesses: tuple[Access, ...]
     noted: int = 0
+    is_short: bool = True
+    threads: ClassVar[int] = BLOCK
 
     @property
-    def read(self) -> tuple[Parameter, ...]:
+    def reads(self) -> tuple[Parameter, ...]:
         listed = [Parameter(dtype, f"a{k}") for k, dtype in enumerate(self.indices)]
         listed = listed or [Parameter("int64", name) for name in ("places", "order")]
         return (*listed, Parameter(self.element, "v"))
 
     @property
-    def written(self) -> tuple[Parameter, ...]:
+    def writes(self) -> tuple[Parameter, ...]:
         return (Parameter(self.element, "x"), *([FLAG] if self.indices else []))
+
+    @property
+    def statements(self) -> list[str]:
+        return self.loop("i", "count * width", _update_text(self))
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -178,23 +165,16 @@ class UpdateSpec(_Sized):
         return ("count", "width", *rows, *columns, *choice_names(len(indices), self.noted))
 
     @property
+    def keeps(self) -> bool:
+        """Rows that no index chooses stay as they were."""
+        return True
+
+    @property
     def preamble(self) -> str:
         return preamble("") if self.text is None else self.text.preamble
 
 
 IndexSpec = ChoiceSpec | SortSpec | UpdateSpec
-
-
-@dataclass(frozen=True)
-class IndexLaunch:
-    """One launch: arguments in the order of the accesses, then numbers. In a list the site is a `Site`."""
-
-    spec: IndexSpec
-    arguments: tuple[Any, ...]
-    numbers: tuple[Any, ...]
-    blocks: int
-
-
 Shape = tuple[int, ...]
 
 
@@ -290,7 +270,7 @@ class Surroundings:
     noted: tuple[int, ...] = ()
 
 
-def gather(its: Chosen, out: Any, around: Surroundings) -> Iterator[IndexLaunch]:
+def gather(its: Chosen, out: Any, around: Surroundings) -> Iterator[KernelLaunch]:
     """Read what indices choose into `out`."""
     if not its.has_elements:
         yield from _check(its, around)
@@ -304,7 +284,7 @@ def gather(its: Chosen, out: Any, around: Surroundings) -> Iterator[IndexLaunch]
     yield _choice(its, element, sizes, strides, [its.whole, *its.indices, out], around)
 
 
-def scatter(its: Chosen, value: Any, text: KernelText | None, around: Surroundings) -> Iterator[IndexLaunch]:
+def scatter(its: Chosen, value: Any, text: KernelText | None, around: Surroundings) -> Iterator[KernelLaunch]:
     """Write values where indices choose, the last one where they repeat; or what `text` computes, one by one.
 
     Args:
@@ -329,8 +309,9 @@ def _moved_as(dtype: np.dtype) -> tuple[str, Shape]:
     return f"uint{8 * min(size, _LARGEST)}", () if size <= _LARGEST else (size // _LARGEST,)
 
 
-def _launch(spec: IndexSpec, arguments: Sequence[Any], numbers: Sequence[int | Site], threads: int) -> IndexLaunch:
-    return IndexLaunch(spec, tuple(arguments), tuple(numbers), min(-(-threads // BLOCK), MOST_BLOCKS))
+def _launch(spec: IndexSpec, arguments: Sequence[Any], numbers: Sequence[int | Site], count: int) -> KernelLaunch:
+    spec = replace(spec, is_short=count <= MOST_SHORT)
+    return KernelLaunch(spec, tuple(arguments), tuple(numbers), min(-(-count // BLOCK), MOST_BLOCKS))
 
 
 def _choice(
@@ -340,7 +321,7 @@ def _choice(
     strides: Sequence[Sequence[int]],
     arguments: Sequence[Any],
     around: Surroundings,
-) -> IndexLaunch:
+) -> KernelLaunch:
     count = math.prod(sizes)
     dtypes = tuple(x.dtype.name for x in its.indices)
     arguments = (*arguments, around.flag)
@@ -355,7 +336,7 @@ def _axes(its: Chosen, around: Surroundings) -> list[Any]:
     return [*(number for its_own in sizes for number in its_own), around.site, *around.noted]
 
 
-def _places(its: Chosen, places: Any, around: Surroundings) -> Iterator[IndexLaunch]:
+def _places(its: Chosen, places: Any, around: Surroundings) -> Iterator[KernelLaunch]:
     """Launch that computes the offset, from the array's beginning, of each row that indices choose."""
     shape = its.index_shape
     indices = [broadcast_strides(x, shape) for x in its.indices]
@@ -363,13 +344,13 @@ def _places(its: Chosen, places: Any, around: Surroundings) -> Iterator[IndexLau
     yield _choice(its, None, sizes, strides, [*its.indices, places], around)
 
 
-def _check(its: Chosen, around: Surroundings) -> Iterator[IndexLaunch]:
+def _check(its: Chosen, around: Surroundings) -> Iterator[KernelLaunch]:
     """Nothing is read or written, but indices may be out of range all the same."""
     if count := math.prod(its.index_shape):
         yield from _places(its, around.empty((count,), _INT64), around)
 
 
-def _sorted(places: Any, count: int, around: Surroundings) -> Generator[IndexLaunch, None, tuple[Any, Any]]:
+def _sorted(places: Any, count: int, around: Surroundings) -> Generator[KernelLaunch, None, tuple[Any, Any]]:
     """Positions in ascending order, and where they were."""
     order, run = None, RUN
     while True:
@@ -385,7 +366,7 @@ def _sorted(places: Any, count: int, around: Surroundings) -> Generator[IndexLau
 
 def _update(
     its: Chosen, value: Any, text: KernelText | None, listed: tuple[Any, Any] | None, around: Surroundings
-) -> IndexLaunch:
+) -> KernelLaunch:
     """The update by positions that are sorted, and where they were; or by the indices."""
     dtype = its.whole.dtype
     element, parts = _moved_as(dtype) if text is None else (dtype.name, ())
@@ -424,38 +405,6 @@ def _check_text(noted: int) -> str:
     return _CHECK.format("".join(f" flag[{3 + k}] = words[{name}];" for k, name in enumerate(names("noted", noted))))
 
 
-def source(spec: IndexSpec) -> str:
-    """The text of a kernel named `NAME`."""
-    named = list(zip(spec.parameters, spec.accesses, strict=True))
-    parameters = ["long long* words"] if spec.is_moving else []
-    parameters += [text for p, access in named for text in declared(p, access)]
-    parameters += [f"const long long {name}" for name in spec.numbers]
-    lines = ["const long long iteration = words[0];"] * spec.is_moving
-    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named]
-    lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
-    first = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
-    match spec:
-        case ChoiceSpec():
-            total, body = "count", _choice_text(spec)
-        case SortSpec():
-            total, body = "count", _merge() if spec.merges else _sort()
-        case UpdateSpec():
-            total, body = "count * width", _update_text(spec)
-    lines += [f"for (long long i = {first}; i < {total}; i += stride) {{", *body]
-    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
-    return "\n".join([spec.preamble, head, *lines, "}", "}", ""])
-
-
-def _indices(flat: str, letter: str, sizes: Sequence[str]) -> list[str]:
-    """The index along each axis, from the number of an element."""
-    lines: list[str] = []
-    for axis in reversed(range(1, len(sizes))):
-        rest = f"{letter}d{axis}"
-        lines.append(f"const long long {letter}{axis} = {flat} % {sizes[axis]}, {rest} = {flat} / {sizes[axis]};")
-        flat = rest
-    return lines + [f"const long long {letter}0 = {flat};" for _ in sizes[:1]]
-
-
 def _terms(letter: str, strides: Sequence[str]) -> str:
     return "".join(f" + {letter}{axis} * {stride}" for axis, stride in enumerate(strides))
 
@@ -480,7 +429,7 @@ def _chosen(indices: Sequence[str], letter: str, rank: int, noted: int) -> list[
 
 def _choice_text(spec: ChoiceSpec) -> list[str]:
     lines = [
-        *_indices("i", "i", names("n", spec.rank)),
+        *spec.unravel("i", names("i", spec.rank), names("n", spec.rank)),
         _array("flag"),
         *_chosen(spec.indices, "i", spec.rank, spec.noted),
     ]
@@ -535,14 +484,18 @@ def _update_text(spec: UpdateSpec) -> list[str]:
     def read(row: str) -> list[str]:
         return [
             f"const long long row = {row};",
-            *_indices("row", "k", rows),
+            *spec.unravel("row", names("k", spec.rows), rows),
             f"const {spec.element} a1 = *(const {spec.element}*){value};",
         ]
 
-    lines = ["const long long j = i / width, column = i % width;"]
+    lines = spec.unravel("i", ["j", "column"], ["count", "width"])
     if spec.indices:
         # Each thread finds the places of other rows by itself.
-        place_of = [*_indices("row", "k", rows), *_chosen(spec.indices, "k", spec.rows, spec.noted), "return chosen;"]
+        place_of = [
+            *spec.unravel("row", names("k", spec.rows), rows),
+            *_chosen(spec.indices, "k", spec.rows, spec.noted),
+            "return chosen;",
+        ]
         lines += [_array("flag"), "const auto place_of = [&](const long long row) -> long long {", *place_of, "};"]
         lines += ["const long long place = place_of(j);", "bool is_mine = true;"]
         search = "for (long long k = {0}; k < {1} && is_mine; k++) is_mine = place_of(k) != place;"
@@ -556,13 +509,13 @@ def _update_text(spec: UpdateSpec) -> list[str]:
         )
         goes_on, is_like, row_of = "k < count && places[k] == place", "", "order[{0}]"
     if spec.text is None:
-        lines += [is_last, "if (is_mine) {", *_indices("column", "c", columns)]
+        lines += [is_last, "if (is_mine) {", *spec.unravel("column", names("c", spec.columns), columns)]
         return [*lines, *read(row_of.format("j")), f"*{at} = a1;", "}"]
     return [
         *lines,
         is_first,
         "if (is_mine) {",
-        *_indices("column", "c", columns),
+        *spec.unravel("column", names("c", spec.columns), columns),
         f"{spec.element}* const at = {at};",
         f"{spec.element} o0 = *at;",
         f"for (long long k = j; {goes_on}; k++) {{",

@@ -1,4 +1,4 @@
-"""Texts of kernels in CUDA C++: types and functions, expressions of the plan, and the access to arguments.
+"""Kernels in CUDA C++: their parameters and launches, types and functions, and expressions of the plan.
 
 Elements are read and written by the code around a text (`reduction_kernels`, `indexing`).
 """
@@ -9,9 +9,10 @@ import functools
 import hashlib
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -442,6 +443,9 @@ def kernel_text(kernel: Kernel) -> KernelText:
 NAME = "launched"
 """Name of the function of each kernel that takes sizes as parameters."""
 
+MOST_SHORT = 2**31 - 1
+"""Kernels over at most so many elements divide by their sizes in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Access:
@@ -482,6 +486,111 @@ def number(p: Parameter, access: Access) -> str:
 def _moved(p: Parameter, access: Access) -> str:
     others = [f"words[w{k}_{p.name}] * s{k}_{p.name}" for k in range(access.others)]
     return f"({' + '.join([f'words[w_{p.name}]', f'iteration * s_{p.name}', *others])})"
+
+
+class Spec(ABC):
+    """A kernel: its parameters are arrays and numbers, those that it reads before those that it writes, then int64s."""
+
+    accesses: tuple[Access, ...]
+    is_short: bool
+    threads: ClassVar[int]
+    # How many words are noted with an index.
+    noted: int = 0
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Return true if each element is computed by itself."""
+        return False
+
+    @property
+    def keeps(self) -> bool:
+        """Return true if elements of what it writes stay as they were."""
+        return False
+
+    @property
+    @abstractmethod
+    def reads(self) -> tuple[Parameter, ...]: ...
+
+    @property
+    @abstractmethod
+    def writes(self) -> tuple[Parameter, ...]: ...
+
+    @property
+    @abstractmethod
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the int64s."""
+
+    @property
+    @abstractmethod
+    def statements(self) -> list[str]:
+        """Lines of the function's body, behind the arrays' addresses `p_...`."""
+
+    @property
+    def preamble(self) -> str:
+        """Definitions in front of the function."""
+        return preamble("")
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Parameters in the order of the accesses."""
+        return (*self.reads, *self.writes)
+
+    @property
+    def is_moving(self) -> bool:
+        """Return true if it reads the iteration counter and words."""
+        return bool(self.noted) or any(access.is_moving for access in self.accesses)
+
+    @property
+    def conditions(self) -> list[Parameter]:
+        """Outputs that are conditions of a graph."""
+        return [p for p, access in zip(self.writes, self.accesses[len(self.reads) :], strict=True) if access.is_number]
+
+    def loop(self, name: str, total: str, body: Sequence[str]) -> list[str]:
+        """Statements of a thread for its elements of `total`: it goes on with those behind the whole grid."""
+        first, step = f"(long long)blockIdx.x * {self.threads} + threadIdx.x", f"(long long)gridDim.x * {self.threads}"
+        return [f"for (long long {name} = {first}; {name} < {total}; {name} += {step}) {{", *body, "}"]
+
+    def unravel(self, flat: str, names: Sequence[str], sizes: Sequence[str]) -> list[str]:
+        """The index along each axis, from the number of an element."""
+        its, lines = "unsigned int" if self.is_short else "long long", list[str]()
+        for name, size in zip(reversed(names[1:]), reversed(sizes[1:]), strict=True):
+            a, b = (f"({its}){x}" for x in (flat, size))
+            lines.append(f"const {its} {name} = {a} % {b}, d{name} = {a} / {b};")
+            flat = f"d{name}"
+        return lines + [f"const long long {name} = {flat};" for name in names[:1]]
+
+
+def source(spec: Spec) -> str:
+    """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
+    named = list(zip(spec.parameters, spec.accesses, strict=True))
+    parameters = ["long long* words"] if spec.is_moving else []
+    for p, access in named:
+        is_condition = p in spec.conditions
+        parameters += [f"const unsigned long long h_{p.name}"] if is_condition else declared(p, access)
+    parameters += [f"const long long {name}" for name in spec.numbers]
+    lines = ["const long long iteration = words[0];"] * spec.is_moving
+    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if not access.is_number]
+    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
+    return "\n".join([spec.preamble, head, *lines, *spec.statements, "}", ""])
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch: arguments in the order of the accesses, then numbers. In a list a site among these is a `Site`."""
+
+    spec: Spec
+    arguments: tuple[Any, ...]
+    numbers: tuple[Any, ...]
+    blocks: int
+
+    @property
+    def reads(self) -> tuple[Any, ...]:
+        given = self.arguments
+        return given if self.spec.keeps else given[: len(self.spec.reads)]
+
+    @property
+    def writes(self) -> tuple[Any, ...]:
+        return self.arguments[len(self.spec.reads) :]
 
 
 def broadcast_strides(x: Any, shape: Sequence[int]) -> list[int]:

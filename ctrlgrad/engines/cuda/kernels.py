@@ -24,8 +24,8 @@ import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.indexing import IndexLaunch, Surroundings
-from ctrlgrad.engines.cuda.kernel import KernelText, binary_text, cast_text
+from ctrlgrad.engines.cuda.indexing import Surroundings
+from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, binary_text, cast_text
 from ctrlgrad.engines.cuda.prepared import ops
 from ctrlgrad.engines.cuda.prepared.entries import product_parameters
 from ctrlgrad.engines.cuda.prepared.launches import Launches, part
@@ -47,7 +47,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import NodeStep
-from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array, own_stack
 from ctrlgrad.engines.reference.array_kernels import require_sizes
@@ -128,7 +127,7 @@ class Single(Values):
             place = lambda view: context.library.address(self._held(view)) + view.offset
             context.library.multiply(product_parameters(item, place, context.precision))
         else:
-            assert isinstance(item, KernelLaunch | IndexLaunch)
+            assert isinstance(item, KernelLaunch)
             arguments = tuple(map(self._argument, item.arguments))
             numbers = tuple(context.site(x.node) if isinstance(x, Site) else x for x in item.numbers)
             context.launch(replace(item, arguments=arguments, numbers=numbers))

@@ -16,9 +16,8 @@ import numpy as np
 from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.cuda.indexing import IndexLaunch, IndexSpec
+    from ctrlgrad.engines.cuda.kernel import KernelLaunch, Spec
     from ctrlgrad.engines.cuda.prepared.walker import Functions
-    from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch, KernelSpec
 
 
 class Memory(Protocol):
@@ -131,16 +130,16 @@ class ArrayLibrary(Protocol):
     def copier(self) -> CopyDevice:
         """The device for copies beside the computation, made once."""
 
-    def launch(self, launch: KernelLaunch | IndexLaunch, contracts: bool) -> None:
+    def launch(self, launch: KernelLaunch, contracts: bool) -> None:
         """Launch a kernel on arrays and scalars; `contracts`: a product and a sum may be rounded once."""
 
     def address(self, array: Any) -> int:
         """Address of an array's first element."""
 
-    def prepare(self, specs: Sequence[KernelSpec | IndexSpec], contracts: bool) -> None:
+    def prepare(self, specs: Sequence[Spec], contracts: bool) -> None:
         """`function` will be asked for these: they may be compiled meanwhile, several at once."""
 
-    def function(self, spec: KernelSpec | IndexSpec, contracts: bool) -> int:
+    def function(self, spec: Spec, contracts: bool) -> int:
         """The compiled form of a kernel that is launched by its parameters; it lives as long as the library."""
 
     def launcher(self, multiplies: bool) -> Launcher:

@@ -15,17 +15,14 @@ states that a part of a scan begins with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 from ctrlgrad.engines.cuda.kernel import (
-    NAME,
     Access,
     KernelText,
     Parameter,
-    address,
-    declared,
+    Spec,
     definitions,
     number,
     preamble,
@@ -164,7 +161,7 @@ def without_reductions(text: KernelText) -> ReductionText:
 
 
 @dataclass(frozen=True)
-class KernelSpec:
+class KernelSpec(Spec):
     """A kernel: the text, how many axes stay and are reduced, and who goes through which elements.
 
     `lanes` threads of a block share the elements of one result. Neighbours among them are neighbouring elements where
@@ -180,11 +177,8 @@ class KernelSpec:
     accesses: tuple[Access, ...]
     is_scan: bool = False
     continues: bool = False
-
-    @property
-    def is_moving(self) -> bool:
-        """Return true if it reads the iteration counter and words."""
-        return any(access.is_moving for access in self.accesses)
+    is_short: bool = True
+    threads: ClassVar[int] = BLOCK
 
     @property
     def is_elementwise(self) -> bool:
@@ -197,9 +191,9 @@ class KernelSpec:
         return (*self.text.inputs, *(self.text.before if self.continues else ()))
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        """Parameters that are read, then those that are written."""
-        return (*self.reads, *self.text.stored, *self.text.written)
+    def writes(self) -> tuple[Parameter, ...]:
+        """The parameters that are written."""
+        return (*self.text.stored, *self.text.written)
 
     @property
     def by_part(self) -> tuple[Parameter, ...]:
@@ -219,6 +213,17 @@ class KernelSpec:
         strides = [f"t_{name}_{axis}" for name in strided for axis in range(self.kept + self.reduced)]
         return ("results", "count", "span", *sizes, *strides)
 
+    @property
+    def preamble(self) -> str:
+        extra = ([_SET_CONDITION] * bool(self.conditions)) if self.is_elementwise else _combine(self.text)
+        return "\n".join([self.text.preamble, *extra])
+
+    @property
+    def statements(self) -> list[str]:
+        if not self.is_elementwise:
+            return _tiles(self)
+        return self.loop("result", "results", [*_indices(self, "result", range(self.kept)), *_element(self)])
+
 
 def of_numbers(text: KernelText, *accesses: Access) -> KernelSpec:
     """An elementwise kernel of one element, whose `numbers` are `ONE`."""
@@ -228,46 +233,8 @@ def of_numbers(text: KernelText, *accesses: Access) -> KernelSpec:
 ONE = (1, 1, 1)
 
 
-@dataclass(frozen=True)
-class KernelLaunch:
-    """One launch: arguments in the order of the accesses, then numbers."""
-
-    spec: KernelSpec
-    arguments: tuple[Any, ...]
-    numbers: tuple[int, ...]
-    blocks: int
-
-
-def source(spec: KernelSpec) -> str:
-    """The text of a kernel named `NAME`."""
-    text = spec.text
-    named = list(zip(spec.parameters, spec.accesses, strict=True))
-    parameters = ["long long* words"] if spec.is_moving else []
-    conditions = [p for p, access in named[len(spec.reads) :] if access.is_number]
-    for p, access in named:
-        parameters += [f"const unsigned long long h_{p.name}"] if p in conditions else declared(p, access)
-    parameters += [f"const long long {name}" for name in spec.numbers]
-    lines = ["const long long iteration = words[0];"] * spec.is_moving
-    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if not access.is_number]
-    lines += _elementwise(spec, conditions) if spec.is_elementwise else _tiles(spec)
-    head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
-    before = [_SET_CONDITION] * bool(conditions) if spec.is_elementwise else _combine(text)
-    return "\n".join([text.preamble, *before, head, *lines, "}", ""])
-
-
 # Stores the condition of a graph. NVRTC has no header that declares it.
 _SET_CONDITION = 'extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);'
-
-
-def _elementwise(spec: KernelSpec, conditions: Sequence[Parameter]) -> list[str]:
-    """Statements of a thread where each result is an element. Outputs may be conditions."""
-    first = f"(long long)blockIdx.x * {BLOCK} + threadIdx.x"
-    return [
-        f"for (long long result = {first}; result < results; result += (long long)gridDim.x * {BLOCK}) {{",
-        *indices("result", range(spec.kept)),
-        *_element(spec, conditions),
-        "}",
-    ]
 
 
 def _tiles(spec: KernelSpec) -> list[str]:
@@ -300,10 +267,10 @@ def _reduction(spec: KernelSpec) -> list[str]:
     text = spec.text
     return [
         "if (result < results) {",
-        *indices("result", range(spec.kept)),
+        *_indices(spec, "result", range(spec.kept)),
         _END,
         f"for (long long position = part * span + lane; position < end; position += {spec.lanes}) {{",
-        *indices("position", range(spec.kept, spec.kept + spec.reduced)),
+        *_indices(spec, "position", range(spec.kept, spec.kept + spec.reduced)),
         *_element(spec),
         f"combine({', '.join(_pairs(text, 'e{}'))});",
         "}",
@@ -330,7 +297,7 @@ def _scan(spec: KernelSpec) -> list[str]:
     carried, wholes, before = ([f"{name}{k}" for k in range(len(text.states))] for name in "clw")
     own = [state.name for state in text.states]
     shared = [f"h{k}[threadIdx.x] = {name};" for k, name in enumerate(own)]
-    where = indices("position", range(spec.kept, spec.kept + spec.reduced))
+    where = _indices(spec, "position", range(spec.kept, spec.kept + spec.reduced))
     elements = "for (long long position = begin; position < last; position++) {"
     added = f"combine({', '.join(_pairs(text, 'e{}'))});"
     stored = [
@@ -373,7 +340,7 @@ def _scan(spec: KernelSpec) -> list[str]:
         ),
         *_started(text, carried),
         *(_continued(spec, carried) if spec.continues else []),
-        *indices("result", range(spec.kept)),
+        *_indices(spec, "result", range(spec.kept)),
         _END,
         f"const long long turn = span < {spec.lanes * SERIAL} ? (span + {spec.lanes - 1}) / {spec.lanes} : {SERIAL};",
         f"for (long long first = part * span; first < end; first += {spec.lanes} * turn) {{",
@@ -417,20 +384,13 @@ def _combine(text: ReductionText) -> list[str]:
     return [f"__device__ inline void combine({', '.join(given)}) {{", *before, text.combination.operation, "}"]
 
 
-def indices(flat: str, axes: range) -> list[str]:
-    """The index along each axis, from the number of the result or of the element."""
-    lines: list[str] = []
-    rest = flat
-    for axis in reversed(axes[1:]):
-        lines.append(f"const long long i{axis} = {rest} % n{axis}, d{axis} = {rest} / n{axis};")
-        rest = f"d{axis}"
-    return lines + [f"const long long i{axis} = {rest};" for axis in axes[:1]]
+def _indices(spec: KernelSpec, flat: str, axes: range) -> list[str]:
+    return spec.unravel(flat, [f"i{axis}" for axis in axes], [f"n{axis}" for axis in axes])
 
 
-def _element(spec: KernelSpec, conditions: Sequence[Parameter] = ()) -> list[str]:
+def _element(spec: KernelSpec) -> list[str]:
     """Statements for one element: loads, the operation, stores."""
-    text = spec.text
-    lines = []
+    text, lines, conditions = spec.text, list[str](), spec.conditions
     for p, access in zip(text.inputs, spec.accesses, strict=False):
         value = number(p, access) if access.is_number else f"*(const {p.dtype}*){_place(spec, p)}"
         lines.append(f"const {p.dtype} {p.name} = {value};")

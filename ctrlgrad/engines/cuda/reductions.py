@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.dtypes import COMPLEX_OF, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.kernel import (
     KERNEL_DTYPES,
+    MOST_SHORT,
     Access,
+    KernelLaunch,
     KernelText,
     Parameter,
     broadcast_strides,
@@ -28,7 +30,6 @@ from ctrlgrad.engines.cuda.kernel import (
 )
 from ctrlgrad.engines.cuda.reduction_kernels import (
     POSITION,
-    KernelLaunch,
     KernelSpec,
     ReductionText,
     Result,
@@ -76,7 +77,7 @@ class _Combined:
         return [literal(dtype.type(neutral_of(self.how, dtype)), dtype)]
 
     def of(self, builder: ExpressionBuilder, x: Sequence[Number], y: Sequence[Number]) -> tuple[Number, ...]:
-        its = self.dtypes[0] if len(self.dtypes) == 1 else np.dtype(f"c{2 * self.dtypes[0].itemsize}")
+        its = self.dtypes[0] if len(self.dtypes) == 1 else COMPLEX_OF[self.dtypes[0]]
         operands: list[Operand] = [v[0] if len(v) == 1 else (v[0], v[1]) for v in (x, y)]
         found = elementwise_expression(_op(self.how, its), [its, its], its, builder, operands)
         return found if isinstance(found, tuple) else (found,)
@@ -323,8 +324,9 @@ def _launch(
     strides = [broadcast_strides(x, shape) for x in strided if not access(x).is_number]
     outer, reduced = (joined_axes(shape, chosen, strides) for chosen in (kept, axes))
     axis_counts = len(outer[0]), len(reduced[0])
-    spec = KernelSpec(text, *axis_counts, its.lanes, its.is_inner, accesses, is_scan, bool(before))
     results_count, count = (math.prod(sizes) for sizes, _ in (outer, reduced))
+    is_short = max(results_count, count) <= MOST_SHORT
+    spec = KernelSpec(text, *axis_counts, its.lanes, its.is_inner, accesses, is_scan, bool(before), is_short)
     numbers = [results_count, count, its.span, *outer[0], *reduced[0]]
     for mine in zip(outer[1], reduced[1], strict=True):
         numbers += [stride for part in mine for stride in part]

@@ -57,6 +57,11 @@ class Target:
     value: Value | None = None
     reduction: Node | None = None
 
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """The values that are there behind the kernel."""
+        return (self.result,) if self.value is None else (self.result, self.value)
+
 
 @dataclass(frozen=True, eq=False)
 class RegionKernel:

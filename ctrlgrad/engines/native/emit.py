@@ -13,13 +13,12 @@ from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted
-from ctrlgrad.engines.native.nest_functions import call_kernel
-from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.outlining import PIECE, touched, weight_of
 from ctrlgrad.engines.native.outside_text import TurnsText
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
-from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.engines.native.text import Captures, Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan import model
 from ctrlgrad.plan.effects import blocks_of
@@ -29,6 +28,31 @@ from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, tiles_of
 from ctrlgrad.plan.windows import windows_of
+
+# Kernels that the plan makes functions (`Plan.functions`), as LLVM text.
+
+
+def call_kernel(
+    writer: Writer,
+    kernel: Kernel,
+    place: Callable[[Array], str],
+    number: Callable[[Register], str],
+    size: Callable[[Size], str],
+    vector_bytes: int,
+) -> None:
+    """Write a call of a kernel's function `void @nestK(addresses, numbers, sizes)`."""
+    given, inner = Captures(), Writer(writer)
+    KernelWriter(
+        inner,
+        kernel,
+        lambda array: given.take(array, "ptr", lambda: place(array)),
+        lambda register: given.take(register, type_of(register.dtype), lambda: number(register)),
+        lambda wanted: given.take(wanted, "i64", lambda: size(wanted)),
+        cannot_fail,
+        vector_bytes,
+    ).write()
+    writer.call("nest", inner, given, vector_bytes)
+
 
 AnyNest = TypeVar("AnyNest", bound=KernelWriter)
 

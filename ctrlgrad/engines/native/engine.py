@@ -45,6 +45,7 @@ _ROUTINES = (
     "cg_orthonormal",
     "cg_pack",
     "cg_parallel",
+    "cg_pool_scratch",
     "cg_pivots",
     "cg_svd",
     "cg_tile",

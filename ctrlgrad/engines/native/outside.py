@@ -32,6 +32,8 @@ class Call:
     consumed: tuple[int, ...]
     results: tuple[tuple[Any, int], ...]
     kernel: Callable[[list[Any], Run], Any]
+    # The kernel neither keeps its operands nor changes them, so it may read them where they lie.
+    reads_in_place: bool
 
     @classmethod
     def of(cls, step: OutsideStep, index: int) -> Call:
@@ -40,7 +42,10 @@ class Call:
         count = len(step.operands)
         operands = tuple(zip(step.operands, starts, strict=False))
         results = tuple(zip(step.results, starts[count:], strict=False))
-        return cls(step, step.node, operands, step.consumed, results, _kernel(step.node))
+        in_place = step.node.op.name in IN_BLOCKS.pure and not any(
+            isinstance(x, Stack) for x in (*step.operands, *step.results)
+        )
+        return cls(step, step.node, operands, step.consumed, results, _kernel(step.node), in_place)
 
 
 def _kernel(node: Node) -> Callable[[list[Any], Run], Any]:
@@ -89,7 +94,8 @@ class Outside:
         frame, call = self.frame, self.call(number)
         node, is_callback = call.node, call.node.op.name == "callback"
         operands = [
-            self.operand(item, index, position in call.consumed) for position, (item, index) in enumerate(call.operands)
+            self.operand(item, index, position in call.consumed, call.reads_in_place)
+            for position, (item, index) in enumerate(call.operands)
         ]
         if is_callback:
             self.run.iterations = iterations(frame, frame.program.positions.steps[call.step])
@@ -102,9 +108,12 @@ class Outside:
             if found is error:
                 raise
             raise found from error
-        del operands
         self.callbacks += is_callback
         results = [found] if len(call.results) == 1 else list(found or ())
+        if call.reads_in_place:
+            # Operands that die here may lend their memory to the results.
+            results = [np.array(x) if any(np.may_share_memory(x, given) for given in operands) else x for x in results]
+        del operands
         self.pending = results
         for (result, index), value in zip(call.results, results, strict=True):
             if isinstance(result, Stack):
@@ -122,7 +131,7 @@ class Outside:
         """Result of a call's kernel."""
         return call.kernel(operands, self.run)
 
-    def operand(self, item: Any, index: int, is_consumed: bool) -> Any:
+    def operand(self, item: Any, index: int, is_consumed: bool, reads_in_place: bool = False) -> Any:
         frame = self.frame
         if isinstance(item, Stack):
             running = frame.stacks[frame.plan.handles[item]]
@@ -135,8 +144,9 @@ class Outside:
             rank = len(item.shape)
             words = frame.words[index : index + 1 + 2 * rank].tolist()
             strides = tuple(s * item.dtype.itemsize for s in words[1 + rank :])
-            # A copy: a kernel may keep what it is given, and the memory is overwritten later.
-            return np.array(array_at(words[0], tuple(words[1 : 1 + rank]), strides, item.dtype))
+            array = array_at(words[0], tuple(words[1 : 1 + rank]), strides, item.dtype)
+            # Copied where a kernel may keep what it is given: the memory is overwritten later.
+            return array if reads_in_place else np.array(array)
         value = frame.number(index, item[0].dtype)
         if len(item) == 2:
             dtype = np.result_type(item[0].dtype, np.complex64)

@@ -2,48 +2,112 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
+from ctrlgrad.engines import threads
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
-from ctrlgrad.engines.native.products import blocks, kernels, real, shared, tiles, times
+from ctrlgrad.engines.native.products import blocks, kernels, real, tiles, times
+from ctrlgrad.engines.native.shared_nests import call_parts
 from ctrlgrad.engines.native.stack_text import StackText
+from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
 
 
 class ProductWriter:
-    """Writes one product: a call for each matrix of the batch."""
+    """Writes one product: a call for each matrix of the batch. Threads share a large batch of small matrices."""
 
     def __init__(self, plan: StackText, step: Product) -> None:
         self.plan, self.w, self.step = plan, plan.w, step
         self.kind = real.KINDS[step.result.dtype.char]
 
     def write(self) -> None:
-        step, plan, w = self.step, self.plan, self.w
+        step, plan = self.step, self.plan
         target = plan.define(step.result)
         places = plan.plan.places
         if step.base is not None and places[step.base] != places[step.result]:
             nbytes = plan.size(step.result.count * Size(step.result.dtype.itemsize))
             plan.copy_bytes(target, plan.place_of(step.base), nbytes)
         result = step.result.view
-        views = [step.a, step.b, result]
         addresses = [plan.view_address(step.a), plan.view_address(step.b), target]
         m, n, k = (plan.size(s) for s in (result.shape[-2], result.shape[-1], step.a.shape[-1]))
         scratch = self.scratch(m, n, k)
+        self.packed = "" if step.packed is None else plan.place_of(step.packed)
+        batch = [axis for axis, size in enumerate(result.shape[:-2]) if size != ONE]
+        sizes = [known(size) for size in (*step.a.shape[-2:], *result.shape)]
+        if batch and None not in sizes:
+            each = math.prod(size or 0 for size in (*sizes[:2], sizes[-1]))
+            work, length = each * math.prod(size or 0 for size in sizes[2:-2]), known(result.shape[batch[0]]) or 0
+            unit = math.ceil(length / threads.parts_of(work)) if each < threads.WORK_TO_SHARE else length
+            if unit < length:
+                self.write_parts(batch, addresses, (m, n, k), scratch, unit, work)
+                return
+        self.matrices(batch, addresses, (m, n, k), scratch)
+
+    def matrices(
+        self,
+        batch: Sequence[int],
+        addresses: list[str],
+        sizes: tuple[str, str, str],
+        scratch: str,
+        ends: tuple[str, str] | None = None,
+    ) -> None:
+        """The loops over the axes of a batch, the first one between `ends`, and the call in them."""
+        plan, views = self.plan, [self.step.a, self.step.b, self.step.result.view]
         with ExitStack() as loops:
-            for axis in range(len(result.shape) - 2):
-                if result.shape[axis] == ONE:
-                    continue
-                i = loops.enter_context(counted_loop(w, "0", plan.size(result.shape[axis])))
+            for axis in batch:
+                first, end = ends or ("0", plan.size(views[2].shape[axis]))
+                ends = None
+                i = loops.enter_context(counted_loop(plan.w, first, end))
                 addresses = [
                     moved(plan, address, i, view.strides[axis], view.dtype)
                     for address, view in zip(addresses, views, strict=True)
                 ]
-            self.call(addresses, m, n, k, scratch)
+            self.call(addresses, *sizes, scratch)
+
+    def write_parts(
+        self,
+        batch: Sequence[int],
+        addresses: list[str],
+        sizes: tuple[str, str, str],
+        scratch: str,
+        unit: int,
+        work: int,
+    ) -> None:
+        """A function for `unit` matrices along the first axis of a batch, and its call by the pool.
+
+        What is not known here comes by a table; of the plan's methods only those run inside that give known sizes.
+        """
+        plan, w, inner = self.plan, self.w, Writer(self.w)
+        length = known(self.step.result.view.shape[batch[0]]) or 0
+        captured = [("ptr", text) for text in (*addresses, scratch, self.packed or "null")]
+        found = []
+        for number in range(len(captured)):
+            slot = inner.op(f"getelementptr i64, ptr %table, i64 {number}")
+            found.append(inner.op(f"load ptr, ptr {slot}"))
+        *inside, own, packed = found
+        if scratch != "null":
+            inner.declare("ptr @cg_pool_scratch(i64)")
+            other, is_caller = inner.op("call ptr @cg_pool_scratch(i64 %worker)"), inner.op("icmp eq i64 %worker, 0")
+            own = inner.op(f"select i1 {is_caller}, ptr {own}, ptr {other}")
+        inner.declare("i64 @llvm.smin.i64(i64, i64)")
+        first = inner.op(f"mul i64 %part, {unit}")
+        end = inner.op(f"call i64 @llvm.smin.i64(i64 {inner.op(f'add i64 {first}, {unit}')}, i64 {length})")
+        outside, self.packed = self.packed, packed
+        plan.w = self.w = inner
+        self.matrices(batch, inside, sizes, own, (first, end))
+        plan.w, self.w, self.packed = w, w, outside
+        inner.line("ret void")
+        name = f"part{len(plan.parts)}"
+        signature = f"internal void @{name}(ptr %table, i64 %part, i64 %worker)"
+        plan.parts.append(inner.function(signature, plan.vector_bytes))
+        call_parts(w, name, captured, math.ceil(length / unit), str(work))
 
     @property
     def is_vector(self) -> bool:
@@ -71,7 +135,7 @@ class ProductWriter:
         left = ", ".join(f"i64 {plan.size(s)}" for s in step.a.strides[-2:])
         right = ", ".join(f"i64 {plan.size(s)}" for s in step.b.strides[-2:])
         if step.packed is not None:
-            b, right = plan.place_of(step.packed), "i64 0, i64 0"
+            b, right = self.packed, "i64 0, i64 0"
         accumulate = tiles.how(step.base is not None, step.in_order and self.kind in ("f32", "f64"))
         w.line(
             f"call void @{name}(ptr {c}, i64 {ldc}, ptr {a}, {left}, ptr {b}, {right}, "
@@ -102,8 +166,9 @@ class ProductWriter:
             found, is_sure = times.needed(self.real, *map(known, (rows, columns, x, out)))
             for name in found:
                 self.w.declare(kernels.signature(name))
-            work = known(count * depth)
-            if len(ways) == 1 and is_sure and work and work < shared.WORK_TO_SHARE:
+            size, other = known(count), known(depth)
+            is_little = size and other and (size * other + size + other) * self.real.bytes < threads.WORK_TO_SHARE
+            if len(ways) == 1 and is_sure and is_little:
                 numbers = [self.plan.size(value) if isinstance(value, Size) else value for value in way]
                 numbers.append(str(step.base is not None).lower())
                 given = zip(times.PARAMETERS, numbers, strict=True)

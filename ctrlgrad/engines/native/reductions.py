@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.dtypes import REAL_OF, computed_dtype, dtype_kind
 from ctrlgrad.engines.native.expressions import convert
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.model import Write
@@ -15,9 +15,7 @@ from ctrlgrad.plan.reductions import neutral_of
 
 def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
     """The real dtype in memory, and how many of it an element has."""
-    if dtype_kind(dtype) == "c":
-        return np.dtype(f"f{dtype.itemsize // 2}"), 2
-    return dtype, 1
+    return REAL_OF.get(dtype, dtype), 1 + (dtype in REAL_OF)
 
 
 def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) -> str:

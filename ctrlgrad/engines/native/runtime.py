@@ -126,18 +126,15 @@ class Frame:
             self.words[self.layout.constants + number] = value.ctypes.data
         self.memory = FrameMemory(self.words, self.layout)
         dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
-        # Before the first row of a stack is met, its shape may not be known.
-        self.ranks: dict[int, int] = {}
-        for stack, handle in self.plan.handles.items():
-            shape = self.plan.rows[stack]
-            if shape is not None:
-                self.ranks[handle] = len(shape)
+        # Shapes of rows as the plan knows them; ragged stacks have none.
+        rows = {handle: self.plan.rows[stack] for stack, handle in self.plan.handles.items()}
+        self.ranks = {handle: len(shape) for handle, shape in rows.items() if shape is not None}
         self.stacks = [
             RunningStack(
                 h,
                 self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS],
                 dtypes[h],
-                h not in self.ranks,
+                rows[h],
             )
             for h in range(self.layout.stack_count)
         ]

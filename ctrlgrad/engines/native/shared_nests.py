@@ -1,8 +1,9 @@
-"""Nests with much work, cut along their outermost axis into parts that the pool's threads share.
+"""Nests with much work, cut along an axis into parts that the pool's threads share.
 
 How a nest is cut follows from its sizes alone, so results have the same bits whatever the number of threads. A part is
-a function of its own, which finds what it needs from around it in a table. What is reduced to one number has one for
-each part, brought together in their order.
+a function of its own, which finds what it needs from around it in a table. The axis is the one that gives most parts:
+one along which the parts write to different elements, the outermost one of several; or, where the nest reduces along
+the outermost axis, that one. Then each part has a result of its own, and these are combined in their order.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from ctrlgrad.engines import threads
 from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.reductions import combine, element_parts
@@ -17,48 +21,57 @@ from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.model import Array, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sizes import ZERO, Size, product
+from ctrlgrad.records import record
 
-# In instructions for one element, an elementary function being some tens of them: the least work of a nest to be shared
-# with threads that are awake (about twenty microseconds), the least to wake sleeping threads too, and the least of a
-# part. The most parts of a nest.
-WORK_TO_SHARE, WORK_TO_WAKE, WORK_OF_A_PART, MOST_PARTS = 1 << 19, 1 << 20, 1 << 17, 64
-CALL = 20
-# Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail.
-ALIGNMENT = 256
+# Units of work (see `engines.threads`) of a call of an elementary function, and of a byte that is read or written.
+CALL, BYTE = 20, 1
+# Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail. The first
+# number is for nests of one axis, the second one for several.
+ALIGNMENT, NARROW = 256, 64
+# The most results of parts that are combined, and the bytes of them, which lie on the stack.
+MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
 
 def parts_of(kernel: Kernel) -> int:
-    """Into how many parts a nest is cut, a power of 2 that threads share evenly; 1 where it is not."""
-    work = work_of(kernel)
-    if work < WORK_TO_SHARE or kernel.checks or any(write.scattered for write in kernel.writes):
+    """Into how many parts a nest is cut; 1 where it is not."""
+    if kernel.checks or any(write.scattered for write in kernel.writes):
         return 1
-    return min(1 << (work // WORK_OF_A_PART).bit_length() - 1, MOST_PARTS)
+    return threads.parts_of(work_of(kernel))
 
 
 def work_of(kernel: Kernel) -> int:
-    """The instructions of a nest; 0 where its size is not known."""
+    """Units of work of a nest: its instructions, or the bytes that it moves; 0 where its size is not known."""
     points = product(kernel.space)
     each = sum(CALL if i.op == "call" else 1 for i in kernel.expression.instructions) + len(kernel.writes)
-    return points.factor * each if points.is_known else 0
+    views = [*(o.view for o in kernel.operands), *(w.view for w in kernel.writes)]
+    moved = sum(BYTE * v.dtype.itemsize for v in views if v.strides and ZERO not in v.strides)
+    return points.factor * max(each, moved) if points.is_known else 0
+
+
+@record
+class Cut:
+    """Parts of a nest: the axis, positions of a part along it, how many parts, and whether each has own results."""
+
+    depth: int
+    unit: int
+    parts: int
+    has_results: bool
 
 
 class _Part(KernelWriter):
-    """Writes the nest of a part: positions from `first` to `end` along the outermost axis."""
+    """Writes the nest of a part: positions from `first` to `end` along the axis that is cut."""
 
-    first, end = "0", "0"
-    # For each result that is one number, the table with one for each part.
-    tables: dict[int, str]
+    first, end, cut = "0", "0", -1
+    # Results that each part has to itself.
+    own: Sequence[int] = ()
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
-        return (self.first, self.end) if depth == 0 else super().ends(depth, axis)
+        return (self.first, self.end) if depth == self.cut else super().ends(depth, axis)
 
     def start_in_memory(self, k: int, write: Write, axes: Sequence[Axis]) -> None:
-        """Nothing: what adds to memory was begun before all parts, since it begins everywhere at once."""
-
-    def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
-        if k in self.tables:
-            return self.tables[k], "%part"
-        return super().target(k, offsets)
+        """Begin a result of its own. What all parts add to was begun before them, since it begins everywhere."""
+        if k in self.own:
+            super().start_in_memory(k, write, axes)
 
 
 class SharedKernel:
@@ -99,63 +112,93 @@ class SharedKernel:
             self.table.append((kind, text))
         return self.known[text]
 
+    def cut(self, axes: Sequence[Axis], parts: int) -> Cut | None:
+        """The cut that gives most parts, at most so many; None where parts would meet."""
+        count, found = len(self.kernel.operands), []
+        for depth, axis in enumerate(axes):
+            reduced = [w for k, w in enumerate(self.kernel.writes) if axis.strides[count + k] == ZERO]
+            most = parts
+            if reduced:
+                if depth or not all(_has_parts(self.part, write) for write in reduced):
+                    continue
+                nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
+                most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
+            unit = math.ceil(axis.size.factor / max(most, 1))
+            if depth == len(axes) - 1:
+                step = ALIGNMENT if len(axes) == 1 else NARROW
+                unit = math.ceil(unit / step) * step
+            found.append(Cut(depth, unit, math.ceil(axis.size.factor / unit), bool(reduced)))
+        best = max(found, key=lambda cut: (cut.parts, not cut.has_results), default=None)
+        return best if best is not None and best.parts > 1 else None
+
     def write(self, parts: int) -> str | None:
         """The function for a part; None, with nothing written, where parts would meet."""
         part, w, count = self.part, self.w, len(self.kernel.operands)
         axes = part.axes()
-        length = axes[0].size.factor
-        reduced = [k for k, _ in enumerate(self.kernel.writes) if axes[0].strides[count + k] == ZERO]
-        for k in reduced:
-            write = self.kernel.writes[k]
-            is_one_number = all(axis.strides[count + k] == ZERO for axis in axes)
-            if not (is_one_number and part.is_reduction(write) and write.base is None) or write.how in EXTREMES:
-                return None
-        unit = math.ceil(length / parts)
-        if len(axes) == 1:
-            unit = math.ceil(unit / ALIGNMENT) * ALIGNMENT
-        parts = math.ceil(length / unit)
-        if parts == 1:
+        cut = self.cut(axes, parts)
+        if cut is None:
             return None
-        part.tables = {}
-        tables: dict[int, str] = {}
-        for k in reduced:
-            dtype, pieces = element_parts(self.kernel.writes[k].view.dtype)
-            tables[k] = w.alloca(f"[{parts * pieces} x {memory_type_of(dtype)}]", 64)
-            part.tables[k] = self.captured("ptr", tables[k])
+        length = axes[cut.depth].size.factor
+        own = [k for k, _ in enumerate(self.kernel.writes) if axes[cut.depth].strides[count + k] == ZERO]
         inner = self.inner
+        tables: dict[int, str] = {}
+        for k in own:
+            view = self.kernel.writes[k].view
+            dtype, pieces = element_parts(view.dtype)
+            size, kind = view.array.count.factor * pieces, memory_type_of(dtype)
+            tables[k] = w.alloca(f"[{cut.parts * size} x {kind}]", 64)
+            behind = inner.op(f"mul i64 %part, {size}")
+            table = self.captured("ptr", tables[k])
+            part.bases[count + k] = inner.op(f"getelementptr {kind}, ptr {table}, i64 {behind}")
         inner.declare("i64 @llvm.smin.i64(i64, i64)")
-        part.first = inner.op(f"mul i64 %part, {unit}")
-        after = inner.op(f"add i64 {part.first}, {unit}")
+        part.own, part.cut = own, cut.depth
+        part.first = inner.op(f"mul i64 %part, {cut.unit}")
+        after = inner.op(f"add i64 {part.first}, {cut.unit}")
         part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
         part.write()
         inner.line("ret void")
-        for k in sorted(part.in_memory):
+        for k in sorted(part.in_memory - set(own)):
             self.outer.start_in_memory(k, self.kernel.writes[k], axes)
-        self.call(parts)
+        call_parts(w, self.name, self.table, cut.parts, str(work_of(self.kernel)))
         for k, table in tables.items():
-            self.combine_parts(k, table, parts)
+            self.combine_parts(k, table, cut.parts)
         signature = f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)"
         return inner.function(signature, part.vector_bytes)
 
-    def call(self, parts: int) -> None:
-        w = self.w
-        table = w.alloca(f"[{max(len(self.table), 1)} x i64]", 8)
-        for k, (kind, text) in enumerate(self.table):
-            slot = w.op(f"getelementptr i64, ptr {table}, i64 {k}")
-            w.line(f"store {kind} {text}, ptr {slot}")
-        w.declare("void @cg_parallel(ptr, ptr, i64, i64)")
-        wake = int(work_of(self.kernel) >= WORK_TO_WAKE)
-        w.line(f"call void @cg_parallel(ptr @{self.name}, ptr {table}, i64 {parts}, i64 {wake})")
-
     def combine_parts(self, k: int, table: str, parts: int) -> None:
         """The results of the parts become one, always in the same order."""
-        w, write = self.w, self.kernel.writes[k]
-        dtype, pieces = element_parts(write.view.dtype)
-        outer = self.outer
-        offset = outer.offset(write.view.offset)
-        for piece in range(pieces):
-            total = outer.elements.load(table, "0", write.view.dtype, piece, 1)
-            for number in range(1, parts):
-                other = outer.elements.load(table, str(number), write.view.dtype, piece, 1)
-                total = combine(w, write.how, dtype, total, other, 1)
-            outer.elements.store(outer.bases[len(self.kernel.operands) + k], offset, dtype, pieces, piece, total, 1)
+        w, view, outer = self.w, self.kernel.writes[k].view, self.outer
+        dtype, pieces = element_parts(view.dtype)
+        count, base = view.array.count.factor, outer.bases[len(self.kernel.operands) + k]
+        width = max(outer.vector_bytes // dtype.itemsize, 1) if pieces == 1 and np.dtype(dtype).kind in "fiu" else 1
+        whole = count // width * width
+
+        def combined(at: str, width: int) -> None:
+            totals = []
+            for piece in range(pieces):
+                total = outer.elements.load(table, at, view.dtype, piece, width)
+                for number in range(1, parts):
+                    other = outer.elements.load(table, w.add(at, str(number * count)), view.dtype, piece, width)
+                    total = combine(w, self.kernel.writes[k].how, dtype, total, other, width)
+                totals.append(total)
+            outer.elements.store_parts(base, at, dtype, totals, width)
+
+        for at in outer.each("0", str(whole), width):
+            combined(at, width)
+        for at in outer.each(str(whole), str(count)):
+            combined(at, 1)
+
+
+def _has_parts(writer: KernelWriter, write: Write) -> bool:
+    """Return true if a reduction's results of several parts become one by its own operation."""
+    return writer.is_reduction(write) and write.base is None and write.how not in EXTREMES
+
+
+def call_parts(w: Writer, name: str, captured: Sequence[tuple[str, str]], parts: int, work: str) -> None:
+    """Have the pool call a function for each part, with a table of values of the function around."""
+    table = w.alloca(f"[{max(len(captured), 1)} x i64]", 8)
+    for k, (kind, text) in enumerate(captured):
+        slot = w.op(f"getelementptr i64, ptr {table}, i64 {k}")
+        w.line(f"store {kind} {text}, ptr {slot}")
+    w.declare("void @cg_parallel(ptr, ptr, i64, i64)")
+    w.line(f"call void @cg_parallel(ptr @{name}, ptr {table}, i64 {parts}, i64 {work})")

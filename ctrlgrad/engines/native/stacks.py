@@ -36,6 +36,7 @@ from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.plan.chunks import ChunkedLoop, LoopPlan
 from ctrlgrad.plan.model import Loop, Plan, Stack, Step, Value
+from ctrlgrad.plan.sizes import Sizes
 from ctrlgrad.records import record
 from ctrlgrad.runtime.chunks import (
     UNBOUNDED,
@@ -76,8 +77,11 @@ Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
 class RunningStack:
     """One handle: a stack and its words."""
 
-    def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, is_ragged: bool) -> None:
-        self.handle, self.words, self.dtype, self.is_ragged = handle, words, dtype, is_ragged
+    def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, rows: Sizes | None) -> None:
+        self.handle, self.words, self.dtype, self.is_ragged = handle, words, dtype, rows is None
+        # Shape of a row, if the plan has it as numbers.
+        known = rows is not None and all(size.is_known for size in rows)
+        self.row = tuple(size.factor for size in rows) if rows is not None and known else None
         # Python's memory views are quick to read and write.
         self.integers = words.data
         self.stack: Any = None
@@ -153,7 +157,11 @@ class RunningStack:
         """Take a stack over: a block stack, or a list of rows of a shape, in blocks of at most so many bytes."""
         if isinstance(stack, list) and not self.is_ragged:
             if shape is None:
-                shape = next((np.shape(row) for row in stack if row is not None), ())
+                shape = next((np.shape(row) for row in stack if row is not None), self.row)
+                if shape is None:
+                    # Of rows that were never written the plan has to know the shape: memory is made for it.
+                    assert not stack, "rows of unknown shape"
+                    shape = ()
             most_rows = None if most_bytes is None else max(1, most_bytes // max(self.row_bytes(shape), 1))
             stack = from_rows(self.dtype, shape, stack, supply(), most_rows)
         if self.open is not None:

@@ -157,25 +157,27 @@ def held(nest: Nest, axes: Sequence[Axis], depth: int, offsets: list[str]) -> li
         dtype, parts = element_parts(write.view.dtype)
         stands = axes[depth].strides[place] == ZERO and depth < nest.still.get(k, len(axes))
         if stands and is_rounded(write, dtype):
-            kept = [axis for axis in axes[depth + 1 :] if axis.strides[place] != ZERO]
-            found.append(_held_in_memory(nest, place, kept, offsets[place], dtype, parts))
+            kept = [n for n in range(depth + 1, len(axes)) if axes[n].strides[place] != ZERO]
+            found.append(_held_in_memory(nest, place, axes, kept, offsets[place], dtype, parts))
     return found
 
 
-def _held_in_memory(nest: Nest, place: int, kept: Sequence[Axis], offset: str, dtype: np.dtype, parts: int) -> InMemory:
-    """The elements of a sum along the axes that are not summed over."""
-    w, count = nest.w, product([axis.size for axis in kept]) * Size(parts)
+def _held_in_memory(
+    nest: Nest, place: int, axes: Sequence[Axis], kept: Sequence[int], offset: str, dtype: np.dtype, parts: int
+) -> InMemory:
+    """The elements of a sum along the axes that are not summed over, as far as the nest goes along them."""
+    w, count = nest.w, product([axes[n].size for n in kept]) * Size(parts)
 
-    def along(axes: Sequence[Axis], number: str, at: str) -> Iterator[tuple[str, str]]:
-        if not axes:
+    def along(kept: Sequence[int], number: str, at: str) -> Iterator[tuple[str, str]]:
+        if not kept:
             for part in range(parts):
                 where = w.add(w.multiply(at, str(parts)), str(part))
                 address = w.op(f"getelementptr {memory_type_of(dtype)}, ptr {nest.bases[place]}, i64 {where}")
                 yield w.add(w.multiply(number, str(parts)), str(part)), address
             return
-        size = nest.size(axes[0].size)
-        for i in nest.each("0", size):
-            inside = w.add(w.multiply(number, size), i)
-            yield from along(axes[1:], inside, w.add(at, nest.times(i, axes[0].strides[place])))
+        axis = axes[kept[0]]
+        for i in nest.each(*nest.ends(kept[0], axis)):
+            inside = w.add(w.multiply(number, nest.size(axis.size)), i)
+            yield from along(kept[1:], inside, w.add(at, nest.times(i, axis.strides[place])))
 
     return InMemory(w, dtype, lambda: nest.size(count), lambda: along(kept, "0", offset))

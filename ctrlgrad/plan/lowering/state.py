@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import REAL_OF, dtype_kind
 from ctrlgrad.ir import Graph, Node, Value
 from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.stack_facts import Origins, RaggedStack, StackFacts, parts_of_stack
@@ -77,15 +77,9 @@ class Cut:
 # Items that stand for an array while a graph is lowered: a view, or one number for all of its elements.
 
 
-PARTS: dict[np.dtype, np.dtype] = {
-    np.dtype(np.complex64): np.dtype(np.float32),
-    np.dtype(np.complex128): np.dtype(np.float64),
-}
-
-
 def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
     """The dtypes of the registers that hold one element."""
-    return (PARTS[dtype], PARTS[dtype]) if dtype in PARTS else (dtype,)
+    return (REAL_OF[dtype],) * 2 if dtype in REAL_OF else (dtype,)
 
 
 @record

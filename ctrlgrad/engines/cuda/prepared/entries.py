@@ -20,10 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import BLOCK as INDEX_BLOCK
-from ctrlgrad.engines.cuda.indexing import IndexSpec
-from ctrlgrad.engines.cuda.indexing import source as index_source
-from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter
+from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, Spec
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.launches import movement
@@ -49,16 +46,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     wrapped,
 )
 from ctrlgrad.engines.cuda.products import Address, Factor, layout, parameters
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ONE, KernelLaunch, KernelSpec, of_numbers
-from ctrlgrad.engines.cuda.reduction_kernels import source as kernel_source
+from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.precision import Precision
-
-
-def source(spec: KernelSpec | IndexSpec) -> str:
-    """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
-    return kernel_source(spec) if isinstance(spec, KernelSpec) else index_source(spec)
-
 
 WORD = np.dtype(np.int64).itemsize
 
@@ -202,7 +192,7 @@ class ListWriter:
         parameters = parameters_of(self._words, [*[0] * count, *places, *ONE])
         self.set.append((parameters[0], count, start))
         spec = setting(count)
-        return self.kernel(self._words, spec, parameters, (1, BLOCK))
+        return self.kernel(self._words, spec, parameters, 1)
 
     def _entries(self, items: Sequence[Item], side: int) -> list[tuple[int, int]]:
         """Of branches the sides follow the number of entries that it is to the one that is chosen."""
@@ -275,20 +265,13 @@ class ListWriter:
                 for counter, step in moved.others:
                     given += [self._numbers[Counter(counter)], step]
         given += [Known(number) if isinstance(number, Site) else number for number in launch.numbers]
-        grid = launch.blocks, BLOCK if isinstance(launch, KernelLaunch) else INDEX_BLOCK
-        return self.kernel(self._words, spec, parameters_of(self._words, given), grid)
+        return self.kernel(self._words, spec, parameters_of(self._words, given), launch.blocks)
 
-    def kernel(
-        self,
-        words: Words,
-        spec: KernelSpec | IndexSpec,
-        parameters: Sequence[int],
-        grid: tuple[int, int],
-    ) -> tuple[int, int]:
-        """An entry of a kernel whose parameters begin with the words of these numbers, on blocks of so many threads."""
+    def kernel(self, words: Words, spec: Spec, parameters: Sequence[int], blocks: int) -> tuple[int, int]:
+        """An entry of a kernel whose parameters begin with the words of these numbers."""
         function = self.library.function(spec, self.precision != "ieee")
         pointers = words.inner(*parameters)
-        called = words.add(function, *grid)
+        called = words.add(function, blocks, spec.threads)
         words.inner(pointers)
         return walker.KERNEL, called
 

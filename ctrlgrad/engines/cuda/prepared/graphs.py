@@ -37,8 +37,7 @@ from functools import partial
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import IndexSpec
-from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter
+from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, Spec
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.entries import WORD, ListWriter, Words, entries_of, parameters_of
@@ -58,7 +57,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     loops_in,
 )
 from ctrlgrad.engines.cuda.prepared.placement import items_in_order
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, ONE, KernelSpec, of_numbers
+from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
 
 # Iterations of a turn: a carried array has two buffers, and an iteration writes the one that it does not read.
 TURN = 2
@@ -364,12 +363,12 @@ class Capture:
         self._stopped = stopped
 
     @property
-    def kernels(self) -> list[KernelSpec | IndexSpec]:
+    def kernels(self) -> list[Spec]:
         """Kernels that may not have been called before: those of conditions, and of the lists inside."""
         sides = {_numbers(item) for item in items_in_order(self.body.items) if isinstance(item, Branching)}
         if not self.body.is_known:
             sides.add(GOING_ON)
-        specs: list[KernelSpec | IndexSpec] = [self.condition()]
+        specs: list[Spec] = [self.condition()]
         specs += [going_on()] * any(loops_in(self.body.items))
         specs += map(choice, sorted(sides - {()}))
         inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
@@ -436,7 +435,7 @@ class Capture:
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         words = Words()
         signed = [int(np.uint64(handle).astype(np.int64)) for handle in handles]
-        kind, arguments = self._writer.kernel(words, spec, parameters_of(words, [*given, *signed, *ONE]), (1, BLOCK))
+        kind, arguments = self._writer.kernel(words, spec, parameters_of(words, [*given, *signed, *ONE]), 1)
         entry = words.add(kind)
         words.inner(arguments)
         made = words.made()

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import IndexLaunch
-from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
+from ctrlgrad.engines.cuda.kernel import KernelLaunch
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.ir import Node
 
@@ -461,8 +460,16 @@ class ProductLaunch:
     out: View
     adds: bool
 
+    @property
+    def reads(self) -> tuple[View, ...]:
+        return self.a, self.b, *[self.out] * self.adds
 
-Launch = KernelLaunch | IndexLaunch | ProductLaunch
+    @property
+    def writes(self) -> tuple[View, ...]:
+        return (self.out,)
+
+
+Launch = KernelLaunch | ProductLaunch
 
 
 @dataclass(frozen=True)

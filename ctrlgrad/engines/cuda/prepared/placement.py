@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import IndexLaunch, UpdateSpec
+from ctrlgrad.engines.cuda.kernel import KernelLaunch
 from ctrlgrad.engines.cuda.prepared.model import (
     Become,
     Branching,
@@ -28,7 +28,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Carry,
     Item,
     Placement,
-    ProductLaunch,
     Repeating,
     Shape,
     Source,
@@ -36,7 +35,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     carried_arrays,
     lists_in,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import KernelLaunch
 
 # Where an array may begin: what the driver promises of memory that it allocates. Smaller ones lie closer together, at
 # multiples of their size.
@@ -66,17 +64,7 @@ def accesses(launch: Item) -> tuple[list[View], list[View]]:
             return [launch.goes_on], []
         case Become():
             return [launch.before], [launch.after]
-        case ProductLaunch():
-            return [launch.a, launch.b, *[launch.out] * launch.adds], [launch.out]
-        case KernelLaunch():
-            count = len(launch.spec.reads)
-        case IndexLaunch():
-            count = len(launch.spec.read)
-    given = launch.arguments
-    read, written = ([x for x in part if isinstance(x, View)] for part in (given[:count], given[count:]))
-    if isinstance(launch.spec, UpdateSpec):
-        # Rows that no index chooses stay as they were.
-        read += written
+    read, written = ([x for x in part if isinstance(x, View)] for part in (launch.reads, launch.writes))
     return read, written
 
 

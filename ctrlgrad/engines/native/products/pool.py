@@ -1,6 +1,7 @@
 """Threads that share the work of one call, parked in native code.
 
-    cg_parallel(routine, context, panels, wake)  calls routine(context, panel, worker) for each panel, by all threads
+    cg_parallel(routine, context, panels, work)  calls routine(context, panel, worker) for each panel, by all threads
+    cg_pool_job(word)                          of the last job: routine, context, panels, mode, work, number of jobs
     cg_pool_threads()                          how many threads there are, the caller counted
     cg_pool_resize(threads)                    1 when done, 0 while a call is under way (then try again)
     cg_pool_forget()                           in a forked child, where the threads are gone
@@ -8,8 +9,11 @@
 
 The caller writes the job and works on it; threads that are awake claim panels one by one from the ticket. A thread that
 comes late finds nothing and costs nothing. The caller is worker 0; it returns when every panel is done. While a call is
-under way another caller (of another thread, or a panel's own) does all its panels itself. Work that is soon done is
-not worth waking anybody: with `wake` 0 only threads that are awake take panels.
+under way another caller (of another thread, or a panel's own) does all its panels itself.
+
+Threads that are awake take panels of any job. Sleeping ones are woken one for each `WORK_TO_SHARE` units of work, by
+`engines.threads.woken`: a job that is soon done wakes none, and a small one few of 64. Waking takes longer than a small
+panel, so it goes as a tree: the caller and each woken thread wake `WAKES_EACH` threads before they take a panel.
 
 A job has the caller's floating-point mode, so that all threads round alike and flush subnormal numbers or not.
 
@@ -35,17 +39,17 @@ from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
 from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
 from ctrlgrad.engines.native.target import Target, float_mode
-from ctrlgrad.engines.threads import MOST_THREADS
+from ctrlgrad.engines.threads import MOST_THREADS, WAKES_EACH, WORK_TO_SHARE
 
 SPIN, CALLER_SPIN = 100_000, 30_000
-SYMBOLS = ("cg_parallel", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
+SYMBOLS = ("cg_parallel", "cg_pool_job", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
 DECLARATIONS = (
     "declare void @cg_parallel(ptr, ptr, i64, i64)",
     "declare i64 @cg_pool_threads()",
     "declare ptr @cg_pool_scratch(i64)",
 )
 
-_PARALLEL = [("ptr", "routine"), ("ptr", "context"), ("i64", "panels"), ("i64", "wake")]
+_PARALLEL = [("ptr", "routine"), ("ptr", "context"), ("i64", "panels"), ("i64", "work")]
 # A lower half that no number of panels reaches: the job is being rewritten.
 _CLOSED = 0xFFFFFFFF
 
@@ -53,11 +57,12 @@ _CLOSED = 0xFFFFFFFF
 _GLOBALS = f"""
 @pool_ticket = internal global i64 {_CLOSED}, align 128
 @pool_done = internal global i64 0, align 128
-@pool_job = internal global [4 x i64] zeroinitializer, align 128
+@pool_job = internal global [5 x i64] zeroinitializer, align 128
 @pool_processor = internal global i64 {NOWHERE}
 @pool_busy = internal global i64 0, align 128
 @pool_stop = internal global i64 0
 @pool_sleepers = internal global i64 0
+@pool_to_wake = internal global i64 0, align 128
 @pool_caller_sleeps = internal global i64 0
 @pool_wanted = internal global i64 1
 @pool_started = internal global i64 0
@@ -93,10 +98,12 @@ def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posi
             _GLOBALS + declared,
             float_mode(target),
             waiting(pause),
+            _wake_some(),
             _work(),
             _worker(),
             _start(scratch_bytes),
             _parallel(),
+            _job_word(),
             _threads(),
             _resize(),
             _forget(),
@@ -118,7 +125,9 @@ def _alone() -> str:
     forget.leave()
     scratch = Function("cg_pool_scratch", [("i64", "worker")], "ptr")
     scratch.leave("ptr null")
-    return "\n".join(f.text() for f in (call, threads, resize, forget, scratch))
+    job = Function("cg_pool_job", [("i64", "word")], "i64")
+    job.leave("i64 0")
+    return "\n".join(f.text() for f in (call, threads, resize, forget, scratch, job))
 
 
 # Atomic memory (`waiting.read`).
@@ -145,7 +154,18 @@ def _unlock(f: Function) -> None:
 
 
 def _job(number: int) -> str:
-    return f"getelementptr ([4 x i64], ptr @pool_job, i64 0, i64 {number})"
+    return f"getelementptr ([5 x i64], ptr @pool_job, i64 0, i64 {number})"
+
+
+def _wake_some() -> str:
+    """Wake threads of those that the job still wants."""
+    f = Function("pool_wake_some", [], prefix="internal")
+    for _ in range(WAKES_EACH):
+        with f.leaving_when(f.test("sle", _raise(f, "@pool_to_wake", -1), 0)):
+            f.leave()
+        call(f, "pthread_cond_signal", "ptr @pool_wake")
+    f.leave()
+    return f.text()
 
 
 def _work() -> str:
@@ -206,6 +226,7 @@ def _worker() -> str:
     f.label(woken)
     _raise(f, "@pool_sleepers", -1)
     _unlock(f)
+    f.line("call void @pool_wake_some()")
     f.branch(again)
     return f.text()
 
@@ -273,18 +294,20 @@ def _parallel() -> str:
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {(1 << 32) + _CLOSED}"))
     routine, context = (f.op(f"ptrtoint ptr {value} to i64") for value in ("%routine", "%context"))
     mode = f.op("call i64 @float_mode()")
-    for k, value in enumerate((routine, context, "%panels", mode)):
+    for k, value in enumerate((routine, context, "%panels", mode, "%work")):
         _write(f, _job(k), value)
     _write(f, "@pool_done", 0)
     _write(f, "@pool_processor", f.op("call i64 @pool_here()"))
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {2 << 32}"))
-    asleep = read(f, "@pool_sleepers")
-    with f.when(f.both(f.test("sgt", asleep, 0), f.test("ne", "%wake", 0))):
+    # `engines.threads.woken` of the work and the panels, of those that sleep.
+    worth = f.smaller(f.sub(f.div("%work", WORK_TO_SHARE), 1), f.sub("%panels", 1))
+    woken = f.smaller(worth, read(f, "@pool_sleepers"))
+    with f.when(f.test("sgt", woken, 0)):
         # A thread between its last look at the ticket and its sleep holds the lock; taking the lock waits for it.
         _lock(f)
         _unlock(f)
-        with f.loop(0, f.smaller(asleep, f.sub("%panels", 1))):
-            call(f, "pthread_cond_signal", "ptr @pool_wake")
+        _write(f, "@pool_to_wake", woken)
+        f.line("call void @pool_wake_some()")
     f.op("call i64 @pool_work(i64 0)")
     _wait_until_done(f)
     _write(f, "@pool_busy", 0)
@@ -320,6 +343,16 @@ def _wait_until_done(f: Function) -> None:
 
 
 # Size.
+
+
+def _job_word() -> str:
+    """A word of the last job, of which no call may be under way; behind its words, the number of jobs."""
+    f = Function("cg_pool_job", [("i64", "word")], "i64")
+    with f.leaving_when(f.test("eq", "%word", 5)):
+        ticket = read(f, "@pool_ticket")
+        f.leave(f"i64 {f.op(f'ashr i64 {ticket}, 33')}")
+    f.leave(f"i64 {read(f, f.at('@pool_job', '%word', 'i64'))}")
+    return f.text()
 
 
 def _threads() -> str:

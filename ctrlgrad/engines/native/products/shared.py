@@ -15,11 +15,8 @@ from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.times import LONGEST
 from ctrlgrad.engines.native.products.whole import GEMM, given
+from ctrlgrad.engines.threads import WORK_OF_A_PART, WORK_TO_SHARE
 
-WORK_TO_SHARE, WORK_TO_WAKE = 1 << 19, 1 << 20
-"""Multiplications from which a product is shared with threads that are awake, and from which sleeping ones are woken:
-some 10 and 20 microseconds of one thread, more than telling a thread and waking one cost."""
-WORK_OF_A_PART = 1 << 17
 PARTS_PER_THREAD = 4
 LONG_PART = 512
 """So long at least is a part of a product whose other side is half as long or longer, while there are enough parts."""
@@ -36,7 +33,9 @@ def shared(routine: str, alone: str, real: Real) -> list[str]:
 
 def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
     f = Function(routine, GEMM)
-    work = f.mul(f.mul("%m", "%n"), "%k")
+    # Multiplications, or the bytes that they are done with: of a matrix and a vector these are more.
+    elements = f.add(f.add(f.mul("%m", "%k"), f.mul("%k", "%n")), f.mul("%m", "%n"))
+    work = f.larger(f.mul(f.mul("%m", "%n"), "%k"), f.mul(elements, real.bytes))
     alone, share = f.new_label("alone"), f.new_label("share")
     f.branch_if(f.test("slt", work, WORK_TO_SHARE), alone, share)
     f.label(share)
@@ -65,8 +64,7 @@ def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
     values |= {"by_rows": f.op(f"zext i1 {by_rows} to i64"), "unit": unit, "last": f.sub(panels, 1)}
     for k, name in enumerate(_FIELDS):
         f.store("i64", values[name], f.at(context, k, "i64"), 8)
-    wake = f.op(f"zext i1 {f.test('sge', work, WORK_TO_WAKE)} to i64")
-    f.line(f"call void @cg_parallel(ptr @part_{routine}, ptr {context}, i64 {panels}, i64 {wake})")
+    f.line(f"call void @cg_parallel(ptr @part_{routine}, ptr {context}, i64 {panels}, i64 {work})")
     f.leave()
     f.label(alone)
     f.line(f"call void @{whole}({given(GEMM)})")
