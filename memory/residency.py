@@ -125,7 +125,7 @@ class ResidencyIndex:
 
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
-        return (self._chunks[number] for number in self._uncopied.rising())
+        return map(self._chunks.__getitem__, self._uncopied.rising())
 
     @property
     def has_copies(self) -> bool:
@@ -135,7 +135,7 @@ class ResidencyIndex:
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
-        return (self._chunks[number] for number in self._numbers[level].rising())
+        return map(self._chunks.__getitem__, self._numbers[level].rising())
 
     def away(self, newest: ChunkRecord) -> Iterator[ChunkRecord]:
         """Chunks with a block that is wanted and not on the device: a given one and older ones, the newest first."""
@@ -306,7 +306,7 @@ class Residency:
 
     def _start_copy(self, block: BlockRecord, level: int) -> bool:
         """Start a copy away from a level. False where it has one, or where the chunk can be computed again instead."""
-        if any(slot is not None for slot in block.slots[level + 1 :]):
+        if any(block.slots[level + 1 :]):
             return False
         try:
             target = self.take(level + 1, block.nbytes, BLOCKS, f"the copy of {block.label}", block.chunk)
@@ -450,7 +450,9 @@ class Residency:
     def _back_up(self, sealed: ChunkRecord, limit: int, planner: Planner) -> None:
         most, index = uncopied_bytes(limit, sealed.nbytes), self.index
         if sealed.policy == "copy" and sealed.held:
-            index.put_uncopied(sealed, sum(block.slots[0].nbytes for block in self._uncopied(sealed) if block.slots[0]))
+            index.put_uncopied(
+                sealed, sum([block.slots[0].nbytes for block in self._uncopied(sealed) if block.slots[0]])
+            )
         # One more such chunk, and the device would still be half empty: nothing may ever have to leave.
         if self.accounts[0].used + sealed.nbytes <= limit // 2 or index.uncopied_bytes <= most:
             return
