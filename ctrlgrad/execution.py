@@ -9,7 +9,7 @@ import numpy as np
 
 from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
-from ctrlgrad.dataflow.settings import is_one_plan
+from ctrlgrad.dataflow.settings import current_settings, is_one_plan
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.device_array import lies_on_card
@@ -73,7 +73,7 @@ def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequ
 
 def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool | Literal["gradients"]) -> list[Any]:
     _check_on_host(engine, arguments)
-    if engine == "dataflow" and (check_nans or not is_one_plan(graph)):
+    if engine == "dataflow" and (check_nans or not is_one_plan(graph, current_settings())):
         return run_dataflow(graph, arguments, check_nans)
     if current() is None and asks_for_memory(graph):
         with memory.budget():

@@ -235,3 +235,20 @@ def here() -> Source | None:
     if frame is None:
         return None
     return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, device=_DEVICE.get())
+
+
+# Instructions at which a frame stands when a statement raises, or when its generator's `throw` does.
+_RAISING = frozenset(["RAISE_VARARGS", "YIELD_VALUE", "RESUME", "RETURN_GENERATOR", "SEND", "YIELD_FROM"])
+
+
+def is_raised(error: BaseException) -> bool:
+    """Return true if a statement outside the library, `raise` or `assert`, raised an exception, or a generator's
+    `throw`; false for a mistake, which an operation of Python's or a function in C has found."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or is_own(traceback.tb_frame.f_code.co_filename):
+        return False
+    code, at = traceback.tb_frame.f_code.co_code, traceback.tb_lasti
+    # A generator that has not begun stands before its first instruction.
+    return not 0 <= at < len(code) or opcode.opname[code[at]] in _RAISING

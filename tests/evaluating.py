@@ -51,7 +51,7 @@ def evaluate(expression, inputs, width):
 
 def _text(shared, program, name):
     """void f(ptr *inputs, ptr *outputs, i64 count) for a count that the width divides."""
-    writer, width = Writer(shared.declarations), program.width
+    writer, width = Writer(shared), program.width
     head, body, end = (writer.new_label(hint) for hint in ("head", "body", "end"))
     writer.branch(head)
     writer.label(head)

@@ -416,17 +416,11 @@ def _call_as_it_is(fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, An
         raise
 
 
-class FunctionScope:
+class FunctionScope(values.Scope):
     """The block around the body of a converted function."""
 
     def __init__(self, name: str, scope_name: str, options: Any) -> None:
         self.name = name
-
-    def __enter__(self) -> FunctionScope:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def ret(self, value: Any, did_return: Any) -> Any:
         """The result of a function with `return` statements inside of control flow."""
@@ -445,7 +439,8 @@ class FunctionScope:
 
 def with_function_scope(body: Callable[[FunctionScope], Any], scope_name: str, options: Any) -> Any:
     """The body of a converted lambda."""
-    return body(FunctionScope("lambda", scope_name, options))
+    with FunctionScope("lambda", scope_name, options) as scope:
+        return body(scope)
 
 
 # Names that generated code finds under `ag__`.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CellType, FunctionType, MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -23,14 +23,14 @@ from ctrlgrad.frontend.checks import type_name
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value, join
-from ctrlgrad.source import Source, here
+from ctrlgrad.source import Source, here, is_raised, raised_at
 
 # `raise` under a traced condition, and `except`.
 #
 # Both branches of an `if` on a traced tensor are traced, and the body of a `while` or `for` is traced whether it will
-# run or not. So a `raise` in one would fire whatever the condition will be. An exception that a `raise` statement of
-# the user's lets escape from such a block is refused, with the line of the `raise`; no handler around the block may
-# take it.
+# run or not. So a `raise` in one would fire whatever the condition will be. An exception that a `raise` statement lets
+# escape from such a block is refused, with the line of the `raise`, in code that autograph leaves as it is, too; no
+# handler around the block may take it.
 
 
 _RAISED_AT = "__ctrlgrad_raised_at__"
@@ -61,7 +61,8 @@ def tracing(construct: str, source: Source | None) -> Iterator[None]:
     except CtrlgradError:
         raise
     except Exception as error:
-        if not hasattr(error, _RAISED_AT):
+        at = getattr(error, _RAISED_AT, None)
+        if at is None and not is_raised(error):
             error.add_note(
                 f"raised when the {construct} on a traced tensor was traced, at: {source}\n"
                 "Both branches are traced, and the bodies of loops, whatever the condition will be."
@@ -69,7 +70,7 @@ def tracing(construct: str, source: Source | None) -> Iterator[None]:
             raise
         refused = TracingError(
             f"a `raise` inside the {construct} on a traced tensor",
-            source=getattr(error, _RAISED_AT),
+            source=at or raised_at(error),
             expected="exceptions that Python can decide on while tracing: both branches are traced, and the bodies of\n"
             "loops, whatever the condition will be",
             got=f"{type(error).__name__}: {error}".rstrip(": "),
@@ -77,7 +78,30 @@ def tracing(construct: str, source: Source | None) -> Iterator[None]:
             "that raises when its values say so",
         )
         setattr(refused, _REFUSED, True)
+        scope = _SCOPE.get()
+        if scope is not None:
+            scope.refused = refused
         raise refused from error
+
+
+class Scope:
+    """The block around a converted function's body: a refusal that code inside has caught is raised at its end."""
+
+    def __enter__(self) -> Self:
+        self.refused: TracingError | None = None
+        self._token = _SCOPE.set(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _SCOPE.reset(self._token)
+        outer = _SCOPE.get()
+        if self.refused is not None and outer is not None:
+            outer.refused = self.refused
+        if self.refused is not None and error is None:
+            raise self.refused
+
+
+_SCOPE: ContextVar[Scope | None] = ContextVar("scope", default=None)
 
 
 # Truth of traced tensors, and objects of another library that represent them.

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ctrlgrad.cli.choices import CellName, EngineName, OptimiserName, PrecisionName, ScheduleName, TokenName
+# Names that options of `train` take. Tests compare them with `ctrlgrad.train`, which `--help` does not load.
+CellName = StrEnum("CellName", ["lstm", "gru", "rnn", "transformer"])
+OptimiserName = StrEnum("OptimiserName", ["adam", "adamw", "sgd", "rmsprop", "adagrad", "lion"])
+ScheduleName = StrEnum("ScheduleName", ["cosine", "constant", "linear"])
+TokenName = StrEnum("TokenName", ["character", "byte", "word"])
+PrecisionName = StrEnum("PrecisionName", ["float32", "float64", "bfloat16"])
+EngineName = StrEnum("EngineName", ["auto", "dataflow", "native", "reference", "cuda"])
 
 app = typer.Typer(
     help="Automatic differentiation of programs with data-dependent control flow.",

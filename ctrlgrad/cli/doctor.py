@@ -21,11 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 import ctrlgrad as cg
-from ctrlgrad.cli.errors import FAILED
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.cuda.cupy_library import device_count
 from ctrlgrad.engines.native import objects, target
 from ctrlgrad.errors import CtrlgradError, UserInputError
+from ctrlgrad.mpi.launch import FAILED
 
 # Optional requirements of an engine: without it, it cannot work, and nothing is wrong.
 OPTIONAL = {"cuda": "cupy"}

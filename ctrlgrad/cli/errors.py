@@ -1,8 +1,10 @@
-"""Output of a failed command: the error's own text on stderr, and an exit code."""
+"""Output of a command beside its result: compilations that take long, and an error's text with an exit code."""
 
 from __future__ import annotations
 
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +14,44 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from ctrlgrad.cli.waiting import compiling_shown
+from ctrlgrad.engines.compiling import observed
 from ctrlgrad.errors import CtrlgradError, ExecutionError, GradientMismatch
 from ctrlgrad.mpi.launch import FAILED, STOPPED, Ending
 from ctrlgrad.train.trainer import Interrupted
 
 BAD_INPUT = 2
+# Seconds after which a compilation is shown.
+PATIENCE = 1.0
+
+
+@contextmanager
+def compiling_shown(is_terminal: bool | None = None, patience: float = PATIENCE) -> Iterator[None]:
+    """Say on stderr, where that is a terminal, what compiles in a block of code for longer than `patience` seconds."""
+
+    @contextmanager
+    def shown(name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        timer = threading.Timer(patience, lambda: _say(f"compiling {name} ..."))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            seconds = time.monotonic() - begun
+            if seconds > patience:
+                _say(f"compiled {name} in {seconds:.1f} s")
+
+    if sys.stderr.isatty() if is_terminal is None else is_terminal:
+        with observed(shown):
+            yield
+    else:
+        yield
+
+
+def _say(text: str) -> None:
+    # A bar that shows progress stands in place of stderr, and keeps below what is written.
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -61,6 +95,3 @@ def print_error(title: str, text: str) -> None:
     else:
         # Whole lines, so that a path is not broken where a log is read or searched.
         print(f"{title}: {text}", file=sys.stderr)
-
-
-__all__ = ["BAD_INPUT", "FAILED", "STOPPED", "ending_of", "print_ending", "print_error", "reported"]

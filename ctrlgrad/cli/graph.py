@@ -6,6 +6,8 @@ the native engine makes of it.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.cli.svg import write_svg
 from ctrlgrad.cli.target import load_target
 from ctrlgrad.dataflow import Settings, lower
 from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
@@ -23,6 +24,35 @@ from ctrlgrad.execution import plan_text
 from ctrlgrad.ir import Graph, format_graph
 from ctrlgrad.ir.dot import format_dot, format_page
 from ctrlgrad.ir.svg import format_svg
+
+# Graphviz, which draws DOT.
+PROGRAM = "dot"
+# Graphviz may take long over a large graph.
+_PATIENCE = 120.0
+
+
+def write_svg(dot: str, path: Path) -> None:
+    """Draw a graph into a file. Raises `UserInputError` without Graphviz, and where the file cannot be written."""
+    program = shutil.which(PROGRAM)
+    if program is None:
+        raise UserInputError(
+            "--svg: Graphviz is not installed",
+            expected=f"its program {PROGRAM!r} among the commands",
+            got="a system without it",
+            hint="install Graphviz (https://graphviz.org), or print the graph with --dot and draw it elsewhere",
+        )
+    try:
+        drawn = subprocess.run([program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise UserInputError(
+            "--svg: the graph is too large for Graphviz", got=f"{len(dot)} characters of DOT"
+        ) from None
+    if drawn.returncode:
+        raise UserInputError("--svg: Graphviz failed", got=drawn.stderr.strip() or f"exit code {drawn.returncode}")
+    try:
+        path.write_text(drawn.stdout, encoding="utf-8")
+    except OSError as error:
+        raise UserInputError("--svg: the file cannot be written", got=f"{path}: {error.strerror}") from None
 
 
 def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, drawn: bool) -> str:

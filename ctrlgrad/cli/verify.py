@@ -20,10 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 import ctrlgrad as cg
-from ctrlgrad.cli.errors import BAD_INPUT, FAILED, print_error
+from ctrlgrad.cli.errors import BAD_INPUT, print_error
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.files import open_file
+from ctrlgrad.mpi.launch import FAILED
 from ctrlgrad.verify.check import JUDGES, MODES, compare
 from ctrlgrad.verify.report import GradientReport, Row, advice
 

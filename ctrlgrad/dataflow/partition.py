@@ -338,7 +338,12 @@ def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
 
 
 def _home(node: Node, choose: Choice) -> str:
-    return choose(FlatNode(node.op, node.operands, node.results, node.attrs, node.regions, node.source)) or DEFAULT
+    return choose(flat_node(node)) or DEFAULT
+
+
+def flat_node(node: Node) -> FlatNode:
+    """A node of a structured graph, as a function that places ops takes it."""
+    return FlatNode(node.op, node.operands, node.results, node.attrs, node.regions, node.source)
 
 
 @record

@@ -2,8 +2,10 @@
 
     lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
 
-On the processor a cluster runs by the reference engine's kernels, or in machine code where a setting says so; on a GPU
-as a program of the CUDA engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
+A graph whose ops all go to one device of the processor needs no messages: it runs as one plan of the native engine,
+unless a setting or `check_nans` asks for the executor (`is_one_plan`). Else a cluster on the processor runs by the
+reference engine's kernels, or in machine code where a setting says so, and one on a GPU as a program of the CUDA
+engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
 stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.runtime.rows`.
 """
 
@@ -22,7 +24,7 @@ import numpy as np
 from ctrlgrad import memory
 from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
+from ctrlgrad.dataflow.devices import DEFAULT, PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
@@ -31,6 +33,7 @@ from ctrlgrad.dataflow.partition import (
     Part,
     Partition,
     as_written,
+    flat_node,
     names_ranks,
     on_ranks,
     partition,
@@ -81,9 +84,9 @@ class Settings:
         parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
         clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
-        loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-            machine code; on a GPU by the CUDA engine. None: "lowered", but a graph on one device of the processor runs
-            as one plan of the native engine if no other setting is changed.
+        loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
+            machine code; on a GPU by the CUDA engine. None: a graph on one device of the processor is one plan,
+            where no setting but `parallel_iterations` and `place` says how it runs; all others are lowered.
         pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
             "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
@@ -152,20 +155,6 @@ def settings(**changes: Any) -> Iterator[Settings]:
         _SETTINGS.reset(token)
 
 
-_ON_ONE_PROCESSOR: Cache[None, bool] = Cache(1)
-
-
-def is_one_plan(graph: Graph) -> bool:
-    """Return true if a graph needs no executor: it is on one device of the processor, with the default settings."""
-
-    def is_on_one() -> bool:
-        devices = {node.source.device for node in walk(graph) if node.source is not None} - {None}
-        names = list(map(parse_device, devices))
-        return len(names) <= 1 and all(name.kind == "cpu" and name.rank is None for name in names)
-
-    return current_settings() == Settings() and _ON_ONE_PROCESSOR.get(graph, None, is_on_one)
-
-
 # Prepared graphs.
 
 
@@ -221,6 +210,32 @@ class _Choices:
 
 
 _PREPARED: Cache[_Choices, Prepared] = Cache(16)
+
+
+_ONE_PLAN: Cache[_Place, bool] = Cache(4)
+
+
+def is_one_plan(graph: Graph, settings: Settings) -> bool:
+    """Return true if all ops of a graph go to one device of this process's processor, and the settings allow a plan.
+
+    >>> from ctrlgrad.dataflow.settings import is_one_plan
+    >>> graph = cg.function(lambda x: np.sin(x)).graph(1.0)
+    >>> is_one_plan(graph, Settings()), is_one_plan(graph, Settings(loops="lowered"))
+    (True, False)
+    """
+    if replace(settings, parallel_iterations=None, place=None) != Settings():
+        return False
+    choose = settings.place or as_written
+
+    def find() -> bool:
+        homes = {home for node in walk(graph) if not node.regions and (home := choose(flat_node(node))) is not None}
+        try:
+            names = [parse_device(home) for home in homes or {DEFAULT}]
+        except UserInputError:
+            return False  # `place` says it with the place of the op
+        return len(names) == 1 and names[0].kind == "cpu" and names[0].rank is None
+
+    return _ONE_PLAN.get(graph, _Place(settings.place), find)
 
 
 def placed(graph: Graph, settings: Settings) -> FlatGraph:

@@ -22,6 +22,10 @@ MOST_INLINED = 8
 # sees which element is meant, and keeps small arrays in registers.
 MOST_POINTS, MOST_INSTRUCTIONS = 16, 256
 
+# The most weight of a kernel in one function, in instructions; the weight of a read or a write with its address.
+# LLVM's time grows with the square of a function's text.
+MOST_IN_ONE, MEMORY_WEIGHT = 1000, 4
+
 # A backward loop pops rows below the ones before, and reads each upwards: a processor follows one direction only, and
 # takes this for none. So the row below is fetched downwards. Of pushed rows, which are in order, the processor fetches
 # too little ahead. Where rows are a few lines of the cache, or long, it fetches enough itself: measured with rows of
@@ -58,6 +62,12 @@ def is_small(kernel: Kernel) -> bool:
     work = points.factor * len(kernel.expression.instructions)
     is_short = points.is_known and all(size.factor <= MOST_POINTS for size in (points, *kernel.space))
     return is_short and work <= MOST_INSTRUCTIONS
+
+
+def is_long(kernel: Kernel) -> bool:
+    """Return true for a kernel whose text would be too long for one function."""
+    views = len(kernel.operands) + len(kernel.writes)
+    return len(kernel.expression.instructions) + MEMORY_WEIGHT * views > MOST_IN_ONE
 
 
 def _functions(kernels: list[Kernel]) -> frozenset[Kernel]:

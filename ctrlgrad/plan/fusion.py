@@ -33,7 +33,7 @@ from ctrlgrad.plan.model import (
     View,
     Write,
 )
-from ctrlgrad.plan.sizes import ZERO, Sizes, product
+from ctrlgrad.plan.sizes import ZERO, Sizes
 from ctrlgrad.records import record
 
 
@@ -52,10 +52,8 @@ class Limits:
 
 Updated = Callable[[Step], Iterable[Array]]
 
-# The most instructions of a kernel that others join, if its space has at most so many points. LLVM's time grows with
-# the square of a kernel's text: 1 s for 4,000, 8 s for 12,000. As many values lie in memory anyway, since a processor
-# has 16 or 32 registers. Over more points, arrays between two kernels would take memory that one kernel does not need.
-MOST_FUSED, SMALL_SPACE = 4000, 4096
+# The most operands of a kernel that others join: LLVM's time grows with the square of the addresses in a function.
+MOST_READ = 256
 
 
 def fuse(plan: Plan, limits: Limits | None = None, updated: Updated = lambda step: ()) -> Plan:
@@ -318,12 +316,9 @@ class _Fusion:
         return array in self.live.after[ahead] or array in self.live.reads[ahead]
 
     def joins(self, kernel: Kernel, group: _Group) -> bool:
-        if group.space != kernel.space or not group.takes(kernel):
+        if group.space != kernel.space or len(group.operands) + len(kernel.operands) > MOST_READ:
             return False
-        together = len(group.builder.instructions) + len(kernel.expression.instructions)
-        if together > MOST_FUSED and (points := product(group.space)).is_known and points.factor <= SMALL_SPACE:
-            return False
-        return self.limits is None or group.is_within(self.limits, kernel, self.reads)
+        return group.takes(kernel) and (self.limits is None or group.is_within(self.limits, kernel, self.reads))
 
     def kernels(self, group: _Group) -> list[Kernel]:
         """The kernel of a group, if any of its writes is read. Dropped writes no longer count as reads of their

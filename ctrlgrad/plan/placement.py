@@ -13,15 +13,16 @@ overwritten.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal
 
 from ctrlgrad.plan.decisions import decide
-from ctrlgrad.plan.effects import blocks_of, defines, names_of, updates, walk, yields
+from ctrlgrad.plan.effects import blocks_of, defines, names_of, reads, updates, walk, yields
 from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
     Array,
@@ -33,6 +34,7 @@ from ctrlgrad.plan.model import (
     Kernel,
     Loop,
     Move,
+    Operand,
     Plan,
     Pop,
     Product,
@@ -43,11 +45,106 @@ from ctrlgrad.plan.model import (
     Step,
     Value,
     View,
+    Write,
 )
-from ctrlgrad.plan.overwriting import may_overwrite, operands_of, origins_in, origins_of, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.stack_handles import assign_handles
 from ctrlgrad.records import record
+
+# Arrays that a step may overwrite: it reads them for the last time just where it writes.
+
+
+def results_of(step: Step) -> list[Array]:
+    """The arrays that a step makes."""
+    return [value for value in defines(step) if isinstance(value, Array)]
+
+
+def operands_of(step: Step) -> list[Array]:
+    """The arrays over which a step may write, those that it updates first."""
+    return [v for v in (*(before for _, before in updates(step)), *reads(step)) if isinstance(v, Array)]
+
+
+def may_overwrite(step: Step, array: Array, other: Array) -> bool:
+    """Return true if a step that reads `other` may write `array` to the same memory.
+
+    A kernel may, if each element is read for the last time just before it is written: both at the position of the point
+    itself. An update may lie over its base, if nothing else of the base is read but the elements that are written.
+    """
+    if isinstance(step, Kernel):
+        writes, updating, reads_of = _by_array(step)
+        write, reading = writes[array], reads_of.get(other, ())
+        if any(w is not write for w in updating.get(other, ())):
+            return False
+        if write.base is not None:
+            if write.base is not other:
+                return False
+            # An update that does not read what it updates, or reads just the element that it writes.
+            return all(not o.gathered and o.view == _at(write.view, other) and not write.scattered for o in reading)
+        if write.how != "store" or write.scattered or write.view != array.view:
+            return False
+        return all(o.view == other.view and not o.gathered and o.view.shape == write.view.shape for o in reading)
+    if isinstance(step, Product):
+        return step.base is other and step.a.array is not other and step.b.array is not other
+    return False
+
+
+@functools.lru_cache(maxsize=16)
+def _by_array(kernel: Kernel) -> tuple[dict[Array, Write], dict[Array, list[Write]], dict[Array, list[Operand]]]:
+    """A kernel's writes by the array that they make and by the one that they update; its operands by their array."""
+    updating: dict[Array, list[Write]] = {}
+    reading: dict[Array, list[Operand]] = {}
+    for write in kernel.writes:
+        if write.base is not None:
+            updating.setdefault(write.base, []).append(write)
+    for operand in kernel.operands:
+        reading.setdefault(operand.view.array, []).append(operand)
+    return {write.view.array: write for write in kernel.writes}, updating, reading
+
+
+def _at(view: View, array: Array) -> View:
+    """The same elements of another array."""
+    return View(array, view.offset, view.shape, view.strides)
+
+
+def origins_of(
+    array: Array, producers: Mapping[Array, Step], after: Mapping[Step, Container[object]]
+) -> Iterator[Array]:
+    """The arrays of a block that one is an update of, the nearest first, as long as it may be written over them.
+
+    `producers` has the steps of the block that make arrays, `after` what is needed after each step.
+    """
+    while isinstance(producers.get(array), Kernel | Product):
+        step = producers[array]
+        origin = dict(updates(step)).get(array)
+        if (
+            not isinstance(origin, Array)
+            or not isinstance(producers.get(origin), Kernel | Product)
+            or origin in after[step]
+            or not may_overwrite(step, array, origin)
+        ):
+            return
+        yield origin
+        array = origin
+
+
+def origins_in(block: Block) -> dict[Value, Value | None]:
+    """For each value that a block defines what it is an update of; None: of nothing."""
+    origins: dict[Value, Value | None] = {}
+    for step in block.steps:
+        origins.update(dict.fromkeys(defines(step)))
+        origins.update(updates(step))
+    return origins
+
+
+def root_of(origins: Mapping[Value, Value | None], value: Value) -> Array | None:
+    """The array from outside of a block that a value of it is an update of, or is itself."""
+    while value in origins:
+        origin = origins[value]
+        if origin is None:
+            return None
+        value = origin
+    return value if isinstance(value, Array) else None
+
 
 # Copies from place to place that happen at once, as at the end of a loop body, in an order that keeps all of them.
 
@@ -257,6 +354,10 @@ class _Placement:
         self.buffers: list[Buffer] = []
         # Arrays in each buffer that may still be needed.
         self.holds: dict[int, set[Array]] = {}
+        # The last step of which a result was put into each buffer.
+        self.filled: dict[int, Step] = {}
+        # A step, and the buffers of its operands that are free after it.
+        self.leaving: tuple[Step | None, list[int]] = None, []
         self.reserved: set[int] = set()
         # By the sizes that fit, in order: buffers that may be free. Another one waits for an array that lies in it, or
         # is reserved.
@@ -369,7 +470,7 @@ class _Placement:
             if other in read and not may_overwrite(step, array, other):
                 return False
         # Two results of one step are not one.
-        return not any(self.places.get(a) == Place("buffer", buffer) for a in results_of(step) if a is not array)
+        return self.filled.get(buffer) is not step
 
     def choose(self, array: Array, step: Step) -> None:
         """Give an array that the step defines a place."""
@@ -377,10 +478,10 @@ class _Placement:
             self.places[array] = Place("slot", self.slots.numbers[array])
             return
         wanted = self.wanted.get(array)
-        if wanted is not None and self.is_wanted_free(wanted, array, step):
-            self.put(array, wanted.buffer)
-            return
-        self.put(array, self.find(array, step))
+        is_wanted = wanted is not None and self.is_wanted_free(wanted, array, step)
+        buffer = wanted.buffer if wanted is not None and is_wanted else self.find(array, step)
+        self.put(array, buffer)
+        self.filled[buffer] = step
 
     def is_wanted_free(self, wanted: _Wanted, array: Array, step: Step) -> bool:
         if not self.fits(array, wanted.buffer):
@@ -395,15 +496,24 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        for buffer in [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]:
-            if buffer not in self.reserved and self.fits(array, buffer):
-                self.forget(buffer, step)
-                if self.is_free(buffer, array, step):
-                    return buffer
+        for buffer in self.left_by(step):
+            if self.filled.get(buffer) is not step and self.fits(array, buffer) and self.is_free(buffer, array, step):
+                return buffer
         return self.first_idle(array, step, (), lambda buffer: self.is_free(buffer, array, step))
 
-    def _lies_in_buffer(self, array: Array) -> bool:
-        return array in self.places and self.places[array].kind == "buffer"
+    def left_by(self, step: Step) -> list[int]:
+        """The buffers of a step's operands that nothing needs after it; asked for each of its results."""
+        if self.leaving[0] is not step:
+            found: list[int] = []
+            after = self.live.after[step]
+            for array in operands_of(step):
+                place = self.places.get(array)
+                if place is not None and place.kind == "buffer" and place.number not in self.reserved:
+                    self.forget(place.number, step)
+                    if after.isdisjoint(self.holds[place.number]):
+                        found.append(place.number)
+            self.leaving = step, found
+        return self.leaving[1]
 
     # Blocks.
 
@@ -586,7 +696,7 @@ class _Placement:
         mine = [outputs[position] for outputs in step.outputs]
         for found, output in zip(origins, mine, strict=True):
             root = root_of(found, output)
-            if root is None or not self._lies_in_buffer(root):
+            if root is None or root not in self.places or self.places[root].kind != "buffer":
                 continue
             buffer = self.places[root].number
             if buffer in others or not self.fits(result, buffer) or not self._is_mine(buffer, result):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 
 import numpy as np
@@ -162,7 +163,7 @@ def test_advice_inside_autograph_does_not_advise_autograph(name: str) -> None:
     with pytest.raises(TracingError, match="autograph leaves") as caught:
         cg.function(INSIDE[name], autograph=True)(2.0)
     assert "autograph=True" not in str(caught.value)
-    with pytest.raises(TracingError, match="autograph=True"):
+    with pytest.raises(TracingError, match=r"autograph=True|ctrlgrad\.numpy\.sort"):
         cg.function(INSIDE[name])(2.0)
 
 
@@ -181,3 +182,109 @@ IN = {
 def test_in_and_chains_ask_the_run(name: str) -> None:
     f = cg.function(IN[name], autograph=True)
     assert [float(f(x)) for x in (2.0, 7.0)] == [1.0, 0.0] == [IN[name](2.0), IN[name](7.0)]
+
+
+def counts_down():
+    try:
+        yield 2.0
+    except KeyError:
+        yield 1.0
+
+
+def throws_into_a_generator(x):
+    numbers = counts_down()
+    next(numbers)
+    if x < 0:
+        numbers.throw(ValueError("negative"))
+    return x
+
+
+def throws_into_a_new_generator(x):
+    while x < 0:
+        counts_down().throw(ValueError("negative"))
+    return x
+
+
+def raises_in_a_library(x):
+    if x < 0:
+        np.linalg.inv(np.zeros((2, 2)))
+    return x
+
+
+def asserts_in_a_library(x):
+    if x < 0:
+        np.testing.assert_allclose(1.0, 2.0)
+    return x
+
+
+def raises_in_what_is_not_converted(x):
+    return x * 2 if (lambda: x > 0)() else unconvertible(x)
+
+
+def unconvertible(x):
+    if isinstance(whole := x, float):
+        return whole
+    raise ValueError("negative")
+
+
+UNCONVERTED = [
+    throws_into_a_generator,
+    throws_into_a_new_generator,
+    raises_in_a_library,
+    asserts_in_a_library,
+    raises_in_what_is_not_converted,
+]
+
+
+@pytest.mark.parametrize("fn", UNCONVERTED, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("x", [1.0, -1.0])
+def test_a_raise_in_code_that_is_not_converted_is_refused(fn, x) -> None:
+    with pytest.raises(TracingError, match="a `raise` inside the ") as caught:
+        cg.function(fn, autograph=True)(x)
+    assert caught.value.source is not None and caught.value.source.file == __file__
+
+
+def test_a_throw_that_the_generator_takes_is_pythons() -> None:
+    def fn(x):
+        numbers, y = counts_down(), x
+        next(numbers)
+        if x < 0:
+            y = numbers.throw(KeyError()) * x * x
+        return y
+
+    f = cg.function(fn, autograph=True)
+    assert [float(f(3.0)), float(f(-3.0))] == [3.0, 9.0]
+
+
+def suppressed(x):
+    y = x
+    with contextlib.suppress(Exception):
+        if x < 0:
+            raise ValueError("negative")
+        y = 2 * x
+    return y
+
+
+def left_by_a_return(x):
+    try:
+        if x < 0:
+            raise ValueError("negative")
+    finally:
+        return 2 * x  # noqa: B012
+
+
+def suppressed_in_a_lambda(x):
+    return (lambda y: taking_all(lambda: helper(y) if y < 0 else y))(x)
+
+
+def taking_all(fn):
+    with contextlib.suppress(Exception):
+        return suppressed(fn())
+    return 5.0
+
+
+@pytest.mark.parametrize("fn", [suppressed, left_by_a_return, suppressed_in_a_lambda], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("x", [1.0, -1.0])
+def test_a_refusal_is_raised_though_code_on_its_way_catches_everything(fn, x) -> None:
+    with pytest.raises(TracingError, match="a `raise` inside the "):
+        cg.function(fn, autograph=True)(x)

@@ -9,7 +9,7 @@ import pytest
 
 import ctrlgrad as cg
 from ctrlgrad.cli import EngineName
-from ctrlgrad.cli.waiting import compiling_shown
+from ctrlgrad.cli.errors import compiling_shown
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.train import settings
 

@@ -11,11 +11,11 @@ import pytest
 from instruments.dataflow_runs import at_random, run
 
 import ctrlgrad as cg
-from ctrlgrad import dataflow
+from ctrlgrad import dataflow, execution
 from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.devices import single_threaded_products
-from ctrlgrad.dataflow.settings import placed, prepare
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.dataflow.settings import is_one_plan, placed, prepare
+from ctrlgrad.errors import NonFiniteError, UserInputError
 from ctrlgrad.execution import run_on
 
 
@@ -151,3 +151,58 @@ def test_a_label_that_would_be_untrue_is_refused(monkeypatch: pytest.MonkeyPatch
     arguments = [np.float64(0.5), np.int64(3)]
     found, _ = run(graph, arguments, place=at_random(2, 1))
     np.testing.assert_allclose(found[0], run_on("reference", graph, arguments)[0], rtol=1e-12)
+
+
+# A graph on one device as one plan.
+
+
+def _summed(x: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, total = carry
+        return i + 1, np.sin(total) + x
+
+    return cg.while_loop(lambda carry: carry[0] < 5, body, (0, x))[1]
+
+
+@pytest.mark.parametrize("place", [None, lambda node: "cpu:3", lambda node: None], ids=["default", "device", "any"])
+def test_a_graph_on_one_device_is_one_plan_of_the_native_engine(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "run_dataflow", lambda *given: pytest.fail("the executor ran"))
+    gradient = cg.value_and_grad(_summed)
+    with dataflow.settings(loops=None, place=place, parallel_iterations=2):
+        found = cg.function(gradient, engine="dataflow")(0.5)
+    assert [float(x) for x in found] == [float(x) for x in cg.function(gradient, engine="native")(0.5)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loops": "lowered"},
+        {"loops": "whole"},
+        {"clusters": "none"},
+        {"pieces": "native"},
+        {"order": 1},
+        {"delay": lambda draw: 0.0},
+        {"latency": 1e-9},
+        {"recorder": dataflow.Recorder()},
+        {"place": lambda node: "sim:0"},
+        {"place": lambda node: "cpu:1" if node.op.name == "sin" else "cpu:0"},
+        {"place": lambda node: "/rank:0/cpu:0"},
+        {"place": lambda node: "cuda:0"},
+        {"place": lambda node: "gpu:0"},
+    ],
+    ids=lambda changes: "".join(map(str, changes)),
+)
+def test_what_needs_the_executor_has_it(changes: dict[str, Any]) -> None:
+    graph = cg.function(_summed).graph(0.5)
+    with dataflow.settings(**{"loops": None, **changes}) as now:
+        assert not is_one_plan(graph, now)
+    with dataflow.settings(loops=None) as now:
+        assert is_one_plan(graph, now)
+
+
+def test_checks_for_nan_look_at_every_op() -> None:
+    """They are made by the executor, on one device too."""
+    with dataflow.settings(loops=None), cg.options(engine="dataflow", check_nans=True):
+        with pytest.raises(NonFiniteError):
+            cg.function(lambda x: np.log(x))(-1.0)
+        assert float(cg.function(_summed)(0.5)) == float(cg.function(_summed, engine="reference")(0.5))

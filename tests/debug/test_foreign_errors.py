@@ -69,7 +69,8 @@ def test_a_defect_of_a_kernel_keeps_its_type(engine: str, monkeypatch: pytest.Mo
         raise AttributeError("a defect")
 
     monkeypatch.setitem(PURE, "tanh", lambda node: broken)
-    with cg.options(engine=engine), pytest.raises(AttributeError, match="a defect") as caught:
+    by_kernels = dataflow.settings(loops="lowered")
+    with by_kernels, cg.options(engine=engine), pytest.raises(AttributeError, match="a defect") as caught:
         cg.function(lambda x: cg.fori_loop(0, 5, lambda i, c: np.tanh(c), x))(1.0)
     assert caught.value.__notes__[0].startswith("in tanh, at: ") and "in iteration 0" in caught.value.__notes__[1]
 

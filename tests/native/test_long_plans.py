@@ -14,12 +14,12 @@ from plan.plans import graph_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import emit, engine, outlining
+from ctrlgrad.engines.native import emit, engine, outlining, plan_text, sections
 from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.native.outlining import weight_of
 from ctrlgrad.engines.native.plan_text import MOST_LOADED
 from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.plan import fusion
+from ctrlgrad.plan import decisions, fusion
 from ctrlgrad.plan.liveness import After
 from ctrlgrad.plan.model import Array, Kernel
 
@@ -122,7 +122,8 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every plan is several functions."""
     monkeypatch.setattr(outlining, "WHOLE", 0)
     monkeypatch.setattr(emit, "PIECE", 100)
-    monkeypatch.setattr(fusion, "MOST_FUSED", 60)
+    monkeypatch.setattr(decisions, "MOST_IN_ONE", 60)
+    monkeypatch.setattr(sections, "SECTION", 30)
 
 
 def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,23 +298,107 @@ def test_a_plan_of_several_functions_computes_the_same(program: Any, length: int
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-def test_kernels_join_up_to_a_number_of_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLVM's time grows with the square of a kernel's text, so a kernel that would be longer is two."""
+def long_kernel(length: int) -> tuple[Callable[..., Any], list[Any]]:
+    """Values, gradients, sums, a scatter and a flag of one long kernel over numbers of several dtypes."""
+
+    def f(x: Any, y: Any) -> Any:
+        z, total = x, cnp.zeros(3)
+        for k in range(length):
+            z = cnp.where(z > 0.1 * k, cnp.sin(z) * y, z + cnp.astype(cnp.astype(0.3 * x, "float32"), "float64"))
+        return cnp.sum(z) + cnp.max(z), z, z > 0.2, cnp.astype(z, "float16"), total.at[1].add(z[0])
+
+    return f, [np.linspace(0.0, 1.0, 37), np.asarray(0.7)]
+
+
+@pytest.mark.parametrize("points", [1, 3, 8, 37])
+@pytest.mark.parametrize("most", [1, 7, 40])
+def test_a_kernel_of_several_functions_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch, points: int, most: int
+) -> None:
+    fn, (x, y) = long_kernel(12)
+    arguments = [x[:points], y]
+    slope = lambda x, y: (fn(x, y), cg.grad(lambda x, y: fn(x, y)[0], argnums=(0, 1))(x, y))
+    graph, expected = graph_of(slope, *arguments), cg.tree.leaves(cg.function(slope, engine="reference")(*arguments))
+    monkeypatch.setattr(decisions, "MOST_IN_ONE", 20)
+    monkeypatch.setattr(sections, "SECTION", most)
+    assert text_of(graph, arguments).count("define internal void @section") > 2
+    for found, wanted in zip(engine.Patterns(graph).run(arguments), expected, strict=True):
+        found = np.asarray(found)
+        np.testing.assert_allclose(found, wanted, rtol=1e-3 if found.dtype == np.float16 else 1e-12)
+
+
+def test_a_kernel_is_cut_where_its_weight_is_more_than_that_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, arguments = chain_of_arrays(20)
     graph = graph_of(fn, *arguments)
+    kernel = next(s for s in engine.plan_of(graph, shapes_of(graph, arguments)).body.steps if isinstance(s, Kernel))
+    views = len(kernel.operands) + len(kernel.writes)
+    weight = len(kernel.expression.instructions) + decisions.MEMORY_WEIGHT * views
+    for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
+        monkeypatch.setattr(decisions, "MOST_IN_ONE", limit)
+        assert ("@section" in text_of(graph, arguments)) == is_cut
 
-    def planned(most: int) -> list[Kernel]:
-        monkeypatch.setattr(fusion, "MOST_FUSED", most)
-        plan = engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset())
-        return [step for step in plan.body.steps if isinstance(step, Kernel)]
 
-    (whole,) = planned(10**9)
-    length = len(whole.expression.instructions)
-    # A kernel that joins brings what it loads.
-    counts = [len(planned(length + more)) for more in range(-1, 4)]
-    assert counts == sorted(counts, reverse=True) and set(counts) == {1, 2}
-    assert all(len(kernel.expression.instructions) <= 60 for kernel in planned(60))
-    # Over many points, one kernel needs no memory between its parts.
-    for small, is_cut in ((15, False), (16, True), (17, True)):
-        monkeypatch.setattr(fusion, "SMALL_SPACE", small)
-        assert (len(planned(60)) > 1) == is_cut
+@pytest.mark.parametrize("most", [7, 8, 9])
+def test_sections_take_instructions_up_to_their_weight(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    fn, arguments = chain_of_arrays(20)
+    graph = graph_of(fn, *arguments)
+    kernel = next(s for s in engine.plan_of(graph, shapes_of(graph, arguments)).body.steps if isinstance(s, Kernel))
+    monkeypatch.setattr(sections, "SECTION", most)
+    found, slots = sections.sections_of(kernel.expression)
+    assert [s.start for s in found] == [0, *(s.end for s in found[:-1])]
+    assert found[-1].end == len(kernel.expression.instructions)
+    for section in found[:-1]:
+        inside = kernel.expression.instructions[section.start : section.end]
+        weights = [decisions.MEMORY_WEIGHT if i.op == "load" else 1 for i in inside]
+        assert sum(weights[:-1]) < most <= sum(weights)
+    # A slot is taken by one value at a time: from the section that keeps it to the last one that reads it.
+    until = {n: max((k for k, s in enumerate(found) if n in s.before), default=len(found)) for n in slots}
+    since = {n: k for k, s in enumerate(found) for n in s.kept}
+    for a in slots:
+        for b in slots:
+            if a < b and slots[a] == slots[b]:
+                assert a not in kernel.expression.outputs and until[a] <= since[b]
+
+
+def test_compiled_text_of_a_long_kernel_is_linear_and_its_functions_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def functions(length: int) -> list[int]:
+        texts = re.split(r"^define", text_of(*gradient_of(chain_of_arrays, length)), flags=re.M)[1:]
+        return [text.count("\n") for text in texts]
+
+    monkeypatch.setattr(decisions, "MOST_IN_ONE", 100)
+    monkeypatch.setattr(sections, "SECTION", 100)
+    short, long = functions(80), functions(320)
+    assert max(long) <= 1.5 * max(short)
+    assert sum(long) <= 5 * sum(short)
+
+
+def test_kernels_join_up_to_a_number_of_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's time grows with the square of the addresses in a function, so a kernel of more operands is two."""
+
+    def f(*xs: Any) -> Any:
+        return functools.reduce(lambda total, x: cnp.tanh(total + x), xs)
+
+    arguments = [np.full(40, 0.1 * k) for k in range(6)]
+    graph = graph_of(f, *arguments)
+    counts = []
+    for most in (5, 6, 7):
+        monkeypatch.setattr(fusion, "MOST_READ", most)
+        steps = engine.plan_of(graph, shapes_of(graph, arguments)).body.steps
+        counts.append(sum(isinstance(step, Kernel) for step in steps))
+    assert counts[0] == 2 and counts[2] == 1
+
+
+def test_numbers_and_arrays_are_exchanged_in_functions_of_some_each(
+    monkeypatch: pytest.MonkeyPatch, short_pieces: None
+) -> None:
+    """The own function of a long plan does not grow by what it asks for and tells for each array."""
+
+    def own(most: int) -> int:
+        monkeypatch.setattr(plan_text, "MOST_APART", most)
+        text = text_of(*gradient_of(inputs_of_a_scan, 40))
+        return next(f.count("\n") for f in re.split(r"^define", text, flags=re.M) if "@body(ptr" in f[:30])
+
+    lines = [own(most) for most in (39, 40, 41)]
+    assert lines[0] < lines[1] == lines[2]

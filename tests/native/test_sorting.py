@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from instruments.tables import in_turn
@@ -9,6 +11,7 @@ from instruments.tables import in_turn
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
+from ctrlgrad.engines.reference import array_kernels
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.plan.effects import blocks_of, walk
@@ -121,3 +124,27 @@ def test_nonzero(dtype: str, sizes: str) -> None:
         agree("nonzero", numbers(dtype, *shape) if dtype != "c8" else numbers("f4", *shape) * 1j, is_known=is_known)
     agree("nonzero", np.zeros((3, 2), dtype), is_known=is_known)
     agree("nonzero", np.ones((3, 2), dtype), is_known=is_known)
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "7", "64"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_threads_share_the_rows_of_a_sort(threads: str, descending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as rows and work allow, with one result for any number of them."""
+    monkeypatch.setenv("CTRLGRAD_THREADS", threads)
+    lengths: list[int] = []
+    found = np.argsort
+
+    def noted(x: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
+        lengths.append(len(x))
+        return found(x, *args, **options)
+
+    monkeypatch.setattr(array_kernels.np, "argsort", noted)
+    for work, rows in ((array_kernels.START, 5), (1, 5), (1, 1), (1, 0)):
+        monkeypatch.setattr(array_kernels, "START", work)
+        lengths.clear()
+        x = RNG.integers(0, 9, (rows, 300, 2)).astype("float32").swapaxes(0, 1)
+        order = array_kernels._descending(x, 0) if descending else array_kernels._ascending(x, 0)
+        expected = found(-x if descending else x, axis=0, kind="stable")
+        np.testing.assert_array_equal(order, expected)
+        count = 1 if work > 1 else min(2 * rows, int(threads))
+        assert sum(lengths) == (300 if count < 2 else 2 * rows) and len(lengths) == max(count, 1)

@@ -71,9 +71,14 @@ TABLE = {
         "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/plan_text.py": {
+        "MOST_APART": "numbers and arrays of a function of a long plan: tests/native/test_long_plans.py",
         "MOST_LOADED": "numbers of a function of a long plan: tests/native/test_long_plans.py",
         "MOST_SMALL": "buffers",
         "SMALL": "nests",
+    },
+    "ctrlgrad/engines/native/sections.py": {
+        "SECTION": "weight of a section: tests/native/test_long_plans.py",
+        "SECTION MEMORY_WEIGHT": "writes of a function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/product_calls.py": {
         "threads.WORK_TO_SHARE": "products",
@@ -167,6 +172,7 @@ TABLE = {
         "MOST_INLINED": "calls",
         "MOST_INSTRUCTIONS": "chains",
         "MOST_POINTS": "nests",
+        "MEMORY_WEIGHT MOST_IN_ONE": "weight of a kernel in one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/plan/columns.py": {
         "2": "a number of axes",
@@ -270,8 +276,7 @@ TABLE = {
         "3": POLICY,
     },
     "ctrlgrad/plan/fusion.py": {
-        "MOST_FUSED": "instructions of a kernel: tests/native/test_long_plans.py",
-        "SMALL_SPACE": "points of a long kernel: tests/native/test_long_plans.py",
+        "MOST_READ": "operands of a kernel: tests/native/test_long_plans.py",
     },
     "memory/schedule.py": {
         "8": POLICY,

@@ -11,7 +11,7 @@ import pytest
 from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
-from ctrlgrad.plan import columns, effects, fusion, liveness, overwriting, packing, placement, stack_handles
+from ctrlgrad.plan import columns, effects, fusion, liveness, packing, placement, stack_handles
 from ctrlgrad.plan.checker import Schedule, _Checker, check
 from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import reads
@@ -205,7 +205,7 @@ def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("row_that_updates_what_is_needed")
 def what_is_needed_is_updated_in_a_slot(patch: pytest.MonkeyPatch) -> None:
-    right = overwriting.origins_of
+    right = placement.origins_of
     nothing = defaultdict(frozenset)
     patch.setattr(placement, "origins_of", lambda array, producers, after: right(array, producers, nothing))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,14 +13,12 @@ from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted
-from ctrlgrad.engines.native.nest_functions import NestFunctions
-from ctrlgrad.engines.native.nests import KernelWriter
-from ctrlgrad.engines.native.outlining import PIECE, Piece, touched, weight_of
+from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
+from ctrlgrad.engines.native.outlining import PIECE, touched, weight_of
 from ctrlgrad.engines.native.outside_text import TurnsText
-from ctrlgrad.engines.native.plan_text import MOST_LOADED
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
-from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.engines.native.text import Captures, Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan import model
 from ctrlgrad.plan.effects import blocks_of
@@ -31,6 +28,31 @@ from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import Tiles, tiles_of
 from ctrlgrad.plan.windows import windows_of
+
+# Kernels that the plan makes functions (`Plan.functions`), as LLVM text.
+
+
+def call_kernel(
+    writer: Writer,
+    kernel: Kernel,
+    place: Callable[[Array], str],
+    number: Callable[[Register], str],
+    size: Callable[[Size], str],
+    vector_bytes: int,
+) -> None:
+    """Write a call of a kernel's function `void @nestK(addresses, numbers, sizes)`."""
+    given, inner = Captures(), Writer(writer)
+    KernelWriter(
+        inner,
+        kernel,
+        lambda array: given.take(array, "ptr", lambda: place(array)),
+        lambda register: given.take(register, type_of(register.dtype), lambda: number(register)),
+        lambda wanted: given.take(wanted, "i64", lambda: size(wanted)),
+        cannot_fail,
+        vector_bytes,
+    ).write()
+    writer.call("nest", inner, given, vector_bytes)
+
 
 AnyNest = TypeVar("AnyNest", bound=KernelWriter)
 
@@ -51,7 +73,6 @@ class PlanWriter(TurnsText):
 
     def function(self, name: str) -> str:
         self.find_pushes(self.plan.body)
-        self.nests = NestFunctions(self.vector_bytes)
         self.prologue()
         self.touched = touched(self.plan, self.plan.body) if self.is_cut else Counter()
         if not self.is_cut:
@@ -123,33 +144,6 @@ class PlanWriter(TurnsText):
             self.bring_near(self.words_of_numbers(steps))
             self.steps(groups)
             self.write_near()
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Context of code that becomes a function of its own, and its call."""
-        piece = Piece(len(self.pieces), self.w)
-        inside: dict[str, Any] = {"w": piece.w, "registers": piece.registers, "piece": piece}
-        inside |= {
-            "addresses": {},
-            "shown": {},
-            "exits": {},
-            "near": {},
-            "known": {},
-            "given": {},
-            "small": 0,
-            "bases": {},
-        }
-        self.outer = {name: getattr(self, name) for name in inside}
-        self.__dict__.update(inside)
-        yield
-        outer, self.outer = self.outer, {}
-        self.__dict__.update(outer)
-        self.pieces.append(piece)
-        for name in piece.registers:
-            self.given.setdefault(name, piece)
-        piece.result = self.w.fresh()
-        self.w.late_line(piece)
-        self.stop_if(piece.result, Status.RAISED)
 
     def tiles(self, tiles: Tiles, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -245,9 +239,7 @@ class PlanWriter(TurnsText):
                 self.parts.append(text)
                 return
         if step in self.plan.functions:
-            text = self.nests.call(self.w, step, self.place_of, self.number, self.size)
-            if text is not None:
-                self.parts.append(text)
+            call_kernel(self.w, step, self.place_of, self.number, self.size, self.vector_bytes)
             return
         self.nest(KernelWriter, step).write()
 
@@ -283,22 +275,14 @@ class PlanWriter(TurnsText):
 
         FactorsWriter(self, step).write()
 
-    @property
-    def is_outer(self) -> bool:
-        """True while the own function of a long plan is written: its numbers lie in the frame."""
-        return self.is_cut and self.piece is None
-
     def for_each(self, pairs: Sequence[tuple[Register, Register]], write: Callable[[Register, str], None]) -> None:
         """Write what each first register is for, given the number of the second one."""
         if not self.is_outer:
             # Numbers first: a second register may be one that `write` changes.
             for register, number in [(register, self.number(value)) for register, value in pairs]:
                 write(register, number)
-            return
-        for start in range(0, len(pairs), MOST_LOADED):
-            with self.apart():
-                for register, value in pairs[start : start + MOST_LOADED]:
-                    write(register, self.number(value))
+        else:
+            self.each_apart(pairs, lambda pair: write(pair[0], self.number(pair[1])))
 
     def in_words(self, registers: Iterable[Register]) -> None:
         """Have numbers lie in words of the frame, one behind the other."""

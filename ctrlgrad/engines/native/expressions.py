@@ -90,6 +90,12 @@ def emit_expression(
     return printer.outputs(uniform)
 
 
+def printed(writer: Writer, expression: Expression, leaf: Leaf, width: int) -> list[_Value]:
+    """Write the expression; its outputs as they are: a vector, or a scalar where all lanes share it."""
+    printer = _Printer(writer, expression, leaf, width, emit_call, None)
+    return [printer.values[number] for number in expression.outputs]
+
+
 class _Printer:
     def __init__(
         self,

@@ -25,12 +25,12 @@ from ctrlgrad.engines.native.axes import (
 )
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
-from ctrlgrad.engines.native.lanes import Lanes, Part, check_lanes, read_lanes, write_lanes
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, advance, combine, element_parts
 from ctrlgrad.engines.native.sum_blocks import held, held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
-from ctrlgrad.plan.decisions import is_small
+from ctrlgrad.forks import once
+from ctrlgrad.plan.decisions import is_long, is_small
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
@@ -39,6 +39,137 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
     from ctrlgrad.engines.native.nest import Known
+    from ctrlgrad.engines.native.sections import Sections
+from ctrlgrad.engines.native.nest import Nest
+from ctrlgrad.engines.native.text import type_of
+from ctrlgrad.records import record
+
+# Vectors whose lanes lie apart: by indices of their own, or by a stride; and what is checked of each lane.
+#
+# What is computed is computed as vectors. Elements are read and written lane by lane, in order, so that of several
+# writes to one place the last one stays, and sums come in the order of the elements.
+
+
+_INDEX = np.dtype(np.int64)
+
+Part = tuple[str, bool]
+"""A part of a position: its name, and whether it is a vector."""
+
+
+@record
+class Lanes:
+    """The lanes of a vector along an axis, from `further` elements on, of which only the first may be meant."""
+
+    axis: Axis
+    width: int
+    further: int
+    first: First | None
+
+    @property
+    def meant(self) -> range:
+        # A mask is for lanes that lie side by side: see `KernelWriter.takes_part`.
+        assert not isinstance(self.first, str)
+        return range(self.width if self.first is None else self.first)
+
+
+def read_lanes(
+    nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[Part], strides: Sequence[Size], part: int = 0
+) -> str:
+    """A vector of what is read from the view of this number, gathered by indices; lanes that are not meant are 0. Of
+    complex numbers a part."""
+    w, width = nest.w, lanes.width
+    dtype, _ = element_parts(nest.views[place].dtype)
+    kind, one, value = memory_type_of(dtype, width), memory_type_of(dtype), "zeroinitializer"
+    for lane, address in enumerate(_addresses(nest, lanes, place, at, indices, strides)):
+        address = _part(nest, dtype, address, part)
+        loaded = w.op(f"load {one}, ptr {address}, align {dtype.itemsize}")
+        value = w.op(f"insertelement {kind} {value}, {one} {loaded}, i64 {lane}")
+    return w.op(f"trunc {kind} {value} to {type_of(dtype, width)}") if dtype_kind(dtype) == "b" else value
+
+
+def write_lanes(nest: Nest, lanes: Lanes, k: int, at: str, indices: Sequence[Part], values: Sequence[str]) -> None:
+    """Write a vector, or add it to what is there, by the kernel's write of this number."""
+    w, write = nest.w, nest.kernel.writes[k]
+    (dtype, parts), is_bool = element_parts(write.view.dtype), dtype_kind(write.view.dtype) == "b"
+    kind, in_memory, vector = type_of(dtype), memory_type_of(dtype), type_of(dtype, lanes.width)
+    place = len(nest.kernel.operands) + k
+    for lane, address in enumerate(_addresses(nest, lanes, place, at, indices, write.scattered)):
+        every = [w.op(f"extractelement {vector} {value}, i64 {lane}") for value in values]
+        for part, given in enumerate([every] if parts == 1 else [[value] for value in every]):
+            value, own = given[0], _part(nest, dtype, address, part)
+            if write.how != "store":
+                before = w.op(f"load {in_memory}, ptr {own}, align {dtype.itemsize}")
+                before = w.op(f"trunc {in_memory} {before} to {kind}") if is_bool else before
+                value = advance(w, write.how, dtype, before, given, 1)
+            value = w.op(f"zext {kind} {value} to {in_memory}") if is_bool else value
+            w.line(f"store {in_memory} {value}, ptr {own}, align {dtype.itemsize}")
+
+
+def check_lanes(
+    writer: Writer,
+    checks: Sequence[Check],
+    outputs: Sequence[str],
+    width: int,
+    first: First | None,
+    fail: Callable[[str, Check, str], None],
+) -> None:
+    """End the run where one of the lanes that are meant does not hold what is checked: the first such lane is told."""
+    w, kind, bits = writer, type_of(np.dtype(bool), width), f"i{width}"
+    held = [outputs[check.output] for check in checks]
+    if isinstance(first, int):
+        beyond = ", ".join(f"i1 {constant(lane >= first, np.dtype(bool))}" for lane in range(width))
+        held = [w.op(f"or {kind} {one}, <{beyond}>") for one in held]
+    holds = held[0]
+    for one in held[1:]:
+        holds = w.op(f"and {kind} {holds}, {one}")
+    with w.when(w.op(f"icmp ne {bits} {w.op(f'bitcast {kind} {holds} to {bits}')}, -1")):
+        for check, one in zip(checks, held, strict=True):
+            bad = w.op(f"xor {bits} {w.op(f'bitcast {kind} {one} to {bits}')}, -1")
+            found = "0"
+            if check.status == "index":
+                w.declare(f"{bits} @llvm.cttz.{bits}({bits}, i1 immarg)")
+                lane = w.op(f"call {bits} @llvm.cttz.{bits}({bits} {bad}, i1 false)")
+                # Where all lanes hold it, this is the width: any lane will do.
+                lane = w.op(f"and {bits} {lane}, {width - 1}")
+                found = w.op(f"extractelement {type_of(_INDEX, width)} {outputs[check.found]}, {bits} {lane}")
+            fail(w.op(f"icmp eq {bits} {bad}, 0"), check, found)
+
+
+def _addresses(
+    nest: Nest, lanes: Lanes, place: int, at: str, indices: Sequence[Part], strides: Sequence[Size]
+) -> Iterator[str]:
+    """Yield the address of each selected lane, emitted on demand; of a complex number that of its first part."""
+    w, width = nest.w, lanes.width
+    dtype, parts = element_parts(nest.views[place].dtype)
+    one = memory_type_of(dtype) if parts == 1 else f"[{parts} x {memory_type_of(dtype)}]"
+    offsets = ""
+    for (text, is_vector), stride in zip(indices, strides, strict=True):
+        if is_vector:
+            moved = _times(nest, text, stride, width)
+            offsets = w.op(f"add {type_of(_INDEX, width)} {offsets}, {moved}") if offsets else moved
+        else:
+            at = w.add(at, nest.times(text, stride))
+    step = nest.size(lanes.axis.strides[place])
+    start = w.op(f"getelementptr {one}, ptr {nest.base(place)}, i64 {at}")
+    for lane in lanes.meant:
+        beyond = w.multiply(str(lanes.further + lane), step)
+        if offsets:
+            beyond = w.add(beyond, w.op(f"extractelement {type_of(_INDEX, width)} {offsets}, i64 {lane}"))
+        yield w.op(f"getelementptr {one}, ptr {start}, i64 {beyond}")
+
+
+def _part(nest: Nest, dtype: np.dtype, address: str, part: int) -> str:
+    """The address of a part of an element."""
+    return address if part == 0 else nest.w.op(f"getelementptr {memory_type_of(dtype)}, ptr {address}, i64 {part}")
+
+
+def _times(nest: Nest, vector: str, stride: Size, width: int) -> str:
+    if stride == ONE:
+        return vector
+    number = nest.size(stride)
+    number = f"splat (i64 {number})" if is_number(number) else nest.w.in_all_lanes(number, "i64", width)
+    return nest.w.op(f"mul {type_of(_INDEX, width)} {vector}, {number}")
+
 
 INDEX = np.dtype(np.int64)
 
@@ -71,6 +202,8 @@ class KernelWriter:
     ) -> None:
         self.w, self.kernel = writer, kernel
         self.place, self.number, self.size, self.fail = place, number, size, fail
+        # The name of a value of a type in the function that is being written.
+        self.captured: Callable[[str, str], str] = lambda text, kind: text
         # Outputs that are one number for all lanes of a vector: what is checked, and where something goes.
         self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
         self.uniform |= {k for write in kernel.writes for k in write.indices}
@@ -88,7 +221,8 @@ class KernelWriter:
         # Reductions that add to memory, once they have left registers if they were there.
         self.in_memory: set[int] = set()
         self.elements = Elements(writer)
-        self.is_small = is_small(kernel)
+        self.is_long = is_long(kernel)
+        self.is_small = is_small(kernel) and not self.is_long
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not has_calls(kernel)
@@ -239,6 +373,8 @@ class KernelWriter:
     def unroll(self, axis: Axis, width: int) -> int:
         """Unroll factor in vectors: above 1 for reductions, whose sums would wait for each other, and for short kernels
         over many elements."""
+        if self.is_long:
+            return 1
         if self.still:
             is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
         else:
@@ -297,35 +433,73 @@ class KernelWriter:
         first: First | None = None,
     ) -> None:
         """At the offsets, or a number of elements further along the axis; of a vector all lanes, or the first ones."""
-        kernel, w = self.kernel, self.w
+        kernel = self.kernel
         outputs = self.evaluated(offsets, width, axis, further, known, first)
         if width > 1 and kernel.checks and self.have_addresses(axis):
-            check_lanes(w, kernel.checks, outputs, width, first, self.fail)
+            check_lanes(self.w, kernel.checks, outputs, width, first, self.fail)
         else:
             for check in kernel.checks:
                 self.fail(outputs[check.output], check, outputs[check.found])
-        for k, write in enumerate(kernel.writes):
+
+        def write(k: int) -> None:
+            self.write_to_memory(k, outputs, offsets, width, axis, further, first)
+
+        in_memory = []
+        for k, each in enumerate(kernel.writes):
             if k in self.still:
-                self.sums[k].add([outputs[o] for o in write.outputs], width, lane, first)
-                continue
-            place = len(kernel.operands) + k
-            base, at = self.bases[place], offsets[place]
-            dtype, parts = element_parts(write.view.dtype)
-            values = [outputs[output] for output in write.outputs]
-            differ = bool(write.indices) and self.have_addresses(axis)
-            if width > 1 and axis is not None and (differ or axis.strides[place] != ONE):
-                indices = [(outputs[output], differ) for output in write.indices]
-                write_lanes(self, Lanes(axis, width, further, first), k, at, indices, values)
-                continue
-            for output, stride in zip(write.indices, write.scattered, strict=True):
-                at = self.w.add(at, self.times(outputs[output], stride))
-            if write.how != "store":
-                each = [values] if write.how == "dot" else [[value] for value in values]
-                before = [
-                    self.elements.load(base, at, write.view.dtype, part, width, further, first) for part in range(parts)
-                ]
-                values = [advance(w, write.how, dtype, *pair, width) for pair in zip(before, each, strict=True)]
-            self.elements.store_parts(base, at, dtype, values[:parts], width, further, first)
+                self.sums[k].add([outputs[o] for o in each.outputs], width, lane, first)
+            else:
+                in_memory.append(k)
+        if self.is_long:
+            self.sections.write(in_memory, write)
+        else:
+            for k in in_memory:
+                write(k)
+
+    def write_to_memory(
+        self,
+        k: int,
+        outputs: Sequence[str],
+        offsets: list[str],
+        width: int,
+        axis: Axis | None,
+        further: int,
+        first: First | None,
+    ) -> None:
+        """Write, or add to memory, what a point's outputs have for one of the kernel's writes."""
+        w, write, place = self.w, self.kernel.writes[k], len(self.kernel.operands) + k
+        base, at, first = self.base(place), self.captured(offsets[place], "i64"), self.lanes(first, width)
+        dtype, parts = element_parts(write.view.dtype)
+        values = [outputs[output] for output in write.outputs]
+        differ = bool(write.indices) and self.have_addresses(axis)
+        if width > 1 and axis is not None and (differ or axis.strides[place] != ONE):
+            indices = [(outputs[output], differ) for output in write.indices]
+            write_lanes(self, Lanes(axis, width, further, first), k, at, indices, values)
+            return
+        for output, stride in zip(write.indices, write.scattered, strict=True):
+            at = w.add(at, self.times(outputs[output], stride))
+        if write.how != "store":
+            each = [values] if write.how == "dot" else [[value] for value in values]
+            before = [
+                self.elements.load(base, at, write.view.dtype, part, width, further, first) for part in range(parts)
+            ]
+            values = [advance(w, write.how, dtype, *pair, width) for pair in zip(before, each, strict=True)]
+        self.elements.store_parts(base, at, dtype, values[:parts], width, further, first)
+
+    def base(self, place: int) -> str:
+        """Address of the array of a view."""
+        return self.captured(self.bases[place], "ptr")
+
+    def lanes(self, first: First | None, width: int) -> First | None:
+        """The selection of a vector's first lanes, in the function that is being written."""
+        return self.captured(first, f"<{width} x i1>") if isinstance(first, str) else first
+
+    @once
+    def sections(self) -> Sections:
+        """Functions of a long kernel, with their table."""
+        from ctrlgrad.engines.native.sections import Sections  # most plans have no long kernel
+
+        return Sections(self)
 
     def evaluated(
         self,
@@ -335,18 +509,19 @@ class KernelWriter:
         further: int = 0,
         known: Known | None = None,
         first: First | None = None,
-    ) -> list[str]:
+    ) -> Sequence[str]:
         """The outputs of the expression at a point, or of a vector of them.
 
         `known` gives values of some operands. All other operands of a vector are contiguous or constant along the axis.
         """
-        kernel, w = self.kernel, self.w
+        kernel = self.kernel
 
         def leaf(instruction: Instruction, arguments: list[Part]) -> tuple[str, bool]:
+            w = self.w
             if instruction.op == "scalar":
                 return self.number(kernel.numbers[instruction.value]), False
             if instruction.op == "index":
-                at = self.indices.get(instruction.value, "0")
+                at = self.captured(self.indices.get(instruction.value, "0"), "i64")
                 if width == 1 or axis is None or axis.index != instruction.value:
                     return at, False
                 lanes = ", ".join(f"i64 {further + n}" for n in range(width))
@@ -357,19 +532,21 @@ class KernelWriter:
                 return found
             operand, place = kernel.operands[place], self.through[place]
             moved = width > 1 and (axis is None or axis.strides[place] == ONE)
-            at = offsets[place]
+            at, meant = self.captured(offsets[place], "i64"), self.lanes(first, width)
             differ = any(is_vector for _, is_vector in arguments)
             if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)):
-                apart = Lanes(axis, width, further, first)
+                apart = Lanes(axis, width, further, meant)
                 return read_lanes(self, apart, place, at, arguments, operand.gathered, part), True
             for (argument, _), stride in zip(arguments, operand.gathered, strict=True):
-                at = self.w.add(at, self.times(argument, stride))
+                at = w.add(at, self.times(argument, stride))
             if not moved:
-                return self.elements.load(self.bases[place], at, operand.view.dtype, part, 1), False
-            return self.elements.load(self.bases[place], at, operand.view.dtype, part, width, further, first), True
+                return self.elements.load(self.base(place), at, operand.view.dtype, part, 1), False
+            return self.elements.load(self.base(place), at, operand.view.dtype, part, width, further, meant), True
 
         uniform = () if width > 1 and self.have_addresses(axis) else self.uniform
-        return emit_expression(w, kernel.expression, leaf, width, uniform)
+        if self.is_long:
+            return self.sections.point(leaf, width, uniform)
+        return emit_expression(self.w, kernel.expression, leaf, width, uniform)
 
     # Reductions in registers.
 

@@ -46,7 +46,7 @@ class Piece:
     """A function of some steps of a plan, while it is written, and its call."""
 
     def __init__(self, number: int, outer: Writer) -> None:
-        self.name, self.w = f"piece{number}", Writer(outer.declarations)
+        self.name, self.w = f"piece{number}", Writer(outer)
         self.parameters, self.arguments = ["ptr %frame"], ["ptr %frame"]
         self.registers: dict[str, str] = {}
         # Count of numbers that it loads from the frame where it starts.

@@ -124,11 +124,8 @@ class TurnsText(OutsideText):
         if step.number not in self.layout.chunks:
             return None
         with self.w.when(self.is_managed()):
-            index = self.layout.captures[step.number]
-            for value in self.layout.chunked[step.number].captured:
-                index = self.tell_value(value, index)
-            for stack in self.pushed_stacks(step):
-                self.row_shape(stack)
+            self.tell_values(self.layout.chunked[step.number].captured, self.layout.captures[step.number])
+            self.each_apart(self.pushed_stacks(step), self.row_shape)
             self.ask(Request.BEGIN_LOOP, str(step.number))
         left = self.w.alloca("i64")
         self.w.line(f"store i64 {self.load_word(self.layout.chunks[step.number])}, ptr {left}")
@@ -154,9 +151,7 @@ class TurnsText(OutsideText):
             after = w.op(f"load i64, ptr {left}")
         with self.w.when(w.op(f"icmp slt i64 {after}, 0")):
             self.tell_position()
-            at = index + 1
-            for carry in step.carries:
-                at = self.tell_value(carry.inside, at)
+            self.tell_values([carry.inside for carry in step.carries], index + 1)
             self.ask(Request.NEXT_CHUNK, str(step.number))
             w.line(f"store i64 {w.op(f'sub i64 {self.load_word(index)}, 1')}, ptr {left}")
 

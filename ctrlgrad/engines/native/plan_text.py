@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,11 +31,15 @@ from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.windows import times_read
 
+Item = TypeVar("Item")
+
 # The most bytes of a temporary that lies on the stack, where LLVM makes registers of it if it can, and of all of them.
 SMALL, MOST_SMALL = 128, 1 << 14
 
 # The most numbers that a function of a long plan loads where it starts; more would lie on the thread's stack.
 MOST_LOADED = 256
+# The most numbers and arrays that one function exchanges with the frame.
+MOST_APART = 64
 
 
 def from_word(word: int, kind: str, write: Callable[[str], str]) -> str:
@@ -76,7 +80,7 @@ class PlanText:
         self.loops: list[Loop] = []
         # Of a loop that runs tile by tile: where the tile begins and ends.
         self.stretch: tuple[str, str] | None = None
-        # Functions that the plan's calls: nests that it has several times, and parts of nests that threads share.
+        # Functions that the plan's calls: parts of nests that threads share.
         self.parts: list[str] = []
         self.pieces: list[Piece] = []
         # Functions for what the plan's does at many places, by name.
@@ -234,12 +238,11 @@ class PlanText:
                 place = Place("buffer", buffer.number)
                 self.addresses[place] = w.op(f"getelementptr i8, ptr {base}, i64 {self.offsets[place]}")
                 self.keep_small((buffer.number,))
-        for buffer in plan.buffers:
-            if buffer.result is not None and buffer.is_known_at_entry:
-                self.ensure(buffer, buffer.count)
-                if not self.is_cut:
-                    index = layout.buffer(buffer.number)
-                    self.addresses[Place("buffer", buffer.number)] = self.load_word(index + frame.ADDRESS, "ptr")
+        results = [b for b in plan.buffers if b.result is not None and b.is_known_at_entry]
+        self.each_apart(results, lambda buffer: self.ensure(buffer, buffer.count))
+        for buffer in () if self.is_cut else results:
+            index = layout.buffer(buffer.number)
+            self.addresses[Place("buffer", buffer.number)] = self.load_word(index + frame.ADDRESS, "ptr")
 
     def keep_small(self, numbers: Iterable[int]) -> None:
         """Put buffers, if they are small, on the stack of the function that is written."""
@@ -438,12 +441,63 @@ class PlanText:
                 counter = self.w.op(f"sub {type_of(left.inside.dtype)} {self.number(left.inside)}, 1")
             self.store_word(self.layout.iterations + loop.number, counter)
 
-    def tell_value(self, value: Value, index: int) -> int:
-        """Write a number, or where an array lies and its sizes; where the next value starts."""
+    @property
+    def is_outer(self) -> bool:
+        """True while the own function of a long plan is written: its numbers lie in the frame."""
+        return self.is_cut and self.piece is None
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Context of code that becomes a function of its own, and its call."""
+        piece = Piece(len(self.pieces), self.w)
+        inside: dict[str, Any] = {"w": piece.w, "registers": piece.registers, "piece": piece}
+        inside |= {
+            "addresses": {},
+            "shown": {},
+            "exits": {},
+            "near": {},
+            "known": {},
+            "given": {},
+            "small": 0,
+            "bases": {},
+        }
+        self.outer = {name: getattr(self, name) for name in inside}
+        self.__dict__.update(inside)
+        yield
+        outer, self.outer = self.outer, {}
+        self.__dict__.update(outer)
+        self.pieces.append(piece)
+        for name in piece.registers:
+            self.given.setdefault(name, piece)
+        piece.result = self.w.fresh()
+        self.w.late_line(piece)
+        self.stop_if(piece.result, Status.RAISED)
+
+    def each_apart(self, items: Iterable[Item], write: Callable[[Item], object]) -> None:
+        """Write each item; of many, some in a function each where the own function of a long plan is written."""
+        items = list(items)
+        if not self.is_outer or len(items) <= MOST_APART:
+            for item in items:
+                write(item)
+            return
+        for start in range(0, len(items), MOST_APART):
+            with self.apart():
+                for item in items[start : start + MOST_APART]:
+                    write(item)
+
+    def tell_values(self, values: Iterable[Value], index: int) -> None:
+        """Write numbers, and where arrays lie and their sizes, one behind the other."""
+        places = []
+        for value in values:
+            places.append((value, index))
+            index += frame.value_words(value)
+        self.each_apart(places, lambda each: self.tell_value(*each))
+
+    def tell_value(self, value: Value, index: int) -> None:
+        """Write a number, or where an array lies and its sizes."""
         if isinstance(value, Register):
             self.store_number(index, value)
         elif isinstance(value, Array):
             self.store_word(index, self.shown_address(value), "ptr")
             for k, size in enumerate(value.shape, 1):
                 self.store_word(index + k, self.size(size))
-        return index + frame.value_words(value)

@@ -84,7 +84,7 @@ class ProductWriter:
 
         What is not known here comes by a table; of the plan's methods only those run inside that give known sizes.
         """
-        plan, w, inner = self.plan, self.w, Writer(self.w.declarations)
+        plan, w, inner = self.plan, self.w, Writer(self.w)
         length = known(self.step.result.view.shape[batch[0]]) or 0
         captured = [("ptr", text) for text in (*addresses, scratch, self.packed or "null")]
         found = []
@@ -166,8 +166,9 @@ class ProductWriter:
             found, is_sure = times.needed(self.real, *map(known, (rows, columns, x, out)))
             for name in found:
                 self.w.declare(kernels.signature(name))
-            work = known(count * depth)
-            if len(ways) == 1 and is_sure and work and work < threads.WORK_TO_SHARE:
+            size, other = known(count), known(depth)
+            is_little = size and other and (size * other + size + other) * self.real.bytes < threads.WORK_TO_SHARE
+            if len(ways) == 1 and is_sure and is_little:
                 numbers = [self.plan.size(value) if isinstance(value, Size) else value for value in way]
                 numbers.append(str(step.base is not None).lower())
                 given = zip(times.PARAMETERS, numbers, strict=True)

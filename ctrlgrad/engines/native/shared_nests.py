@@ -89,7 +89,7 @@ class SharedKernel:
     ) -> None:
         self.w, self.kernel, self.name = writer, kernel, name
         self.outer = KernelWriter(writer, kernel, place, number, size, cannot_fail, vector_bytes)
-        self.inner = Writer(writer.declarations)
+        self.inner = Writer(writer)
         self.table: list[tuple[str, str]] = []
         self.known: dict[str, str] = {}
         self.part = _Part(

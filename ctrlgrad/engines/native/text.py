@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,12 +93,15 @@ class Phi:
 class Writer:
     """The lines of one function, and what its module has to declare for it.
 
-    Functions of one module share `declarations`. Lines are written in order, into the block that `label` began last;
-    the first block is `entry`.
+    Functions of one module share `declarations` and `functions`: a writer is given another one of its module.
+
+    Lines are written in order, into the block that `label` began last; the first block is `entry`.
     """
 
-    def __init__(self, declarations: dict[str, None] | None = None) -> None:
-        self.declarations: dict[str, None] = {} if declarations is None else declarations
+    def __init__(self, outer: Writer | None = None) -> None:
+        self.declarations: dict[str, None] = {} if outer is None else outer.declarations
+        # Names of the module's further functions, by their text behind the name.
+        self.functions: dict[str, str] = {} if outer is None else outer.functions
         self.block = "entry"
         """The label of the block that is being written: what a phi names."""
         self._entry: list[str] = []
@@ -208,6 +211,35 @@ class Writer:
             [f"define {signature} {stack}nounwind {{", "entry:", *self._entry, *map(str, self._lines), "}", ""]
         )
 
+    def call(self, hint: str, inner: Writer, captures: Captures, alignment: int) -> None:
+        """Write a call of what `inner` has written, a function of the module. Equal ones are one function."""
+        inner.line("ret void")
+        text = inner.function(f"({', '.join(captures.parameters)}) noinline", alignment)
+        name = self.functions.setdefault(text.removeprefix("define "), f"{hint}{len(self.functions)}")
+        self.line(f"call void @{name}({', '.join(captures.arguments)})")
+
     def module(self, *functions: str) -> str:
-        """A module of functions with the declarations of this writer."""
-        return "\n".join([*(f"declare {text}" for text in self.declarations), *functions])
+        """A module of functions with the declarations and the further functions of this writer."""
+        declared = [f"declare {text}" for text in self.declarations]
+        return "\n".join([*declared, *(f"define internal void @{n}{t}" for t, n in self.functions.items()), *functions])
+
+
+class Captures:
+    """Captures of a function: its parameters, in the order in which its text uses them."""
+
+    def __init__(self) -> None:
+        self.parameters: list[str] = []
+        self.arguments: list[str] = []
+        self._known: dict[Hashable, str] = {}
+
+    def take(self, key: Hashable, kind: str, text: Callable[[], str]) -> str:
+        """The name inside of what `text` gives outside; numbers that are known are written as they are."""
+        if key not in self._known:
+            outside = text()
+            name = outside
+            if outside.startswith("%"):
+                name = f"%a{len(self.parameters)}"
+                self.parameters.append(f"{kind} {name}")
+                self.arguments.append(f"{kind} {outside}")
+            self._known[key] = name
+        return self._known[key]

@@ -11,6 +11,7 @@ import numpy as np
 from ctrlgrad.dtypes import computed_dtype, converted, dtype_kind, running_dtype
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE, InPlace, Pure, own, same, template_shape
+from ctrlgrad.engines.threads import default_threads
 from ctrlgrad.errors import ExecutionError, ShapeError
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
@@ -200,13 +201,42 @@ PURE["concat"] = lambda node: lambda *xs: np.concatenate(xs, axis=attributes.Axi
 def _argsort(node: Node) -> Callable[..., Any]:
     axis = attributes.Axis.of(node).axis
     if not attributes.Order.of(node).descending:
-        return lambda x: np.argsort(x, axis=axis, kind="stable")
+        return lambda x: _ascending(x, axis)
     return lambda x: _descending(x, axis)
+
+
+# Units of work (see `engines.threads`) of an element and a halving of its row; and of starting a thread: 100 us.
+SORT, START = 100, 5_000_000
+
+
+def _ascending(x: Any, axis: int) -> np.ndarray:
+    """The order of rows along an axis. Threads share the rows if there is much to do: NumPy sorts without the GIL."""
+    x = np.asarray(x)
+    rows = x.size // max(x.shape[axis], 1)
+    work = SORT * x.size * max(x.shape[axis], 1).bit_length()
+    count = min(rows, work // START, default_threads() if work >= 2 * START else 1)
+    if count < 2:
+        return np.argsort(x, axis=axis, kind="stable")
+    from concurrent.futures import ThreadPoolExecutor  # no part of the first call of a program without long sorts
+
+    x = np.moveaxis(x, axis, -1)
+    lines, order = x.reshape(rows, x.shape[-1]), np.empty((rows, x.shape[-1]), np.intp)
+    ends = [rows * k // count for k in range(count + 1)]
+
+    def some(k: int) -> None:
+        order[ends[k] : ends[k + 1]] = np.argsort(lines[ends[k] : ends[k + 1]], axis=-1, kind="stable")
+
+    with ThreadPoolExecutor(count - 1) as pool:
+        others = [pool.submit(some, k) for k in range(1, count)]
+        some(0)
+        for other in others:
+            other.result()
+    return np.moveaxis(order.reshape(x.shape), -1, axis)
 
 
 def _descending(x: Any, axis: int) -> Any:
     """The ascending order of the flipped elements, flipped: equal elements keep their order."""
-    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    return x.shape[axis] - 1 - np.flip(_ascending(np.flip(x, axis), axis), axis)
 
 
 def _top_k(node: Node) -> Callable[..., Any]:

@@ -33,7 +33,9 @@ def shared(routine: str, alone: str, real: Real) -> list[str]:
 
 def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
     f = Function(routine, GEMM)
-    work = f.mul(f.mul("%m", "%n"), "%k")
+    # Multiplications, or the bytes that they are done with: of a matrix and a vector these are more.
+    elements = f.add(f.add(f.mul("%m", "%k"), f.mul("%k", "%n")), f.mul("%m", "%n"))
+    work = f.larger(f.mul(f.mul("%m", "%n"), "%k"), f.mul(elements, real.bytes))
     alone, share = f.new_label("alone"), f.new_label("share")
     f.branch_if(f.test("slt", work, WORK_TO_SHARE), alone, share)
     f.label(share)
