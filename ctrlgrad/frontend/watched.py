@@ -176,8 +176,8 @@ class _Walk:
         for *nearer, last in self.searched:
             for i, space in enumerate(nearer):
                 further = set().union(*nearer[i + 1 :], last)
-                if names := frozenset(self.names & further - space.keys()):
-                    self.found.absent.append((space, names))
+                if covered := frozenset(self.names & further - space.keys()):
+                    self.found.absent.append((space, covered))
         watched = [(cell, cell.cell_contents) for cell in self.cells.values() if _is_bound(cell)]
         self.found.cells = tuple(cell for cell, _ in watched)
         self.found.held = tuple(x for _, x in watched)
