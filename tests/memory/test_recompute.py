@@ -232,6 +232,18 @@ def test_a_chunk_that_differs_when_it_runs_again_is_an_error() -> None:
     assert not any(manager.stats.used_bytes.values())
 
 
+@pytest.mark.parametrize(
+    ("block_bytes", "kept"),
+    [(65_535, (2, 2)), (65_536, (2, 2)), (65_537, (1, 2)), (262_143, (1, 2)), (262_144, (1, 2)), (262_145, (1, 1))],
+)
+def test_chunks_come_back_together_where_the_fixed_cost_of_a_run_counts(
+    block_bytes: int, kept: tuple[int, int]
+) -> None:
+    """Of 40 and of 8 chunks, with room for two blocks and a state: two at once up to a size of blocks, then one."""
+    plans = [plan_recovery(length, block_bytes, 8000, 2 * block_bytes + 8000, None) for length in (40, 8)]
+    assert tuple(plan.kept for plan in plans) == kept
+
+
 def test_recovery_plans() -> None:
     assert plan_recovery(1, 10, 1, 0, None).kept == 1
     assert plan_recovery(8, 10, 1, 80, None).states == ()

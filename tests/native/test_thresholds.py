@@ -270,6 +270,9 @@ TABLE = {
         "0.001": DRAWING,
         "10": DRAWING,
     },
+    "memory/schedule.py": {
+        "GROUP_RUNS GROUP_BYTES": "chunks that come back together: tests/memory/test_recompute.py",
+    },
     "memory/residency.py": {
         "TRIES": POLICY,
         "2": POLICY,
