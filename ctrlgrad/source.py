@@ -250,5 +250,7 @@ def is_raised(error: BaseException) -> bool:
     if traceback is None or is_own(traceback.tb_frame.f_code.co_filename):
         return False
     code, at = traceback.tb_frame.f_code.co_code, traceback.tb_lasti
-    # A generator that has not begun stands before its first instruction.
+    # A generator that has not begun stands at its first instruction, since Python 3.13 at its second.
+    if at == 2 and opcode.opname[code[0]] == "RETURN_GENERATOR":
+        return True
     return not 0 <= at < len(code) or opcode.opname[code[at]] in _RAISING
