@@ -362,7 +362,8 @@ def test_a_function_read_from_jax_is_judged_by_jaxs_original(name: str, monkeypa
 
 def test_without_64_bits_the_original_is_called_without_them() -> None:
     read = cg.from_jax(WAVE, x64=False)
-    report = cg.check_grads(lambda x: read(x) * x, (X,), order=2, against=("jax",))
+    # A copy: JAX 0.12 keeps the 64 bits of a constant of NumPy's that it met with 64 bits.
+    report = cg.check_grads(lambda x: read(x) * x, (X.copy(),), order=2, against=("jax",))
     assert {row.judge for row in report.rows} == {"jax (original)"}
 
 
