@@ -58,9 +58,11 @@ class Account:
             f"{self.tier}: {self.used} + {nbytes} bytes pass the limit {self.limit}"
         )
         self.used += nbytes
-        self.peak = max(self.peak, self.used)
+        if self.used > self.peak:
+            self.peak = self.used
         self.kinds[kind] += nbytes
-        self.peaks[kind] = max(self.peaks[kind], self.kinds[kind])
+        if self.kinds[kind] > self.peaks[kind]:
+            self.peaks[kind] = self.kinds[kind]
         if self.watch is not None:
             self.watch(self)
 

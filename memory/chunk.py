@@ -87,8 +87,9 @@ class ChunkRecord:
     nbytes: int = 0
     # Blocks with a holder.
     held: int = 0
-    # In which tiers it has a block, and whether a block with a holder is not on the device: kept by `ResidencyIndex`.
-    places: list[bool] = field(default_factory=list)
+    # A bit for each tier in which it has a block, and one more for a block that is wanted and not on the device: kept
+    # by `ResidencyIndex`.
+    places: int = 0
 
     @property
     def is_alive(self) -> bool:

@@ -514,7 +514,7 @@ class Chunk:
             chunk.is_sealed = True
             chunk.loop.most_bytes = max(chunk.loop.most_bytes, chunk.nbytes)
             manager.planner.ran(chunk, seconds)
-            if chunk.places and chunk.places[-1]:
+            if manager.index.is_away(chunk):
                 # Its blocks do not fit all at once, as they would have to for it to be computed again.
                 manager.planner.copy_only(chunk.loop.label)
             manager.recorder.sealed(chunk)

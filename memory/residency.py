@@ -51,9 +51,8 @@ class ResidencyIndex:
 
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
-        # Chunks by level, and those with a block that is wanted and not on the device.
-        self._in_level = [OrderedNumbers() for _ in range(levels)]
-        self._away = OrderedNumbers()
+        # Chunks by level, and at last those with a block that is wanted and not on the device.
+        self._levels, self._numbers = levels, [OrderedNumbers() for _ in range(levels + 1)]
         # Chunks that no copy was started of, with their bytes, and the sum of these.
         self._uncopied = OrderedNumbers()
         self._uncopied_by_chunk: dict[int, int] = {}
@@ -87,19 +86,26 @@ class ResidencyIndex:
 
     def _update(self, chunk: ChunkRecord) -> None:
         """A block of a chunk has come to a tier or left it, or has no holder any more; or the chunk itself is gone."""
-        places = [False] * (len(self._in_level) + 1)
+        places = 0
         for block in chunk.blocks if chunk.number in self._chunks else ():
-            for level, slot in enumerate(block.slots):
+            bit = 1
+            for slot in block.slots:
                 if slot is not None:
-                    places[level] = True
+                    places |= bit
+                bit <<= 1
             if block.slots[0] is None and block.holders:
-                places[-1] = True
-        if places == chunk.places:
-            return
-        for level, numbers in enumerate((*self._in_level, self._away)):
-            if places[level] != (level < len(chunk.places) and chunk.places[level]):
-                numbers.put(chunk.number, places[level])
-        chunk.places = places
+                places |= bit
+        changed, chunk.places = places ^ chunk.places, places
+        level = 0
+        while changed:
+            if changed & 1:
+                self._numbers[level].put(chunk.number, bool(places >> level & 1))
+            changed >>= 1
+            level += 1
+
+    def is_away(self, chunk: ChunkRecord) -> bool:
+        """Return true if a block of a chunk is wanted and not on the device."""
+        return bool(chunk.places >> self._levels)
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -119,21 +125,21 @@ class ResidencyIndex:
 
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
-        return (self._chunks[number] for number in self._uncopied.rising())
+        return map(self._chunks.__getitem__, self._uncopied.rising())
 
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        _, *further = self._in_level
+        _, *further, _ = self._numbers
         return bool(further and (further[0].sorted or further[-1].sorted))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
-        return (self._chunks[number] for number in self._in_level[level].rising())
+        return map(self._chunks.__getitem__, self._numbers[level].rising())
 
     def away(self, newest: ChunkRecord) -> Iterator[ChunkRecord]:
         """Chunks with a block that is wanted and not on the device: a given one and older ones, the newest first."""
-        numbers = self._away.sorted
+        numbers = self._numbers[-1].sorted
         place = bisect_right(numbers, newest.number)
         while place:
             number = numbers[place - 1]
@@ -300,7 +306,7 @@ class Residency:
 
     def _start_copy(self, block: BlockRecord, level: int) -> bool:
         """Start a copy away from a level. False where it has one, or where the chunk can be computed again instead."""
-        if any(slot is not None for slot in block.slots[level + 1 :]):
+        if any(block.slots[level + 1 :]):
             return False
         try:
             target = self.take(level + 1, block.nbytes, BLOCKS, f"the copy of {block.label}", block.chunk)
@@ -444,7 +450,9 @@ class Residency:
     def _back_up(self, sealed: ChunkRecord, limit: int, planner: Planner) -> None:
         most, index = uncopied_bytes(limit, sealed.nbytes), self.index
         if sealed.policy == "copy" and sealed.held:
-            index.put_uncopied(sealed, sum(block.slots[0].nbytes for block in self._uncopied(sealed) if block.slots[0]))
+            index.put_uncopied(
+                sealed, sum([block.slots[0].nbytes for block in self._uncopied(sealed) if block.slots[0]])
+            )
         # One more such chunk, and the device would still be half empty: nothing may ever have to leave.
         if self.accounts[0].used + sealed.nbytes <= limit // 2 or index.uncopied_bytes <= most:
             return

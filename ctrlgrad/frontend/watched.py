@@ -49,6 +49,8 @@ class Watched:
 
     # For each dict of variables or attributes: a getter of the entries that are read, and their values.
     spaces: list[tuple[Callable[[Any], Any], Mapping[str, Any], tuple[Any, ...]]] = field(default_factory=list)
+    # For a dict of attributes: names that were found further up, in the object's class or in a base class.
+    absent: list[tuple[Mapping[str, Any], frozenset[str]]] = field(default_factory=list)
     cells: tuple[types.CellType, ...] = ()
     held: tuple[Any, ...] = ()
     # Each function with defaults: positional defaults and keyword defaults.
@@ -66,6 +68,9 @@ class Watched:
         try:
             for get, space, values in self.spaces:
                 if not all(map(is_, get(space), values)):
+                    return False
+            for space, names in self.absent:
+                if not space.keys().isdisjoint(names):
                     return False
             if not all(map(is_, map(_contents, self.cells), self.held)):
                 return False
@@ -158,6 +163,8 @@ class _Walk:
         self.spaces: list[tuple[str, Mapping[str, Any]]] = []
         self.read: dict[int, set[str]] = {}
         self.by_attribute: set[int] = set()
+        # Dicts in which an attribute of an object or a class is looked for, one after the other.
+        self.searched: list[list[Mapping[str, Any]]] = []
         self.cells: dict[int, types.CellType] = {}
         while self._walked() or self._attributes_reached():
             pass
@@ -166,6 +173,11 @@ class _Walk:
                 # Two names at least, for a tuple.
                 get = itemgetter(*names, names[0])
                 self.found.spaces.append((get, space, get(space)))
+        for *nearer, last in self.searched:
+            for i, space in enumerate(nearer):
+                further = set().union(*nearer[i + 1 :], last)
+                if covered := frozenset(self.names & further - space.keys()):
+                    self.found.absent.append((space, covered))
         watched = [(cell, cell.cell_contents) for cell in self.cells.values() if _is_bound(cell)]
         self.found.cells = tuple(cell for cell, _ in watched)
         self.found.held = tuple(x for _, x in watched)
@@ -262,6 +274,7 @@ class _Walk:
         self.by_attribute.add(id(space))
 
     def _class(self, path: str, cls: type) -> None:
+        self.searched.append([vars(kind) for kind in cls.__mro__])
         for kind in cls.__mro__:
             if _is_users_module(kind.__module__):
                 self._space(path, vars(kind))
@@ -274,6 +287,7 @@ class _Walk:
         held = getattr(x, "__dict__", None)
         if isinstance(held, dict) and _is_users_module(type(x).__module__):
             self._space(path, held)
+            self.searched.append([held, {n: None for kind in type(x).__mro__ for n in vars(kind)}])
 
     def _container(self, path: str, x: Any) -> None:
         if len(x) > LONGEST:

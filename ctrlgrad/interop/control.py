@@ -153,9 +153,7 @@ def _linear_solve(equation: Equation, *operands: Any) -> Any:
 # mesh, and meshes of more than one device are refused, so that its axis has size 1.
 
 
-REFUSED |= dict.fromkeys(
-    ("all_gather", "all_to_all", "axis_index", "ppermute", "ragged_all_to_all"), "it speaks of several devices"
-)
+REFUSED["ragged_all_to_all"] = "it speaks of several devices"
 
 
 def _over_rows(reduce: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,6 +166,25 @@ def _over_rows(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 TABLE |= dict.fromkeys(("psum", "psum2", "psum_invariant"), _over_rows(lax.reduce_sum))
 TABLE |= {"pmax": _over_rows(lax.reduce_max), "pmin": _over_rows(lax.reduce_min)}
+
+
+@entry("all_gather", "all_gather_invariant", "reduce_scatter", "all_to_all")
+def _of_one_device(equation: Equation, x: Any) -> Any:
+    """Read an exchange of one device with itself: at most, an axis of size 1 comes, goes or moves."""
+    return lax.reshape(x, equation.outputs[0].shape)
+
+
+@entry("ppermute")
+def _ppermute(equation: Equation, *operands: Any) -> Any:
+    """Read a permutation of one device: the operands, or zeros if nothing is sent to it."""
+    return [x if tuple(equation.params["perm"]) else lax.full_like(x, 0) for x in operands]
+
+
+@entry("axis_index")
+def _axis_index(equation: Equation) -> Any:
+    return np.zeros((), equation.outputs[0].dtype)
+
+
 # Annotations of how values vary from device to device.
 TABLE |= dict.fromkeys(("pbroadcast", "pcast", "pvary"), plain(lambda *operands: list(operands)))
 

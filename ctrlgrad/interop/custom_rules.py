@@ -22,7 +22,7 @@ from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_cal
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float, key_words, told
-from ctrlgrad.interop.primitives import TABLE, Equation, entry, plain, shown, unsupported
+from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, entry, plain, shown, unsupported
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.records import record
@@ -123,8 +123,23 @@ class _Call:
 
 
 class _Jvp(_Call):
+    def rule(self) -> ClosedJaxpr:
+        """The forward rule for all operands that may have derivatives."""
+        return self._pushed(_Alone(self.equation, tuple(range(len(self.leaves)))))
+
     def push(self, results: Results, perturbed: Positions) -> Answer | None:
         alone = self.alone(perturbed)
+        jaxpr = self._pushed(alone)
+
+        def push(values: list[Any]) -> Any:
+            found = self.equation.read(_closed(self.equation, jaxpr, values), *values)
+            return [*_placed(found[: len(alone.used)], alone.used, results), *found[len(alone.used) :]]
+
+        given = [*self.inputs, *alone.operands(self.inputs)]
+        return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
+
+    def _pushed(self, alone: _Alone) -> ClosedJaxpr:
+        """The forward rule as a jaxpr of the operands and the tangents of floats."""
         count = len(alone.inputs)
 
         def pushed(*values: Any) -> Any:
@@ -133,14 +148,8 @@ class _Jvp(_Call):
             _, pushed, found = jax.jvp(alone.of_floats(primals), floats, tuple(tangents), has_aux=True)
             return found, pushed
 
-        jaxpr = self.traced(pushed, *alone.inputs, *alone.operands(alone.inputs))
-
-        def push(values: list[Any]) -> Any:
-            found = self.equation.read(_closed(self.equation, jaxpr, values), *values)
-            return [*_placed(found[: len(alone.used)], alone.used, results), *found[len(alone.used) :]]
-
-        given = [*self.inputs, *alone.operands(self.inputs)]
-        return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
+        found: ClosedJaxpr = self.traced(pushed, *alone.inputs, *alone.operands(alone.inputs))
+        return found
 
 
 def _closed(equation: Equation, rule: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
@@ -298,6 +307,11 @@ def _by_what_is_compiled(equation: Equation, *operands: Any) -> Any:
 
 @entry("custom_jvp_call", "custom_jvp_call_jaxpr")
 def _custom_jvp(equation: Equation, *operands: Any) -> Any:
+    """Read a function with a forward rule. JAX transposes the rule where a package's primitive in it says how: it is
+    linear in its tangents, but its implementation need not be."""
+    packages = [p for p in ad.primitive_transposes if p not in ad.primitive_jvps and p.name not in TABLE | REFUSED]
+    if packages and any(_calls(_Jvp("custom_jvp", equation, operands).rule().jaxpr, p) for p in packages):
+        return with_rules_of_jax(equation, operands, range(len(operands)))
     return _Jvp("custom_jvp", equation, operands).recorded(LaterPush)
 
 

@@ -72,6 +72,8 @@ class Reader:
     def read(self, jaxpr: Any, *operands: Any) -> list[Any]:
         """The results of a jaxpr, closed or open, for these operands."""
         closed = jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+        with x64_as(self.x64):
+            closed = without_refs(closed)
         jaxpr = closed.jaxpr
         values: dict[Any, Any] = {}
 

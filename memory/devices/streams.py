@@ -29,7 +29,8 @@ class WorkerEvent:
 
     def __init__(self, queue: _Queue) -> None:
         self._queue = queue
-        self._is_reached = False
+        # Done; and done without errors.
+        self._is_reached = self.has_succeeded = False
         self._index = queue.issued
         self._since = queue.forgiven
         self._failure: _Failure | None = None
@@ -41,15 +42,16 @@ class WorkerEvent:
 
     def wait(self) -> None:
         """Block until the worker has come by; raise the first error on the way that the host had not seen."""
-        self.settle()
+        if not self._is_reached:
+            self.settle()
         if self._failure is not None:
             self._queue.forgive(self._index)
             raise raised(self._failure.error)
 
     def settle(self) -> None:
         """Block until the worker has come by, with errors or without."""
-        self._queue.check_process()
         if not self._is_reached:
+            self._queue.check_process()
             with self._queue.changed:
                 self._queue.changed.wait_for(self.is_done)
 
@@ -74,7 +76,7 @@ class WorkerEvent:
         if self._queue.failures:
             self._failure = next((f for f in self._queue.failures if f.index > self._since), None)
         self._time = now
-        self._is_reached = True
+        self._is_reached, self.has_succeeded = True, self._failure is None
 
 
 @record
@@ -256,7 +258,8 @@ class WorkerStream:
 
     def wait(self, event: Event) -> None:
         """Work put here from now on runs after the event; where the event has failed, so has this stream."""
-        if event.__class__ is not PassedEvent:
+        has_passed = event.__class__ is PassedEvent or (isinstance(event, WorkerEvent) and event.has_succeeded)
+        if not has_passed:
             self.put(event.join, is_short=event.is_done())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How long chunks are."""
+"""Length of chunks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.engine import explain_on
 
-# Which arguments are on the device from the start, by dtype kinds.
+# Arguments that are on the device from the start, by dtype kinds.
 PLACES = {"on the host": "", "floats": "f", "on the device": "biuf"}
 
 TOLERANCE = {"float64": 1e-11, "float32": 2e-5}

@@ -81,7 +81,7 @@ def assert_same_in_less_and_less_memory(
 
 @pytest.mark.parametrize("way", [SWAP, RECOMPUTE, pytest.param(FREE, marks=pytest.mark.long)])
 def test_loops_over_chunks_inside_loops_over_chunks(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a distributed loop inside another one pushes belongs to the chunk of that one."""
+    """Rows that a distributed inner loop pushes belong to the chunk of the outer loop."""
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
     monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", 1)
     xs, *weights = LAYERS
@@ -117,7 +117,7 @@ def test_the_corpus_is_really_moved(short_chunks: None, monkeypatch: pytest.Monk
 
 @cache
 def expected_of(steps: int) -> list[Any]:
-    """What the recurrent layer gives without a budget, in chunks of 16 KiB."""
+    """Results of the recurrent layer without a budget, in chunks of 16 KiB."""
     arguments = sequence(steps)
     return unlimited(lstm().graph(*arguments), arguments)
 
@@ -131,7 +131,7 @@ def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_1
         np.testing.assert_array_equal(x, y)
     stats = manager.stats
     assert stats.peak_bytes["device"] <= limit
-    # What is saved is many times what there is room for.
+    # The saved values are many times larger than the budget.
     if loop is swapping:
         assert stats.bytes_in > 4 * (160 << 10) and not stats.recomputed_chunks
     if loop is recomputing:

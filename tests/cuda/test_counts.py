@@ -1,4 +1,4 @@
-"""What a run costs: launches, waits and copies, asserted as numbers."""
+"""Costs of a run: launches, waits and copies, asserted as numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lstm_counts(steps: int, order: int) -> Counts:
 
 
 def per_step(order: int) -> dict[str, int]:
-    """How the counts grow with a step, which is the same from each to the next."""
+    """Growth of the counts with a step, which is the same from each to the next."""
     counts = [vars(lstm_counts(steps, order)) for steps in (3, 4)]
     return {k: counts[1][k] - counts[0][k] for k in counts[0] if isinstance(counts[0][k], int)}
 

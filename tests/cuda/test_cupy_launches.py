@@ -1,4 +1,4 @@
-"""What CuPy is asked for prepared launches, and what is called by its address; the card's part is in `tests/gpu`."""
+"""Calls of CuPy for prepared launches, and calls by address; the card's part is in `tests/gpu`."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ class Module:
 
 
 class Function:
-    """What CuPy launches."""
+    """Launches of CuPy."""
 
     def __init__(self, cupy: Cupy, ptr: int) -> None:
         self.cupy, self.ptr = cupy, ptr
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], given: tuple[Any, ...]) -> None:
-        # What CuPy passes by value, beside arrays.
+        # Arguments that CuPy passes by value, beside arrays.
         assert all(isinstance(x, np.generic | Array) for x in given)
         self.cupy.launched.append((self.ptr, grid, block, given))
 
@@ -165,7 +165,7 @@ def test_kernels_that_will_be_asked_for_are_compiled_at_once(monkeypatch: pytest
     launches.prepare(specs, False)
     assert sorted(launches.function(spec, False) for spec in specs) == [101, 102]
     assert sorted(text for text, _ in cupy.compiled) == sorted(map(source, specs))
-    # What is there, or on disk, is not compiled again.
+    # Kernels in memory or on disk are not compiled again.
     for those in (launches, CupyLaunches(cupy, 512)):
         those.prepare(specs, False)
         assert sorted(those.function(spec, False) for spec in specs) == [101, 102]

@@ -1,4 +1,4 @@
-"""How CuPy's library counts memory, on the fake that checks CuPy's rules: the card's part is in `tests/gpu`."""
+"""Memory counts of CuPy's library, on the fake that checks CuPy's rules: the card's part is in `tests/gpu`."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_session_has_the_streams_and_the_memory_of_those_before(card: Card, li
 
 
 def test_bytes_beside_pools(card: Card, library: CupyLibrary) -> None:
-    """What sessions have left in their pools, and what the default one has, is not among them."""
+    """Memory left in the pools of sessions and of the default pool is not counted."""
     cupy = sys.modules["cupy"]
     default = cupy.cuda.MemoryPool()
     cupy.get_default_memory_pool = lambda: default  # type: ignore[attr-defined]
@@ -270,7 +270,7 @@ def saved_block(memory: RunMemory, loop: LoopMemory) -> Any:
 
 
 def test_a_full_card_makes_blocks_leave(card: Card, memory: RunMemory) -> None:
-    """The budget has room, the card has not: others use it too."""
+    """The budget has room and the card has none, since other programs use it too."""
     loop = memory.manager.loop("loop", swap=True)
     blocks = [saved_block(memory, loop) for _ in range(4)]
     card.capacity = 6000
@@ -308,7 +308,7 @@ def test_a_run_in_a_session_is_on_the_devices_stream(memory: RunMemory, card: Ca
     assert memory.manager.device.timing  # type: ignore[attr-defined]
 
 
-# What other libraries lend.
+# Arrays lent by other libraries.
 
 
 class Lent:

@@ -169,7 +169,7 @@ def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_budget_without_memory_for_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loop carries, which would be in buffers by then, is not lost: it runs step by step."""
+    """The loop's carry, which would be in buffers by then, is not lost: the loop runs step by step."""
 
     def launcher(self: StandIn, multiplies: bool) -> Any:
         if multiplies:
@@ -185,7 +185,7 @@ def test_a_budget_without_memory_for_a_workspace_of_cublas(monkeypatch: pytest.M
 
 
 def test_a_card_without_memory_for_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others use it too: what the array library raises then is no error of a budget's."""
+    """Other programs use the card too: the array library's error is no budget error then."""
 
     class OutOfMemoryError(MemoryError):
         """As CuPy's."""
@@ -262,7 +262,7 @@ def suppressed(function: Callable[..., None], *given: Any) -> None:
 
 
 def test_conditions_are_of_the_graphs_that_their_nodes_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the outermost one has a default, which it has once a launch; the others are set in front of their nodes."""
+    """Only the outermost one has a default, set once a launch; inner ones are set in front of their nodes."""
     found: list[list[int]] = []
     instantiate = Graphs._cuGraphInstantiateWithFlags
 
@@ -338,7 +338,7 @@ def test_kernels_of_lists_and_graphs_are_announced_before_they_are_asked_for() -
 HEADERS = [Path("/usr/local/cuda/include/cuda.h"), *Path(sysconfig.get_path("purelib")).glob("nvidia/*/include/cuda.h")]
 HEADER = next((path for path in HEADERS if path.exists()), HEADERS[0])
 HAS_HEADER = pytest.mark.skipif(not HEADER.exists(), reason="there is no cuda.h")
-# What a parameter is for ctypes; all others are pointers, handles among them.
+# ctypes of parameters; all further parameters are pointers, handles among them.
 TYPES = {
     "unsigned int": ctypes.c_uint,
     "unsigned long long": ctypes.c_ulonglong,

@@ -140,7 +140,7 @@ def test_long_loops_give_python_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("way", [SWAP, RECOMPUTE, FREE])
 @pytest.mark.parametrize("name", ["counted", "masked"])
 def test_in_sessions(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is run again has the bits of the first time, whichever iterations a graph has then."""
+    """Iterations that run again have the bits of the first time, whichever iterations a graph holds."""
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
     x = np.array([60.0, 0.3])
     graph, arguments = rnn(60) if name == "counted" else (cg.function(cg.grad(loss)).graph(x), [x])

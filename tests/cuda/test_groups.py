@@ -1,4 +1,4 @@
-"""Which nodes become one kernel, and where its outputs go."""
+"""Nodes that become one kernel, and the places of its outputs."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_is_pushed_and_carried_is_written_once() -> None:
 
 
 def test_sizes_that_turn_out_different() -> None:
-    """Whether nodes of unknown sizes are one kernel is decided by the sizes that there are."""
+    """The sizes at run time decide whether nodes of unknown sizes form one kernel."""
 
     def fn(x: Any, y: Any) -> Any:
         z = np.tanh(y)

@@ -259,7 +259,7 @@ def test_the_compiled_text_in_any_order_of_threads_and_mistakes_in_it(
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_an_index_out_of_range_writes_nowhere_else(tmp_path: Path) -> None:
-    """What is behind an array is not written to, nor by texts that do without the check."""
+    """Memory behind an array is not written, by texts without the check neither."""
     x, index, value = np.zeros((4, 3)), np.array([1, 4, -5, 0]), np.ones((4, 3))
 
     def run(library: StandIn, launched: Callable[[KernelLaunch], None]) -> None:

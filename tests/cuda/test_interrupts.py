@@ -113,7 +113,7 @@ def test_memory_of_a_budget_is_given_back(monkeypatch: pytest.MonkeyPatch) -> No
             interrupt(saving, library, monkeypatch)
             gc.collect()
             used.append(manager.accounts[0].used)
-    # What a session holds on to anyway.
+    # Objects that a session holds in any case.
     assert len(set(used)) == 1
 
 

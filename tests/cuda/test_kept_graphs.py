@@ -107,7 +107,7 @@ class Calls:
         self.first = [self(), self()]
 
     def __call__(self) -> int:
-        """How many graphs were made."""
+        """Number of graphs made."""
         before = self.library.driver.graph_calls.calls["cuGraphInstantiateWithFlags"]
         for x, its in zip(self.arguments, self.given, strict=True):
             x *= 1.1
@@ -159,7 +159,7 @@ def test_calls_that_alternate_find_their_graphs(library: Pooled) -> None:
 
     assert made([1, 0, 1, 0, 1]) == [2, 0, 0, 0, 0]
     assert made([2, 3, 0, 1, 2, 3]) == [2, 2, 0, 0, 0, 0]
-    # The fifth takes the place of the first: 0 was asked for before the others.
+    # The fifth takes the place of the first, which was asked for longest ago.
     assert made([4, 1, 2, 3, 0]) == [2, 0, 0, 0, 2]
     gc.collect()
     assert library.driver.graph_calls.alive == 2 * binding.GRAPHS

@@ -42,7 +42,7 @@ from ctrlgrad.plan.expression import PRIMITIVES, Expression, ExpressionBuilder, 
 
 CASES = elementwise_cases()
 
-# What a step of the corpus's LSTM computes after its products, with the pushes of its gradient.
+# Work of a step of the corpus's LSTM after its products, with the pushes of its gradient.
 LSTM_STEP = """\
 (float64 a0, float64 a1, float64 a2, float64 a3, float64 a4, float64 a5, float64 a6, float64 a7, \
 float64 a8, float64 a9, float64 a10, float64 a11, float64 a12, float64 a13) \

@@ -55,7 +55,7 @@ def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
 
 
 def reads_of(trips: int) -> int:
-    """How often a masked loop asks without graphs: once a chunk, the last time when the predicate was false."""
+    """A masked loop without graphs reads its predicate once a chunk, the last time when the predicate was false."""
     asked, end, chunk = 1, FIRST_CHUNK, FIRST_CHUNK
     while trips > end:
         chunk = min(2 * chunk, MOST_CHUNK)
@@ -166,7 +166,7 @@ def test_a_read_out_of_range_before_the_end_is_the_error() -> None:
 
 
 def test_pushes_past_the_end_are_dropped() -> None:
-    """What the gradient pops is what iterations that were taken have pushed."""
+    """The gradient pops the rows that the taken iterations have pushed."""
     x = np.array([3.0, 4.0, 5.0])
     graph = cg.function(cg.grad(lambda x: np.sum(np.exp(halving(x)[1])))).graph(x)
     assert [mode for mode, _ in mode_of(graph, x)] == ["masked", "counted"]

@@ -13,7 +13,7 @@ from op_cases.looped import FORMS, assert_each_agrees_in_one_form, assert_loop_a
 
 from ctrlgrad.ir import Graph
 
-# Cases of an op in a short run; each engine has others.
+# Cases of an op in a short run; each engine has its own.
 MOST, FIRST = 6, 2
 
 

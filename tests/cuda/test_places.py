@@ -152,7 +152,7 @@ CALLS = [*elementwise(), *SCALARS, *ROWS]
 
 
 def placements(call: Call) -> Iterator[tuple[bool, ...]]:
-    """Which operands are on the device, in every combination."""
+    """Every combination of operands on the device."""
     free = [np.ndim(x[0] if isinstance(x, list) else x) == 0 for x in call.operands]
     yield from itertools.product(*((False, True) if f else (True,) for f in free))
 

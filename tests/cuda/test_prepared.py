@@ -146,7 +146,7 @@ def shared(x: Any) -> Any:
 
 
 def updated(x: Any) -> Any:
-    """What is overwritten is read before and after."""
+    """An overwritten array is read before and after the update."""
 
     def body(i: Any, c: Any) -> Any:
         x, y = c

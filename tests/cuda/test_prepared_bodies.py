@@ -1,4 +1,4 @@
-"""Which bodies of loops are prepared, forward and backward, and that they compute what the reference engine does."""
+"""Prepared loop bodies, forward and backward, agree with the reference engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ctrlgrad.engines.cuda.engine import explain_on
 
 
 def launching_of(fn: Callable[..., Any], *args: Any) -> list[str]:
-    """How each loop's launches were put on the stream, in a run that gave what the reference engine gives."""
+    """Form in which each loop's launches were put on the stream, in a run that agrees with the reference engine."""
     graph, library = cg.function(fn).graph(*args), StandIn()
     leaves = cg.tree.leaves(args)
     assert_same(on_stand_in(graph, leaves).results, on_reference(graph, leaves), 1e-9)
@@ -86,7 +86,7 @@ def test_bodies(fn: Callable[[Any], Any]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8", "int64"])
 def test_extremes_are_those_of_numpy(dtype: str) -> None:
-    """What is less than all else, and in floats NaN, wherever it is."""
+    """The least value, and in floats NaN, at every position."""
     info = np.finfo(dtype) if dtype.startswith("f") else np.iinfo(dtype)
     x = np.array([[info.min, 3, 1], [info.max, 2, info.min], [1, 1, 1]], dtype)
     if dtype.startswith("f"):

@@ -319,7 +319,7 @@ def updated_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept(x: Any) -> Any:
-    """What one side changes is read behind it."""
+    """A value that one side changes is read behind the branch."""
 
     def step(i: Any, c: Any) -> Any:
         y, total = c

@@ -60,7 +60,7 @@ def summed(x: Any, k: Any) -> Any:
 
 
 def numbers(x: Any, k: Any) -> Any:
-    """What the host would compute of an integer that goes by steps."""
+    """Value of an integer that goes by steps, as the host computes it."""
     return cg.fori_loop(0, 4, lambda i, y: y * (cnp.asarray(i).astype(x.dtype) * k + k), x)
 
 

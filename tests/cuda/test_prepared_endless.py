@@ -43,7 +43,7 @@ def shrunk(y: Any, to: Any = 0.5) -> Any:
 
 
 def scanned(x: Any) -> Any:
-    """A while loop in a scan: of some rows never, of others more and more often."""
+    """A while loop in a scan: never for some rows, more and more often for the rest."""
 
     def step(h: Any, row: Any) -> Any:
         h = shrunk(h + row)

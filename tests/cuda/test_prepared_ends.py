@@ -47,7 +47,7 @@ def branching(x: Any) -> Any:
 
 
 def updating(x: Any) -> Any:
-    """What it carries is updated in place, by one side only."""
+    """The carry is updated in place, by one side only."""
 
     def step(left: Any, c: Any) -> Any:
         y, total = c

@@ -62,7 +62,7 @@ def from_a_list(fn: Callable[[Any, Any, Any], Any]) -> bool:
 def test_reads(read: Callable[[Any, Any, Any], Any]) -> None:
     assert from_a_list(read)
     order = lambda x, rows, columns: cnp.arange(read(x, rows, columns).size * 1.0).reshape(read(x, rows, columns).shape)
-    # Which element is where in the result.
+    # Position of each element in the result.
     assert from_a_list(lambda *given: read(*given) * order(*given))
 
 
@@ -151,7 +151,7 @@ def _texts() -> list[tuple[Graph, list[Any]]]:
 
 
 def _outcomes(monkeypatch: pytest.MonkeyPatch, functions: Mapping[Spec, Called] | None) -> list[str]:
-    """What loops give, or how they fail: on the stand-in, or by compiled text."""
+    """Results or errors of loops: on the stand-in, or by compiled text."""
     interpret = Driver.run
 
     def run(self: Driver, spec: Spec, words: Sequence[bytes], blocks: int, threads: int) -> None:

@@ -110,7 +110,7 @@ def again(x: Any) -> Any:
 
 
 def exchanged(x: Any) -> Any:
-    """What an array was before it was written is carried on beside it, and the other way round outside."""
+    """An array from before a write is carried beside the written one, and the other way round outside."""
 
     def outer(i: Any, c: Any) -> Any:
         inner = lambda j, c: (cnp.sin(c[0]) + c[2].read(j % 2), c[1].write(j % 3, c[0]), c[1])
@@ -312,12 +312,12 @@ def begins_as_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marks_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loop inside leaves of an array is its rows."""
+    """An inner loop leaves the rows of an array."""
     monkeypatch.setattr(loops, "marks_of", lambda table: stack_forms.WRITTEN)
 
 
 def rows_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a loop inside leaves of an array is its marks."""
+    """An inner loop leaves the marks of an array."""
     leave = loops._Listed._leave
 
     def wrong(self: Any, inside: Any) -> None:
@@ -338,7 +338,7 @@ def goes_on_in_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def all_count_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an array is read as a whole."""
+    """Places where an array is read as a whole."""
     monkeypatch.setattr(stack_forms, "_filled", lambda reading, table: table.rows)
 
 

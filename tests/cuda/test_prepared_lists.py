@@ -63,14 +63,14 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> list[Binding]:
 
 
 def agrees(graph: Graph, arguments: Any, library: StandIn) -> int:
-    """Whether a run gives what the reference engine gives; how many runs of iterations it had."""
+    """Check a run against the reference engine; return its number of runs of iterations."""
     ran = on_stand_in(graph, arguments, library=library)
     assert_same(ran.results, on_reference(graph, arguments), 1e-9)
     return ran.counts.runs
 
 
 def test_a_list_is_kept_from_run_to_run(bindings: list[Binding]) -> None:
-    """Of an inner loop, and of the next call, whose captures lie elsewhere and whose numbers are others."""
+    """Of an inner loop, and of the next call, whose captures lie elsewhere and whose numbers differ."""
     library = StandIn()
     graph = cg.function(cg.grad(loss)).graph(X, np.float64(0.7))
     inner = agrees(graph, [X, np.float64(0.7)], library)
@@ -88,7 +88,7 @@ def test_a_list_that_no_loop_runs_has_no_memory(bindings: list[Binding]) -> None
         for _ in range(2):
             run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), [X, np.float64(0.7)])
             manager = session.manager(LIBRARY.name)
-            # What finalizers have left is done with the next request.
+            # Work left by finalizers is done with the next request.
             manager.allocate((1,), np.dtype(np.uint8), "something").release()
             manager.arena.sweep(0)
             assert not any(manager.accounts[0].kinds.values()), manager.accounts[0].show()

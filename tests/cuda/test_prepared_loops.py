@@ -137,7 +137,7 @@ def indexed(x: Any) -> Any:
 
 
 def kept(x: Any) -> Any:
-    """What the loop inside begins with, and what it reads, is read behind it too."""
+    """The inner loop's first carry and its captures are read behind it too."""
 
     def step(i: Any, y: Any) -> Any:
         z = cnp.sin(y)
@@ -194,7 +194,7 @@ def long_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def all_from_lists(library: StandIn, graph: Any) -> bool:
-    """Whether loops are listed that no other one is around, and those inside are in their lists."""
+    """Return true if outermost loops are listed, and inner loops are in the lists of these."""
     report = explain_on(library, optimised_graph(graph, is_for_gpu=True), [X])
     found = [loop.launching for loop in report.loops], [x.launching for loop in report.loops for x in loop.inner]
     outer, inner = (
@@ -368,7 +368,7 @@ def counts_from_the_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def needed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the first iteration of a loop inside reads last is gone then."""
+    """A value read last by the first iteration of an inner loop is gone afterwards."""
     monkeypatch.setattr(placement, "_keep_in_loops", lambda *given: None)
 
 

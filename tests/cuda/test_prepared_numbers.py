@@ -137,7 +137,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], 
 
 
 def test_integers_that_go_round() -> None:
-    """What a word holds has 64 bits: multiples of the counter, a state of random numbers, one that a mask cuts back."""
+    """Words have 64 bits: multiples of the counter, a state of random numbers, one that a mask cuts back."""
 
     def multiple(x: Any) -> Any:
         return cg.fori_loop(0, 24, lambda i, y: y * 0.5 + ((i + 3) * 2**62) * 1e-20, x)
@@ -152,7 +152,7 @@ def test_integers_that_go_round() -> None:
         return cg.while_loop(lambda c: c[0][0] > -20.0, step, (x, x, 2**62))[1:]
 
     def far(x: Any) -> Any:
-        """What an iteration adds has more than 64 bits too."""
+        """The summand of an iteration has more than 64 bits too."""
         return cg.fori_loop(0, 24, lambda i, y: y * 0.5 + ((i + 1) * 2**62 * 3) * 1e-20, x)
 
     for fn in (multiple, state, masked, far):

@@ -36,7 +36,7 @@ SPEC, NUMBER = cg.TensorSpec((3, 3), "float64"), cg.TensorSpec((), "int64")
 
 
 def often(x: Any) -> Any:
-    """How often a loop inside goes on, on the card: mostly once or never, and sometimes again and again."""
+    """Trip count of an inner loop, on the card: mostly once or never, and sometimes again and again."""
     return (cnp.max(x) * cnp.asarray([1.0, 0.0, 1.0, 9.0, 1.0, 17.0, 0.0])).astype("int64")
 
 
@@ -84,7 +84,7 @@ def updated(x: Any) -> Any:
 
 
 def numbered(x: Any) -> Any:
-    """Rows with the number of their iteration: by any others an index is out of its axis."""
+    """Rows with the number of their iteration; with a wrong row an index is out of its axis."""
     ns, table = often(x), cnp.stack([x[0], x[1], x[2]])
 
     def step(i: Any, y: Any) -> Any:
@@ -256,7 +256,7 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_rows_of_passes_that_differ() -> None:
-    """Where some passes pop more rows than others there is memory below the last row for these."""
+    """If passes pop different numbers of rows, there is memory below the last row."""
     its = CarriedRows(((1, -1), (2, -3)), None, (2,), np.dtype(np.float64), False)
     context = Context(StandIn())
     for count, wanted, expected in ((0, 5, (3, True)), (1, 5, (3, True)), (7, 5, (7, False)), (7, 9, (9, True))):
@@ -303,7 +303,7 @@ def not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def flag_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was noted of rows that were not there is raised."""
+    """Noted reads of missing rows are raised."""
     restore = Binding.restore
     monkeypatch.setattr(
         Binding, "restore", lambda self, saved: restore(self, [x for x in saved if x[0] is not self._flag])
@@ -368,7 +368,7 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_rows_without_elements_have_no_bytes(order: int) -> None:
-    """How many of them there is memory for is no matter of their bytes; found by a random program."""
+    """The number of rows with memory does not depend on their bytes; found by a random program."""
 
     def inside(x: Any, v: Any) -> Any:
         def step(i: Any, y: Any) -> Any:

@@ -138,7 +138,7 @@ def scalars(x: Any) -> Any:
 
 
 def kept(x: Any) -> Any:
-    """What an array was before it was written is carried on beside it."""
+    """An array from before a write is carried beside the written one."""
 
     def step(i: Any, c: Any) -> Any:
         y, new, old = c

@@ -151,7 +151,7 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     def run(self: Driver, spec: Spec, words: Sequence[bytes], blocks: int, threads: int) -> None:
         launched.add(spec)
-        # The stand-in looks whether all addresses are somebody's; the compiled text computes.
+        # The stand-in checks that all addresses lie in live arrays; the compiled text computes.
         with monkeypatch.context() as patched:
             patched.setattr(self, "indexed", lambda *given: Driver.indexed(self, *given, computes=False))
             patched.setattr(self, "reduced", lambda spec, arrays, its: None)
@@ -181,7 +181,7 @@ def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_kernels_that_differ_in_their_words_are_one() -> None:
-    """Which word tells where a row is, and how far it is to the next one, is no part of the text."""
+    """The word with a row's address, and the distance to the next row, are no part of the text."""
     rows = np.linspace(-1.0, 1.0, 24).reshape(8, 3)
 
     def loop(rate: int, others: int) -> tuple[Graph, list[Any]]:

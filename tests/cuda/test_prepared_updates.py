@@ -54,7 +54,7 @@ def test_updates(update: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("fn", [chosen, updated])
 @pytest.mark.parametrize("few", [0, 64])
 def test_gradients(fn: Callable[[Any], Any], few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads by indices adds by them on its way back."""
+    """A read by indices adds by them in the backward pass."""
     monkeypatch.setattr(stages, "FEW", few)
     x = np.linspace(-0.5, 1.0, 27).reshape(3, 3, 3) ** 2
     loss = lambda x: sum(cnp.sum(cnp.sin(y)) for y in cg.tree.leaves(fn(x)))
@@ -130,7 +130,7 @@ def test_what_is_read_again_is_copied_before_it_is_updated() -> None:
 
 @pytest.mark.parametrize("limit", [None, 1 << 14])
 def test_a_recorded_run(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
-    """Who waits for whom where positions are sorted, and with blocks of what was pushed that leave the card."""
+    """Waits of streams if positions are sorted, and if pushed blocks leave the card."""
     monkeypatch.setattr(stages, "FEW", 3)
     x = np.linspace(-0.5, 1.0, 27).reshape(3, 3, 3) ** 2
     graph = cg.function(cg.grad(lambda x: cnp.sum(cnp.sin(updated(x)[0])))).graph(x)
@@ -141,7 +141,7 @@ def test_a_recorded_run(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> N
 
 @pytest.mark.parametrize("method", ["max", "min", "multiply", "divide", "power"])
 def test_a_loop_over_positions_that_repeat(method: str) -> None:
-    """What is neither written nor added is combined position by position, in a loop of its own."""
+    """Updates other than set and add combine position by position, in a loop of their own."""
     fn = lambda x, i, v: getattr(cnp.at(x)[i], method)(v)
     x, value = np.linspace(0.5, 2.0, 12).reshape(4, 3), np.linspace(0.7, 1.6, 18).reshape(6, 3)
     index = np.array([0, 3, 3, -4, 1, 3])

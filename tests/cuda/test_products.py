@@ -159,7 +159,7 @@ def test_a_list_leaves_the_algorithm_of_a_product_to_cublas(monkeypatch: pytest.
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a stand-in in the place of the first device is asked for: products with their precision, contractions."""
+    """Requests to a stand-in for the first device: products with their precision, contractions."""
     card = StandIn()
     found: list[Any] = []
     multiply, launch = card.multiply, card.launch

@@ -1,4 +1,4 @@
-"""What the stand-in does with its arrays is in the record, by whatever road."""
+"""Every access of the stand-in to its arrays is in the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),)
 
 
 class Telling(StandIn):
-    """Which arrays were read and written, by their memory."""
+    """Arrays that were read and written, by their memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ QUIET |= {
     "launcher",
 }
 QUIET |= {"__getitem__", "take_flag", "give_back_flag", "mark", "wait", "stopped", "stop"}
-# What roads lead to beside methods.
+# Further ways to an array beside methods.
 KINDS = {"gather", "gather by it", "scatter by it", "scatter and add", "a reduction", "an elementwise kernel"}
 
 

@@ -61,7 +61,7 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     return (x + 1j * rng.normal(size=shape)).astype(dtype) if kind == "c" else x.astype(dtype)
 
 
-# What NumPy's views make of an array, so that elements lie in all orders.
+# Views of an array in all orders of elements.
 SEEN: list[Callable[[Any], Any]] = [
     lambda x: x,
     lambda x: np.flip(x, (0, 2)),

@@ -99,7 +99,7 @@ def test_the_blocks_of_a_row_are_as_many_as_keep_a_card_busy() -> None:
         assert min(-(-count // 8192), 128) <= its.blocks(1) <= 256 and its.span % 8192 == 0
         assert (its.parts - 1) * its.span < count <= its.parts * its.span
     assert 128 <= tree.scan_tree(64, 10_000_000, True).blocks(64) <= 256
-    # What is found of parts is scanned by one block of a row.
+    # One block of a row scans the results of its parts.
     for rows in (1, 2, 31, 32, 33, 1000):
         for is_inner in (True, False):
             parts = tree.scan_tree(rows, 1 << 33, is_inner).parts

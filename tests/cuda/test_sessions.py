@@ -96,7 +96,7 @@ def assert_nothing_is_held(session: memory.Session) -> None:
     # Let the copies end that still use what was freed.
     for stream in (manager.device.out, manager.device.into):
         stream.record().wait()
-    # What finalizers have left is done with the next request.
+    # Work left by finalizers is done with the next request.
     manager.allocate((manager.accounts[0].free or 0,), np.dtype(np.uint8), "all that there is").release()
     manager.arena.sweep(0)
     assert not any(manager.accounts[0].kinds.values()), manager.accounts[0].show()
@@ -105,7 +105,7 @@ def assert_nothing_is_held(session: memory.Session) -> None:
 
 @pytest.mark.parametrize("loop", [swapping, recomputing])
 def test_nothing_waits_for_the_garbage_collector(loop: Callable[..., Any]) -> None:
-    """What a finished loop needed for being run again counts no longer than its blocks."""
+    """Memory for recomputing a finished loop is counted no longer than its blocks."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -172,12 +172,12 @@ def test_a_copy_away_that_fails_is_made_again(chunks_of_16_kib: None) -> None:
     for graph in graphs.values():
         found, manager = run_within(limit, graph, arguments, "", StandInDevice(faults=faults))
         np.testing.assert_array_equal(found[1], expected[1])
-        # Those behind it on the stream are taken to have failed too.
+        # Later copies on the stream count as failed too.
         assert manager.stats.failed_copies
 
 
 def test_a_stack_that_is_a_result_comes_a_block_at_a_time(short_chunks: None) -> None:
-    """What a forward pass saves, asked for by itself; it does not fit the device at once."""
+    """The saved values of a forward pass, asked for alone; they do not fit the device at once."""
     x = np.linspace(0.0, 1.0, 50)
     graph = cg.function(cg.grad(lambda x: np.sum(cg.fori_loop(0, 40, lambda i, x: np.tanh(x) * np.sin(x), x)))).graph(x)
     place = next(i for i, node in enumerate(graph.nodes) if node.op.name == "while")

@@ -1,4 +1,4 @@
-"""What the stand-in knows of memory: launches may name bytes of arrays that live, and no others."""
+"""Memory of the stand-in: launches may name bytes of live arrays only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes through a list of launches: Python has a turn where the list waits for the card again and again."""
+"""The walker of a launch list: Python has a turn if the list waits for the card repeatedly."""
 
 from __future__ import annotations
 

@@ -98,3 +98,24 @@ def test_a_ufunc_is_a_function_for_transforms() -> None:
     assert cg.grad(cnp.sin)(0.0) == 1.0
     np.testing.assert_array_equal(cg.vmap(cnp.add)(A, A), A + A)
     assert cg.function(cnp.hypot)(3.0, 4.0) == 5.0
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "f2", "i4", "b1", ">f4", "longdouble"])
+def test_arrays_that_need_no_conversion_have_the_values_errors_and_dtypes_of_all_others(dtype: str) -> None:
+    """Two arrays of one float dtype are computed at once; lists and scalars of the same numbers go the long way."""
+    x = np.asarray([1, 0, 1], dtype)
+    if dtype == "longdouble":
+        with pytest.raises(TypeMismatchError, match="is not supported"):
+            cnp.add(x, x)
+        return
+    for found, expected in (
+        (cnp.add(x, x), np.add(x, x)),
+        (cnp.add(cnp.asarray(x), x), np.add(x, x)),
+        (cnp.add(x, x[0]), np.add(x, x[0])),
+        (cnp.exp(x), np.exp(x)),
+    ):
+        is_small = np.dtype(dtype).kind in "ib"
+        assert type(found) is type(cnp.asarray(x)) and (is_small or found.dtype == expected.dtype.newbyteorder("="))
+        np.testing.assert_allclose(found, expected, rtol=1e-2 if dtype == "f2" else 1e-6)
+    with pytest.raises(ShapeError, match="add"):
+        cnp.add(x, x[:2])

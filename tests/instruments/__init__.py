@@ -1,4 +1,4 @@
-"""What tests look at the engines and the memory manager with.
+"""Instruments of the tests for the engines and the memory manager.
 
 | to | module |
 | --- | --- |

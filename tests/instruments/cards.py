@@ -28,7 +28,7 @@ class Cards:
     """Devices cuda:0 and cuda:1 on the stand-in."""
 
     def __init__(self, copies: dict[str, Any]) -> None:
-        # What was there before is none of the test's garbage, and to walk it takes longer than the test.
+        # Older objects are not the test's garbage, and scanning them takes longer than the test.
         gc.freeze()
         self.libraries = {f"cuda:{n}": StandIn(**copies) for n in range(2)}
 

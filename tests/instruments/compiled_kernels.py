@@ -1,7 +1,7 @@
 """Kernels' text by the processor's C++ compiler: the threads of a block are coroutines, which wait at barriers.
 
 Between barriers threads run one after the other, the first or the last one first: a result that depends on that is of
-a kernel that lacks a barrier. Where a thread ends while others wait, the call says so. Memory that threads share is
+a kernel that lacks a barrier. If a thread ends while other threads wait, the call raises. Memory that threads share is
 filled with a pattern before each block.
 """
 

@@ -25,7 +25,7 @@ def memory(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int,
 
 
 class Cublas:
-    """What the manual says of `cublasGemmStridedBatchedEx`: matrices by columns, `leading` apart."""
+    """`cublasGemmStridedBatchedEx` as in its manual: matrices by columns, `leading` apart."""
 
     def __init__(self) -> None:
         self.computed: list[int] = []
@@ -51,7 +51,7 @@ class Cublas:
         op_b = given_b.swapaxes(1, 2) if tb else given_b
         out = memory(c, dtype, (count, m, n), (c_stride, 1, ldc))
         found = factors[0] * (op_a.astype(scale) @ op_b.astype(scale))
-        # What lies there is not read where nothing is added to it.
+        # The destination is not read unless the product is added to it.
         out[...] = (found + factors[1] * out if factors[1] else found).astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""What every memory device must do; run on the simulated one, the CPU, CUDA's fake, and a real card in `tests/gpu`."""
+"""Rules of every memory device; run on the simulated one, the CPU, CUDA's fake, and a real card in `tests/gpu`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def blocks_in_a_ring_keep_their_bytes(machine: Machine, seed: int, rounds: int =
     near, far = device.tiers[0], device.tiers[1]
     nbytes = 5000
     slots = [near.allocate(nbytes) for _ in range(3)]
-    # What must have happened on other streams before a slot's next use.
+    # Steps of other streams that must precede a slot's next use.
     free_after: list[list[Event]] = [[] for _ in slots]
     stack: list[_Pushed] = []
     popped: list[_Pushed] = []

@@ -1,7 +1,7 @@
 """The driver's and the library's functions that prepared launches call, as C functions that compute on the processor.
 
 They know what CUDA would: a kernel by its handle, the addresses of its parameters. An address must lie in memory that
-the engine has asked the address of, and that is still held by somebody; so must all that a launch reads and writes.
+the engine has asked the address of, and that is still alive; so must all that a launch reads and writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LAUNCH = ctypes.CFUNCTYPE(_I, _P, *[_I] * 7, _P, _P, _P)
 _COPY, _WAIT = ctypes.CFUNCTYPE(_I, _P, _P, ctypes.c_size_t, _P), ctypes.CFUNCTYPE(_I, _P)
 _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _I, _I, _L, _I, _I, _I)
 STREAM, HANDLE = 11, 7
-# What CUDA has since 12.1 for cards from Volta on.
+# Limit of CUDA since 12.1 for cards from Volta on.
 PARAMETER_BYTES = 32_764
 
 
@@ -65,7 +65,7 @@ class Driver:
         self._ran = ran
         self.specs: list[Spec] = []
         self._known: dict[tuple[int, int], weakref.ref[np.ndarray]] = {}
-        # Which of them an address was found in.
+        # Index of the array that an address was found in.
         self._owners: dict[int, tuple[int, int]] = {}
         # Threads share a library.
         self._lock = threading.Lock()
@@ -134,7 +134,7 @@ class Driver:
         return 1 + self.specs.index(spec)
 
     def _is_known(self, low: int, high: int) -> bool:
-        """Whether these bytes are of memory that lives."""
+        """Return true if these bytes lie in live memory."""
         with self._lock:
             # Lists name the same addresses over and over.
             owner = self._known.get(self._owners.get(low, (0, 0)))
@@ -324,7 +324,7 @@ class Driver:
         graph.nodes.append(multiply)
 
     def multiply(self, given: Sequence[int]) -> None:
-        """What cuBLAS computes."""
+        """The product as cuBLAS computes it."""
         (_, ta, tb, m, n, k, _, *factors, beta, out, kind, ldc, apart, count, _, _) = given
         a, a_kind, lda, a_apart, b, b_kind, ldb, b_apart = factors
         assert given[0] == HANDLE

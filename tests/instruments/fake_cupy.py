@@ -60,7 +60,7 @@ class Card:
         # The next copies fail so often.
         self.failures = 0
         self.current = threading.local()
-        # Whether work is done as soon as it is put on a stream; and what is told of everything, in the host's order.
+        # True if work is done as soon as it is put on a stream; and the log of all calls, in the host's order.
         self.is_inline = False
         # How often the host, when it looks, finds done what has been done at once.
         self.haste = 1.0
@@ -337,7 +337,7 @@ class Array(np.ndarray):
 def elementwise_kernel(
     inputs: str, outputs: str, operation: str, name: str, *, options: tuple[str, ...] = (), **_: object
 ) -> None:
-    """What CuPy asks of the parameters of a kernel."""
+    """CuPy's checks of the parameters of a kernel."""
     for parameter in [*inputs.split(","), *outputs.split(",")]:
         *kind, its = parameter.split()
         assert kind in (["raw", kind[-1]], [kind[-1]]) and its.isidentifier()

@@ -26,7 +26,7 @@ from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 CAPTURE_STREAM, CONTEXT = 12, 21
 # CUDA's words: not supported; a stream captures, and its capture is spoilt; an argument is wrong.
 NOT_SUPPORTED, INVALID, UNSUPPORTED, INVALIDATED = 801, 1, 900, 901
-# What a condition is before the body has written it.
+# Value of a condition before the body has written it.
 UNWRITTEN = 0xFFFF
 
 
@@ -45,10 +45,10 @@ class Graph:
     """A graph, or the body of a node in it."""
 
     nodes: list[Callable[[], None] | Conditional] = field(default_factory=list)
-    # Whether a product takes memory in it.
+    # True if a product takes memory in it.
     allocates: bool = False
     conditions: dict[int, int] = field(default_factory=dict)
-    # Whether the driver has freed it, with the capture that went to it.
+    # True if the driver has freed it, with the capture that went to it.
     is_freed: bool = False
 
 
@@ -127,7 +127,7 @@ class Graphs:
     # Captures.
 
     def capturing(self, stream: int) -> Graph | None:
-        """Where what is put on a stream goes, if that captures."""
+        """Capture that work on a stream goes to, if the stream captures."""
         found = self._captures.get(stream)
         return None if found is None else found.graph
 
@@ -142,7 +142,7 @@ class Graphs:
         self, stream: int, graph: int, dependencies: int, edges: int, count: int, mode: int
     ) -> int | None:
         assert stream == CAPTURE_STREAM, "a capture on a stream that others use"
-        # CU_STREAM_CAPTURE_MODE_RELAXED: others would be spoilt by what cuBLAS loads, or Python collects, meanwhile.
+        # CU_STREAM_CAPTURE_MODE_RELAXED: otherwise loading cuBLAS, or a collection of Python's, would end the capture.
         assert not edges and mode == 2
         if stream in self._captures:
             return INVALID
@@ -151,7 +151,7 @@ class Graphs:
         return None
 
     def _comes_last(self, graph: Graph, dependencies: int, count: int) -> None:
-        """What depends on these nodes is behind all that there are."""
+        """Nodes that depend on these come after all existing ones."""
         before = [self._things[read(dependencies + 8 * k, ctypes.c_uint64)] for k in range(count)]
         last = [_Node(graph, len(graph.nodes) - 1)] if graph.nodes else []
         assert [(x.graph is graph, x.number) for x in before] == [(True, x.number) for x in last], "nodes side by side"
@@ -277,17 +277,17 @@ class Graphs:
         del self._things[executable]
 
     def is_condition(self, handle: int) -> bool:
-        """Whether a kernel may set it."""
+        """Return true if a kernel may set it."""
         return handle in self._memory
 
 
 def _is_broken(graph: Graph) -> bool:
-    """Whether a body is gone."""
+    """Return true if a body is gone."""
     return graph.is_freed or any(node.body.is_freed for node in _conditional(graph))
 
 
 def _conditional(graph: Graph) -> Iterator[Conditional]:
-    """Those of bodies too."""
+    """All nodes, those of bodies included."""
     for node in graph.nodes:
         if isinstance(node, Conditional):
             yield node

@@ -1,4 +1,4 @@
-"""What kernels of reads and updates by indices compute, on NumPy's arrays."""
+"""Kernels of reads and updates by indices, computed on NumPy's arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels' text calls, in NumPy's words: a statement of a kernel is Python too."""
+"""Functions that kernels' text calls, written with NumPy: a statement of a kernel is Python too."""
 
 from __future__ import annotations
 

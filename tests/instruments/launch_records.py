@@ -52,7 +52,7 @@ def specs_of(records: Sequence[Record]) -> list[KernelSpec]:
 def differing(
     records: Sequence[Record], folder: Path, changed: Callable[[str], str] = lambda text: text
 ) -> tuple[int, int]:
-    """How many launches of the compiled text have other bits, with the first and the last thread first.
+    """Number of launches of the compiled text with different bits, with the first and the last thread first.
 
     A mistake that leads out of arrays is one, too; so is a barrier that not all threads come to.
     """
@@ -90,7 +90,7 @@ def guarded(x: np.ndarray) -> Any:
 
 
 def is_intact(x: Any) -> bool:
-    """Whether nothing was written to the margin."""
+    """Return true if nothing was written to the margin."""
     return not ((x.base[:_MARGIN] != _PATTERN).any() or (x.base[-_MARGIN:] != _PATTERN).any())
 
 

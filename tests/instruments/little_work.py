@@ -39,7 +39,7 @@ def shared_by(threads: int) -> Iterator[None]:
             yield
         finally:
             products().set_threads(before)
-            # What is kept on disk a moment later would come into the folder while that is removed.
+            # Code written to disk a moment later would enter the folder during its removal.
             ahead.catch_up()
 
 

@@ -20,8 +20,10 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shows(monkeypatch: pytest.MonkeyPatch, graph: Graph, arguments: Sequence[Any]) -> bool:
-    """Whether a run of a graph, or one under a budget, shows one: it fails, gives something else, or does what
-    only luck keeps from going wrong."""
+    """Return true if a run of a graph, or one under a budget, shows the mutant.
+
+    The run fails, gives different results, or is right by luck only.
+    """
     expected = on_reference(graph, arguments)
     try:
         assert_same(on_stand_in(graph, arguments).results, expected, 1e-9)

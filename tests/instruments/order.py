@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-# What each actor (a stream, or the host) is known to have done, by how many steps it has made.
+# Number of steps that each actor (a stream, or the host) is known to have made.
 Clock = dict[Any, int]
 HOST = "the host"
 Entry = tuple[Any, ...]
@@ -61,7 +61,7 @@ class Judge:
         self.compared = 0
 
     def judge(self, entries: Sequence[Entry]) -> int:
-        """How many pairs of accesses were compared. Raises `OrderError`."""
+        """Number of pairs of accesses that were compared. Raises `OrderError`."""
         for number, (what, *rest) in enumerate(entries):
             try:
                 getattr(self, "_" + what.replace(" ", "_"))(*rest)

@@ -1,4 +1,4 @@
-"""How much Python the engine does."""
+"""Count of the engine's Python calls."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class RecordedLibrary(StandIn):
         return any(start <= address < end for start, end in (*self._known.items(), *manager))
 
     def _spans(self, arrays: Sequence[Any]) -> list[tuple[int, int]]:
-        """Where arrays lie."""
+        """Addresses of arrays."""
         found = []
         for x in arrays:
             if isinstance(x, list | tuple):

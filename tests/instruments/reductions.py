@@ -1,4 +1,4 @@
-"""What a reduction's kernel computes, element by element and in the order of its threads, on NumPy's arrays."""
+"""A reduction's kernel, computed element by element and in the order of its threads, on NumPy's arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def geometry(spec: KernelSpec, numbers: Sequence[int]) -> Geometry:
 
 
 def reduction(spec: KernelSpec, inputs: Sequence[Any], its: Geometry) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """What is stored, over the sizes, and what is written, `[part, result]`. Inputs have the sizes, or are numbers."""
+    """Stored values, over the sizes, and written ones, `[part, result]`. Inputs have the sizes, or are numbers."""
     text = spec.text
     position = np.arange(its.count, dtype=np.int64).reshape((1,) * spec.kept + its.sizes[spec.kept :])
     given = iter(inputs)
@@ -76,7 +76,7 @@ def reduction(spec: KernelSpec, inputs: Sequence[Any], its: Geometry) -> tuple[l
 
 
 def scan(spec: KernelSpec, inputs: Sequence[Any], before: Sequence[np.ndarray], its: Geometry) -> list[np.ndarray]:
-    """What is written, over the sizes. `before` is that of each part, `[part, result]`, where parts go on from it."""
+    """Written values, over the sizes. `before` has the start of each part, `[part, result]`, if parts continue."""
     text, results = spec.text, its.results
     starts = [np.asarray(eval(s, MEANING)).astype(p.dtype) for p, s in zip(text.states, text.starts, strict=True)]
     elements = [np.broadcast_to(x, its.sizes).reshape(results, its.count) for x in run_text(text.element, [*inputs])]
@@ -146,7 +146,7 @@ def _written(dtype: str, states: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def blocks_of(spec: KernelSpec, its: Geometry) -> int:
-    """How many blocks a launch has."""
+    """Number of blocks of a launch."""
     return Tree(spec.lanes, spec.is_inner, its.parts, its.span).blocks(its.results)
 
 

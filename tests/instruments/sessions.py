@@ -27,6 +27,6 @@ def checked_session(limit: int | None = None, devices: Mapping[str, Device] | No
 
 
 def assert_no_chunks(manager: Manager) -> None:
-    """No block is held. What died is only queued until somebody asks for bytes."""
+    """Check that no block is held. Dead blocks are only queued until bytes are asked for."""
     manager.reserve(0, "a look").release()
     assert not manager.index

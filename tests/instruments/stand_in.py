@@ -96,7 +96,7 @@ class StandIn(OnDriver):
 
     @property
     def depth(self) -> int:
-        """How many `running` blocks the thread is in."""
+        """Number of `running` blocks that the thread is in."""
         return getattr(self._depths, "depth", 0)
 
     @property
@@ -145,7 +145,7 @@ class StandIn(OnDriver):
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> StandInArray:
         self.driver.graph_calls.forbid("allocation")
-        # What is read before it is written shows.
+        # Values that are read before they are written show.
         return StandInArray(np.full(tuple(shape), 113, np.uint8 if dtype.kind == "b" else dtype).astype(dtype))
 
     def upload(self, x: Any) -> StandInArray:
@@ -183,7 +183,7 @@ class StandIn(OnDriver):
         assert isinstance(spec, IndexSpec)
         self.indexings[spec] = None
         read = len(spec.reads)
-        # What is added to is read, too, and so is a flag.
+        # A destination that is added to is read, too, and so is a flag.
         written = list(zip(spec.writes, arguments[read:], strict=True))
         adds = isinstance(spec, UpdateSpec) and spec.text is not None
         changed = [x for p, x in written if p == FLAG or (p.name == "x" and adds)]
@@ -269,7 +269,7 @@ class StandInCopier(StandInDevice):
 
     @property
     def used(self) -> dict[str, int]:
-        """Bytes of each tier that somebody has, when what is due has been freed."""
+        """Bytes in use in each tier, after due blocks have been freed."""
         while self.due:
             self.tiers[0].free(self.due.popleft())
         return {tier.name: tier.used for tier in self.tiers}

@@ -37,7 +37,7 @@ class StandInArray:
     def __init__(self, data: np.ndarray, base: StandInArray | None = None, held: object = None) -> None:
         memory: Memory | None = getattr(CURRENT, "memory", None)
         self.home: StandIn | None = getattr(CURRENT, "library", None)
-        # What lives as long as the array's memory.
+        # Objects that live as long as the array's memory.
         self._held = memory.count(data.nbytes) if base is None and held is None and memory is not None else held
         self.data = data
         self.base = base
@@ -125,7 +125,7 @@ class StandInArray:
 
 
 def refuse_flushing(name: str, arguments: Sequence[Any]) -> None:
-    """CuPy's own kernels take subnormal float32 numbers for zero: they may move floats, and compute with others."""
+    """CuPy's own kernels flush subnormal float32 numbers: they may move floats, and compute with other dtypes."""
     for x in arguments:
         dtype = getattr(x, "dtype", None)
         if dtype is not None and dtype_kind(dtype) in "fc" and dtype not in (np.float64, np.complex128):
@@ -145,7 +145,7 @@ for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
 
 
 def operand(x: Any) -> Any:
-    """What a function of the library takes: its arrays and scalars, and no array of NumPy's."""
+    """Arguments of a function of the library: its arrays and scalars, and no array of NumPy's."""
     if isinstance(x, StandInArray):
         check_home(x)
         return x.data
@@ -172,7 +172,7 @@ def _tell(reads: Sequence[Any], writes: Sequence[Any]) -> None:
 
 
 def computed(result: Any, reads: Sequence[Any]) -> Any:
-    """What was made of arrays, as arrays; the library is told, unless all of it is views."""
+    """Results made of arrays, as arrays; the library is told, unless all of it is views."""
     found = wrapped(result, reads)
     given = {id(x) for x in reads}
     results = found if isinstance(found, list | tuple) else [found]

@@ -1,4 +1,4 @@
-"""How the tests run graphs on the stand-in."""
+"""Runs of graphs on the stand-in."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _graph_of(fn: Callable[[Any], Any], order: int, shape: tuple[int, ...], dtyp
 
 
 def launching_of(graph: Graph, arguments: Sequence[Any]) -> list[str]:
-    """How the launches of each loop were put on the stream."""
+    """Form in which the launches of each loop were put on the stream."""
     return [
         loop.launching for loop in explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), arguments).all_loops()
     ]

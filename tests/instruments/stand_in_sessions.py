@@ -1,4 +1,4 @@
-"""How the tests run graphs on the stand-in in a session."""
+"""Runs of graphs on the stand-in in a session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def counts_of(graph: Graph, arguments: list[Any], limit: int | None = None) -> C
     return context.counts
 
 
-# What is asked of every loop; None: what the program says, which is nothing.
+# Policy asked of every loop; None: the program's own, which has none.
 SWAP, RECOMPUTE, FREE = "swapping", "recomputing", "as the planner likes"
 
 

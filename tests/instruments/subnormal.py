@@ -1,4 +1,4 @@
-"""What a card would give otherwise if it took subnormal numbers for zero."""
+"""Results that would differ on a card that flushes subnormal numbers."""
 
 from __future__ import annotations
 

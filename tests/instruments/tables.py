@@ -39,7 +39,7 @@ def in_turn(
 
 
 def parametrize_in_turn(metafunc: pytest.Metafunc) -> None:
-    """What `in_turn` asks of pytest when it collects a test: a short run does not even make the `long` points."""
+    """Parameters of `in_turn` when pytest collects a test: a short run does not even make the `long` points."""
     for mark in metafunc.definition.iter_markers("in_turn"):
         names, points = mark.args
         if not are_whole(metafunc.config):
@@ -48,7 +48,7 @@ def parametrize_in_turn(metafunc: pytest.Metafunc) -> None:
 
 
 def are_whole(config: pytest.Config) -> bool:
-    """Whether a run is not the short one that setup.cfg asks for."""
+    """Return true if a run is longer than the short one of setup.cfg."""
     return bool(config.getoption("markexpr") != "not long")
 
 

@@ -1,4 +1,4 @@
-"""Every place of a module's text where somebody waits, and the module without it.
+"""Every place of a module's text where a thread waits, and the module without it.
 
 A wait is a call of a method that makes a stream or the host wait, or that puts an event behind work; what a wait is for
 is not known here. A look is a question whether something is over: without it the answer is always yes.
@@ -35,7 +35,7 @@ class Site:
 
 
 def sites(module: ModuleType) -> list[Site]:
-    """In the order of the text, those of functions that hold others' waits left out."""
+    """Waits in the order of the text, without functions that contain further waits."""
     found: list[Site] = []
 
     def visit(node: ast.AST, names: tuple[str, ...]) -> None:

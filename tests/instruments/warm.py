@@ -22,7 +22,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
 def command(address: str, program: str, *arguments: str) -> list[str]:
-    """What runs a program in a process of the server at an address."""
+    """Runner of a program in a process of the server at an address."""
     return [sys.executable, "-I", "-S", __file__, "relay", address, program, *arguments]
 
 

@@ -410,3 +410,31 @@ def test_explain_says_what_is_not_noticed() -> None:
     report = cg.function(lambda x: x * weights.sum() + many[0]).explain(1.0)
     assert "global weights: float64[40, 40], read when traced" in report.captured
     assert any(line.endswith("65 elements, read when traced") for line in report.captured)
+
+
+def test_an_attribute_that_covers_that_of_a_class_is_noticed() -> None:
+    """An object gets an attribute of its own, which its class or a base class had until then; or loses it again."""
+
+    class Base:
+        rate = 2.0
+
+        def cost(self, x: Any) -> Any:
+            return x * self.rate
+
+    class Model(Base):
+        pass
+
+    model = Model()
+    slope = cg.function(cg.grad(lambda x: model.cost(x)))
+    assert slope(1.0) == 2.0
+    model.rate = 5.0
+    assert slope(1.0) == 5.0
+    del model.rate
+    assert slope(1.0) == 2.0
+    Model.rate = 7.0
+    assert slope(1.0) == 7.0
+    model.cost = lambda x: x * 9.0  # type: ignore[method-assign]
+    assert slope(1.0) == 9.0
+    traces = slope.traces
+    model.other = 1.0  # type: ignore[attr-defined]
+    assert slope(1.0) == 9.0 and slope.traces == traces

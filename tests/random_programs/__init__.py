@@ -12,6 +12,6 @@ constructs  what a block is; loops, branches: what a loop, a branch or a call ca
 generate    the program of a seed
 expected    what a program should give
 checks      what must hold for every program on the reference engine
-engines     what must hold on the others, with budgets and without
+engines     properties of the other engines, with budgets and without
 campaign    any number of programs: `python -m tests.random_programs --engine native --count 20000`
 """

@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def summary(outcome: Outcome) -> str:
-    """What was judged, as text."""
+    """Text of the judgements."""
     lines = [
         f"{outcome.examined} programs judged, {len(outcome.failures)} failures",
         f"{outcome.seconds:.0f} s of processor time",

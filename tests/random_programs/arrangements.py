@@ -1,4 +1,4 @@
-"""What a line of a random program can be: elements elsewhere, products of rearranged views, convolutions, systems."""
+"""Lines of random programs: moved elements, products of rearranged views, convolutions, systems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arranging(w: Writer) -> bool:
     if form == "roll by data" and name is not None:
         w.line(kind, form, f"np.roll({x}, {name}, axis={axis})")
     elif form == "padded" and kind.rank == 1:
-        # What wraps around depends on the size.
+        # The size decides which elements wrap around.
         mode = w.choose(("constant", "edge", "wrap") if kind.is_static else ("constant", "edge"))
         w.line(kind, form, f'np.pad({x}, (1, 2), mode="{mode}")[{w.number(0, 3)}:][:{x}.shape[0]]')
     elif form == "repeated":
@@ -105,7 +105,7 @@ def convolution(w: Writer) -> bool:
 
 @operation(2)
 def system(w: Writer) -> bool:
-    """Linear algebra with a matrix far from any that is singular; its results are as bounded as others."""
+    """Linear algebra with a matrix far from any that is singular; its results are bounded like other values."""
     found = w.floats(lambda k: k.rank == 2 and k.is_filled and k.is_static)
     if found is None:
         return False

@@ -1,4 +1,4 @@
-"""What a line of a random program can be: TensorArrays. In the twin an array is a list that is never changed."""
+"""Lines of random programs: TensorArrays. In the twin an array is a list that is never changed."""
 
 from __future__ import annotations
 

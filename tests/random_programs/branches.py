@@ -1,4 +1,4 @@
-"""What a branch or a call of a random program can be."""
+"""Branches and calls of random programs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def custom_rule(w: Writer) -> None:
 def derivative(w: Writer) -> None:
     """The gradient of a scalar of a block, or the derivative of a float of it along directions.
 
-    The twin differentiates with concrete values, for which sizes are known: it sees no others.
+    The twin differentiates with concrete values, so it knows all sizes.
     """
     parameters = _floats(w)
     if "gradients" not in w.features or w.cuts or not parameters:

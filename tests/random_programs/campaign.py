@@ -94,7 +94,7 @@ def _judged(batch: Batch, program: Program, number: int) -> tuple[Counter[str], 
 
 
 def _shrunk(batch: Batch, choices: Choices, number: int) -> str:
-    """What fails in the simplest program that fails."""
+    """Failure of the simplest program that fails."""
 
     def failure(program: Program) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""What a statement in a loop can be: a carried value used as it is, and new ones computed before it.
+"""Statements in loops of random programs: a carried value used as it is, and new ones computed before it.
 
 An engine that lets the new value take the old one's memory must know every reader of the old one, of whatever kind and
 however late; so here the readers are all that do not compute element by element: writes, gathers, products, branches,
@@ -183,7 +183,7 @@ def _captured(w: Writer, c: str, kind: Float) -> bool:
 
 
 def _carried_inside(w: Writer, c: str, kind: Float) -> bool:
-    """It is what an inner loop starts from."""
+    """Start an inner loop from it."""
     with w.block():
         inner, index = w.fresh("c"), w.fresh("i")
         w.declare(kind, inner)

@@ -1,4 +1,4 @@
-"""What a line of a random program can be: keys and random numbers. The twin draws the same ones at once."""
+"""Lines of random programs: keys and random numbers. The twin draws the same ones at once."""
 
 from __future__ import annotations
 

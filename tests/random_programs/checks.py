@@ -1,4 +1,4 @@
-"""What must hold for a random program, and who judges it.
+"""Properties of random programs, and their judges.
 
 Of every program:
 
@@ -61,7 +61,7 @@ JaxForm = Literal["auto", "scan", "unrolled"]
 
 
 def tells(judged: Slope) -> bool:
-    """Whether a finite difference says anything: not where its own error is of the size of its value.
+    """Return true if a finite difference is meaningful: its error is smaller than its value.
 
     A chaotic program varies within every step that rounding allows; its derivatives are still exact.
     """
@@ -79,7 +79,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Which judges come in turn: of how many programs one has all modes, and one JAX (0: none)."""
+    """Judges in turn: one in so many programs has all modes, and one in so many JAX (0: none)."""
 
     all_every: int = 8
     jax_every: int = 0
@@ -99,7 +99,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was compared: names of comparisons, and how many iterations the program took."""
+    """Names of the comparisons made, and the number of iterations of the program."""
 
     compared: Counter[str]
     iterations: int
@@ -304,7 +304,7 @@ class _Judged:
         return found[0] if name == "forward over forward" else self.dot(found)
 
     def second_derivative(self, modes: Sequence[str]) -> None:
-        """The first of the modes against finite differences and all others, or the next one where there is no judge."""
+        """The first mode against finite differences and all other modes, or the next one where there is no judge."""
         if self.program.is_reverse_only:
             modes = SECOND[:1]
         first, *others = modes

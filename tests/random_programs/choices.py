@@ -1,4 +1,4 @@
-"""Where a random program's decisions come from: a seed, or a list of decisions that is repeated and changed.
+"""Source of a random program's decisions: a seed, or a list of decisions that is repeated and changed.
 
 A program is a function of its decisions, all of them numbers in which less is simpler. So a program that fails shrinks
 without a word about programs: leave decisions out, lower them, and write the program anew as long as it still fails.
@@ -36,7 +36,7 @@ class Choices:
 
     @contextmanager
     def span(self) -> Iterator[None]:
-        """What is drawn within may be left out as a whole."""
+        """Decisions drawn inside may be left out as a whole."""
         first = len(self.made)
         yield
         self.spans.append((first, len(self.made)))

@@ -1,4 +1,4 @@
-"""How much of a difference rounding explains: by Monte Carlo arithmetic (D. S. Parker, 1997).
+"""Part of a difference that rounding explains, by Monte Carlo arithmetic (D. S. Parker, 1997).
 
 Two engines that are both right round differently. How far that takes their results apart is a matter of the program: a
 recurrence over a long axis may be chaotic, and its derivatives differ in the sixth digit. So where two engines
@@ -36,7 +36,7 @@ def spread(graph: Graph, arguments: Sequence[Any], results: Sequence[Any]) -> li
 
 
 def explains(spread: float, found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether rounding that takes a result so far explains how far apart two are."""
+    """Return true if rounding that moves a result so far explains the distance of two results."""
     return found.dtype == expected.dtype and spread > 0.0 and _distance(found, expected) <= FACTOR * spread
 
 
@@ -49,7 +49,7 @@ def _distance(found: Any, expected: Any) -> float:
 
 @dataclass
 class _Chance:
-    """Where random numbers come from: programs of the interpreter are kept with their kernels, each run begins anew."""
+    """Source of random numbers: programs of the interpreter are kept with their kernels, each run begins anew."""
 
     rng: np.random.Generator
 

@@ -1,4 +1,4 @@
-"""What a loop, branch or call of a random program is made of, and the table of them; `loops` and `branches` fill it."""
+"""Parts of loops, branches and calls of random programs, and the table of them; `loops` and `branches` fill it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _statement(w: Writer) -> bool:
     if w.depth < DEEPEST and w.number(0, 9) >= (6 if w.depth < 2 else 7):
         w.choose(CONSTRUCTS)(w)
     elif not (w.carried and w.number(0, 2) == 2 and bare_use(w)):
-        # What is drawn may find nothing that fits.
+        # A drawn construct may find no variable that fits.
         any(w.choose(LINES)(w) for _ in range(4)) or OPERATIONS[0][1](w)
     return True
 

@@ -56,7 +56,7 @@ from random_programs.variants import (
 TOLERANCE = 1e-10
 # One program in so many also runs outside of a function.
 AT_ONCE_EVERY = 4
-# What else comes in turn, of four programs.
+# Further checks in turn, of four programs.
 FORWARD, SIZES, IN_ROWS, THREADS = 0, 1, 2, 3
 ENGINES_BY_NAME = ("reference", "native", "dataflow")
 # "machine" computes the plans of the native engine with NumPy, every access checked.
@@ -65,7 +65,7 @@ ENGINES = ("reference", "native", "machine", "dataflow", "cuda")
 
 @dataclass(frozen=True)
 class Settings:
-    """How programs run: `orders` graphs of each; `checked`: native plans are judged before they run.
+    """Ways to run programs: `orders` graphs of each; `checked`: native plans are judged before they run.
 
     `threads`: the machine computes kernels and products in parts, as several threads would; machine code has threads
     share all nests that can be.
@@ -122,7 +122,7 @@ def optimised_graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
 
 
 def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | None = None) -> Counter[str]:
-    """What was compared; `chosen` runs graphs in the place of the engine that the settings name.
+    """Comparisons made; `chosen` runs graphs in the place of the engine that the settings name.
 
     Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.
     """
@@ -177,7 +177,7 @@ def _refused(run: Callable[[], list[Any]]) -> None:
 
 @dataclass
 class _Reference:
-    """What the reference engine gives for a graph, and who judges by that what others give."""
+    """Results of the reference engine for a graph; they judge the results of other engines."""
 
     program: Program
     graph: Graph
@@ -283,7 +283,7 @@ def _within_less_and_less(
     device: Callable[[], tuple[str, Mapping[str, Device]]],
     is_exact: bool,
 ) -> int:
-    """How many budgets could be met. A graph that pushes nothing has no use of one.
+    """Number of budgets that could be met. A graph that pushes nothing has no use of one.
 
     On the processor, results have the bits of the run without a limit.
 
@@ -395,7 +395,7 @@ def _stand_in() -> tuple[str, Mapping[str, Device]]:
     return LIBRARY.name, {LIBRARY.name: StandInDevice()}
 
 
-# What an engine computes on, where that is not the processor.
+# Device of an engine that does not compute on the processor.
 _DEVICES = {"cuda": _stand_in}
 
 

@@ -1,4 +1,4 @@
-"""What a random program should give: by its plain twin, and how nearly another engine must give the same."""
+"""Expected results of a random program, by its plain twin, and the tolerance for other engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARGIN, COARSE_MARGIN = 1e-4, 0.03
 # Relative differences that rounding explains there, and in results of such dtypes.
 COARSE = 0.05
 ROUNDING = {"float16": 0.02, "bfloat16": 0.1, "float32": 1e-4, "complex64": 1e-4}
-# What a wrong program, graph or translation raises where it runs.
+# Exceptions of a wrong program, graph or translation at run time.
 ERRORS = (CtrlgradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
 
 
@@ -38,7 +38,7 @@ def rounding(program: Program, dtype: np.dtype) -> float:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the plain twin gives; no results where a loop goes on beyond its limit."""
+    """Results of the plain twin; no results where a loop goes on beyond its limit."""
 
     results: tuple[Any, ...] | None
     iterations: int = 0

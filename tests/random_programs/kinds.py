@@ -1,4 +1,4 @@
-"""What a variable of a random program holds: its dtype and its shape, as far as they are known."""
+"""Kind of a random program's variable: its dtype and its shape, as far as they are known."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Float:
 
     @property
     def is_filled(self) -> bool:
-        """Whether there is at least one element."""
+        """Return true if there is at least one element."""
         return all(map(is_filled, self.dims))
 
 
@@ -65,7 +65,7 @@ class Array:
 
     @property
     def can_stack(self) -> bool:
-        """Whether its rows have a shape even if there are none."""
+        """Return true if rows have a known shape even without any row."""
         return self.filled or Float(self.element).is_static
 
 
@@ -86,7 +86,7 @@ class Typed:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it rounds more coarsely than float64."""
+        """Return true if the dtype rounds more coarsely than float64."""
         return self.dtype in ("float16", "bfloat16", "float32", "complex64")
 
 
@@ -106,7 +106,7 @@ class Variable:
 
 
 def fits(target: Kind, given: Kind, free: frozenset[str] = frozenset(), *, unknown_only: bool = False) -> bool:
-    """Whether a value may stand where a target is declared; dimensions named in `free` may have any size.
+    """Return true if a value may stand where a target is declared; dimensions named in `free` may have any size.
 
     With `unknown_only`, a free dimension takes unknown sizes alone.
     """
@@ -143,12 +143,12 @@ def without(kind: Float, axis: int) -> Float:
 
 
 def is_grown(kind: Float) -> bool:
-    """Whether a dimension is grown."""
+    """Return true if a dimension grows."""
     return any(isinstance(d, Unknown) and d.grown for d in kind.dims)
 
 
 def is_filled(dim: Dim) -> bool:
-    """Whether a dimension is at least one."""
+    """Return true if a dimension is at least one."""
     return dim > 0 if isinstance(dim, int) else dim.filled
 
 

@@ -1,4 +1,4 @@
-"""What a loop of a random program can be."""
+"""Loops of random programs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _begin(w: Writer, slots: Sequence[Slot]) -> None:
 
 
 def _results(w: Writer, slots: Sequence[Slot]) -> list[str]:
-    """What the body gives for its carries: half of the time the last line before reads one that has its successor."""
+    """Results of the body for its carries: half of the time the last line before reads one that has its successor."""
     computed = [s for s in slots if s.following not in (None, s.carried.inner)]
     if computed and not w.chance(3):
         slot = w.choose(computed)
@@ -118,7 +118,7 @@ def _results(w: Writer, slots: Sequence[Slot]) -> list[str]:
 
 
 def _next(w: Writer, slot: Slot) -> str:
-    """What the body gives for a carried value."""
+    """Result of the body for a carried value."""
     if slot.collects:
         assert isinstance(slot.kind, Array)
         array = slot.carried.inner

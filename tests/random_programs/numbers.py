@@ -1,4 +1,4 @@
-"""What a line of a random program can be: tensors of other dtypes (integers, bools, complex and narrow floats).
+"""Lines of random programs: tensors of other dtypes (integers, bools, complex and narrow floats).
 
 Floats and the parts of complex numbers stay within [-2, 2]; integers wrap around. What is complex is differentiated;
 what is narrow is only where the program is `coarse`, and is cut off otherwise.
@@ -106,7 +106,7 @@ def same_kind(w: Writer, name: str, kind: Typed) -> str:
 
 
 def _plain(kind: Typed, text: str) -> str:
-    """What the twin has for it: NumPy's own numbers of bfloat16 become others beside Python's."""
+    """The twin's form of it: NumPy promotes its own numbers of bfloat16 beside Python's."""
     return f"cast({text}, {dtype_text(kind.dtype)})" if kind.dtype == "bfloat16" else text
 
 

@@ -1,4 +1,4 @@
-"""What a line of a random program can be, first half: arithmetic, reductions and products; and the table of all.
+"""Lines of random programs, first half: arithmetic, reductions and products; and the table of all.
 
 A function writes one line, or says False where nothing visible fits. `parts` and `arrays` add theirs.
 
@@ -177,7 +177,7 @@ def reduction(w: Writer) -> bool:
     x, kind = found
     axis = w.number(0, kind.rank - 1)
     forms = ("sum", "all", "keepdims", "mean", "max", "prod", "cumsum", "logsumexp")
-    # A sum along an axis between two others, of the products of rows.
+    # A sum along the middle axis of three, of the products of rows.
     form = w.choose((*forms, "between") if kind.rank == 2 else forms)
     if (form in ("mean", "max", "logsumexp") and not kind.is_filled) or (form == "max" and kind.dims[axis] == 1):
         form = "sum"

@@ -1,4 +1,4 @@
-"""What a line of a random program can be: shapes, slices, indices, indexed updates."""
+"""Lines of random programs: shapes, slices, indices, indexed updates."""
 
 from __future__ import annotations
 

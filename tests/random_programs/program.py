@@ -36,7 +36,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Structure:
-    """How several values travel as one pytree."""
+    """Form of several values that travel as one pytree."""
 
     form: Literal["tuple", "dict", "nested", "bare"] = "tuple"
 
@@ -68,7 +68,7 @@ class For:
     carry: tuple[Carried, ...]
     structure: Structure
     body: Block
-    # What it is there for, where that is not plain.
+    # Purpose, where it is not plain.
     note: str = ""
 
 
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a scan collects: its name, and the shape of a row as text, for a scan without iterations."""
+    """Rows that a scan collects: the name, and the shape of a row as text, for a scan without iterations."""
 
     out: str
     row_shape: str
@@ -167,16 +167,16 @@ class Program:
     arguments: tuple[Argument, ...]
     body: Block
     result_kinds: tuple[Kind, ...]
-    # Whether it cuts gradients, which finite differences see through.
+    # True if it cuts gradients, which finite differences see through.
     cuts: bool
-    # Whether its derivatives pass through numbers that round coarsely.
+    # True if its derivatives pass through numbers that round coarsely.
     coarse: bool = False
-    # Whether it is traced with Python's own control flow, by AutoGraph.
+    # True if it is traced with Python's own control flow, by AutoGraph.
     python: bool = False
 
     @property
     def is_reverse_only(self) -> bool:
-        """Whether a function has a rule for reverse mode alone."""
+        """Return true if a function has a rule for reverse mode only."""
         return "call custom_vjp" in self.contents()
 
     @property
@@ -184,7 +184,7 @@ class Program:
         return any(None in argument.spec[0] for argument in self.arguments)
 
     def contents(self) -> Counter[str]:
-        """How many of each construct and operation it has, and how deep they nest ("depth")."""
+        """Count of each construct and operation, and the depth of nesting ("depth")."""
         found: Counter[str] = Counter()
         for statement, depth in _walk(self.body, 0):
             found.update([_label(statement), *_traits(statement)])
@@ -229,7 +229,7 @@ def _label(statement: Statement) -> str:
 
 
 def _traits(statement: Statement) -> Iterator[str]:
-    """What is special about it."""
+    """Special features of the program."""
     if isinstance(statement, While | For | Scan):
         if any(c.inner == r for c, r in zip(statement.carry, statement.body.results, strict=False)):
             yield "carry passed through"

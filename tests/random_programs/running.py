@@ -33,7 +33,7 @@ class LimitError(Exception):
 
 @dataclass
 class Decisions:
-    """What the plain form noted: iterations, and the least distance of any comparison from its other outcome."""
+    """Notes of the plain form: iterations, and the least distance of any comparison from its other outcome."""
 
     iterations: int = 0
     margin: float = float("inf")
@@ -155,7 +155,7 @@ def correlated(x: Any, y: Any) -> np.ndarray:
 
 
 def looped(trips: int, body: Callable[[int, Any], Any], carry: Any) -> Any:
-    """What a counted loop carries at its end."""
+    """Carry of a counted loop at its end."""
     for t in range(trips):
         carry = body(t, carry)
     return carry

@@ -25,7 +25,7 @@ RUNS = 3
 def judged_runs(
     graph: Graph, arguments: Sequence[Any], draw: random.Random, compare: Callable[[Sequence[Any]], None]
 ) -> int:
-    """How many runs there were within their budgets. `compare` raises where results are wrong."""
+    """Number of runs within their budgets. `compare` raises where results are wrong."""
     limit: int | None = None
     for number in range(RUNS):
         with pytest.MonkeyPatch.context() as patch:

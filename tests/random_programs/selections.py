@@ -1,4 +1,4 @@
-"""What a line of a random program can be: what picks elements by their order, and what goes along an axis."""
+"""Lines of random programs: selections by order, and scans along an axis."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def going_along(w: Writer) -> bool:
         return False
     x, kind = found
     axis = w.number(0, kind.rank - 1)
-    # What is not a running sum or product is a tree over so many elements as are known.
+    # Scans other than sums and products are trees over a known number of elements.
     trees = ("cummax", "cumlogsumexp", "associative_scan") if isinstance(kind.dims[axis], int) else ()
     form = w.choose(("cumprod", "cumsum backwards", *trees))
     if form == "cumprod":

@@ -1,4 +1,4 @@
-"""What a line of a random program can be: parts along any axes, read, replaced and added to.
+"""Lines of random programs: parts along any axes, read, replaced and added to.
 
 `parts` has those of the first axis. An axis may be cut to any part of it, with steps and backwards, by numbers that are
 known or at a place that the run knows.
@@ -15,7 +15,7 @@ from random_programs.writer import Writer
 
 @dataclass(frozen=True)
 class _Cut:
-    """What is taken of an axis: the text of its key, as an index and as an argument of a call, and the size left.
+    """Part of an axis: the text of its key, as an index and as an argument of a call, and the size left.
 
     None for `size` where the axis goes.
     """

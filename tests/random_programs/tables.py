@@ -1,4 +1,4 @@
-"""What a loop of a random program can be: arrays of rows that a loop inside carries, reads and writes by index.
+"""Loops of random programs: arrays of rows that a loop inside carries, reads and writes by index.
 
 An array is made before the outer loop or anew in each of its iterations; the outer loop carries it too, or begins with
 the same one each time. What it was before is read behind the loop inside now and then.

@@ -18,7 +18,7 @@ from random_programs.program import Argument, Program
 
 # How many rows a vmap has, and calls there are at the same time.
 ROWS = 3
-# What unknown sizes are in turn, where they are something else at first.
+# Values of unknown sizes in turn, where they differ from the first ones.
 LENGTHS = (4, 1, 2)
 
 
@@ -114,13 +114,13 @@ def _paired(
 
 
 def refuses_rows(error: Exception, program: Program) -> bool:
-    """Whether vmap may say no: what has another size in each row has no place in an array."""
+    """Return true if vmap may refuse: values of a different size in each row have no place in an array."""
     text = str(error)
     of_a_slice = "is out of bounds" in text and program.contents()["dynamic slice"] > 0
     return isinstance(error, CtrlgradError) and (text.startswith("vmap:") or of_a_slice)
 
 
 def at_the_same_time(run: Callable[[Sequence[Any]], Any], arguments: Sequence[Sequence[Any]], times: int) -> list[Any]:
-    """What runs by several threads give, in the order of `arguments`, each so many times."""
+    """Results of runs by several threads, in the order of `arguments`, each so many times."""
     with ThreadPoolExecutor(len(arguments)) as pool:
         return list(pool.map(run, [a for a in arguments for _ in range(times)]))

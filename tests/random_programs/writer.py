@@ -16,7 +16,7 @@ from random_programs.kinds import SCALAR, Bool, Float, Int, Key, Kind, Typed, Un
 from random_programs.program import Block, Line, Statement
 
 T = TypeVar("T")
-# What a program may have besides lines of float64, loops, branches and calls.
+# Further features of a program besides lines of float64, loops, branches and calls.
 FEATURES = (
     "bare",  # carries read as they are, by whatever reads; new ones computed before the old are read
     "branches",  # one branch, empty ones, ones that are alike or give constants
@@ -56,13 +56,13 @@ class Writer:
         self.cuts = cuts
         self.features = features
         self.coarse = coarse
-        # Whether Python's own control flow decides what happens while a program is traced.
+        # True if Python's own control flow decides what happens while a program is traced.
         self.python = python
         self.visible: list[Variable] = []
         # The carries of the loops around, and whether no size may depend on data here.
         self.carried: list[Variable] = []
         self.fixed = False
-        # Whether what is written must have a forward mode: the rule of a custom_jvp uses it.
+        # True if the code being written must have a forward mode: the rule of a custom_jvp uses it.
         self.forward = False
         self.statements: list[Statement] = []
         self.depth = 0
@@ -165,7 +165,7 @@ class Writer:
         return self.below(self.scalar(), str(self.choose(THRESHOLDS)))
 
     def below(self, low: str, high: str) -> str:
-        """Whether one float is less than another; the plain form notes how nearly."""
+        """Return true if one float is less than another; the plain form notes how nearly."""
         return self.line(Bool(), "compare floats", f"{low} < {high}", f"less({low}, {high})").name
 
     # Blocks.
@@ -196,7 +196,7 @@ class Writer:
 
     @contextmanager
     def forward_mode(self) -> Iterator[None]:
-        """What is written has a forward mode."""
+        """Code written inside has a forward mode."""
         before, self.forward = self.forward, True
         try:
             yield

@@ -15,6 +15,7 @@ import numpy as np
 from ctrlgrad.dtypes import Promotion, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
+    Array,
     apply,
     as_array,
     as_dtype,
@@ -397,12 +398,25 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = No
     return tuple(map(of_default, found))
 
 
+@lru_cache(maxsize=4096)
+def _is_own_loop(ufunc: np.ufunc, dtypes: tuple[np.dtype, ...]) -> bool:
+    """Return true if arrays of these dtypes, float32 to complex128, enter NumPy's ufunc as they are."""
+    if not all(dtype.char in "fdFD" and dtype.isnative for dtype in dtypes):
+        return False
+    try:
+        return _loop(ufunc, dtypes, None) == dtypes
+    except TypeError:
+        return False  # said by `loop_dtypes`
+
+
 def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False) -> Any:
     """Apply an op to operands in the dtypes of NumPy's ufunc.
 
     `keep_weak`: Python's own operators make Python numbers of Python numbers, so their result stays weak where
     all operands are. All other functions make an array of a dtype of its own, as NumPy's do.
     """
+    if all(type(x) is np.ndarray or type(x) is Array for x in xs) and _is_own_loop(ufunc, tuple([x.dtype for x in xs])):
+        return apply(op, xs)  # nothing to convert, nothing weak: half of the time of a small array
     xs = tuple(operands(ufunc.__name__, xs))
     dtypes = loop_dtypes(ufunc, xs)
     result = apply(op, [cast(x, dtype, ufunc.__name__) for x, dtype in zip(xs, dtypes, strict=True)])
