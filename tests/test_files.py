@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrlgrad.cli.target import load_target
-from ctrlgrad.cli.verify import _arrays
+from ctrlgrad.cli.programs import _arrays, load_target
 from ctrlgrad.dataflow import join_traces
 from ctrlgrad.engines.native.objects import DiskCache
 from ctrlgrad.errors import UserInputError

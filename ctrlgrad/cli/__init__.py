@@ -233,7 +233,7 @@ def graph(
     graph's. With --grad, the gradient is with respect to the first of them.
     """
     from ctrlgrad.cli.errors import reported
-    from ctrlgrad.cli.graph import graph_text, stage_of, write_drawing
+    from ctrlgrad.cli.programs import graph_text, stage_of, write_drawing
 
     with reported():
         files = {form: path for form, path in (("svg", svg), ("html", html)) if path is not None}
@@ -272,7 +272,7 @@ def verify(
     Exit codes: 0 all that were judged agree; 1 some disagree, or no derivative could be judged; 2 unusable input.
     """
     from ctrlgrad.cli.errors import reported
-    from ctrlgrad.cli.verify import request_of, verify_and_report
+    from ctrlgrad.cli.programs import request_of, verify_and_report
 
     with reported():
         verify_and_report(target, npz, request_of(order, modes, against, seed), as_json=json)
@@ -311,7 +311,7 @@ def profile(
     Exit codes: 0 done; 1 the function failed; 2 unusable input, or a budget that is too small.
     """
     from ctrlgrad.cli.errors import reported
-    from ctrlgrad.cli.profile import Limits, profile_and_report
+    from ctrlgrad.cli.programs import Limits, profile_and_report
 
     with reported():
         profile_and_report(target, Limits(device_budget, host_budget, disk), output, grad=grad)
@@ -330,8 +330,8 @@ def demo(
 
     Exit codes: 0 done; 2 there is no such demo, or the picture cannot be drawn.
     """
-    from ctrlgrad.cli.demo import list_demos, run_and_draw
     from ctrlgrad.cli.errors import reported
+    from ctrlgrad.cli.programs import list_demos, run_and_draw
 
     with reported():
         if name is None:

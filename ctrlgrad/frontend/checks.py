@@ -62,6 +62,9 @@ _INSTEAD = {
     "reduction": "the mean is returned; ctrlgrad.vmap of the loss gives that of each row",
     "training": "call ctrlgrad.nn.dropout in training only",
     "inplace": "a function returns a new array",
+    "dim": "axis={0}",
+    "keepdim": "keepdims={0}",
+    "nonlinearity": "ctrlgrad.nn.rnn_cell has tanh; write another cell as a function of (params, state, x)",
 }
 
 
@@ -101,16 +104,18 @@ def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
 def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
     parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
     name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
-    advice = [instead_of_keyword(k, value, parameters) for k, value in kwargs.items() if k not in parameters]
+    unknown = [instead_of_keyword(k, value, parameters) for k, value in kwargs.items() if k not in parameters]
+    advice = ",\n".join(filter(None, unknown))
     return TypeMismatchError(
         f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
         expected=f"{name}({', '.join(parameters)})",
         got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
-        hint=advice[0]
-        if advice and advice[0]
-        else f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
-        if hasattr(sys.modules["ctrlgrad"], name)
-        else "name the parameters as above",
+        hint=advice
+        or (
+            f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
+            if hasattr(sys.modules["ctrlgrad"], name)
+            else "name the parameters as above"
+        ),
     )
 
 

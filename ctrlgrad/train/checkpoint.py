@@ -125,6 +125,8 @@ class Saved:
     # The counters of a `State`, by their names.
     figures: Mapping[str, Any]
     tensors: Mapping[str, np.ndarray]
+    # The option or argument that errors name.
+    asked: str
 
     def check_text(self, fingerprint: str) -> None:
         """Raises `UserInputError` for another text than the run's."""
@@ -151,28 +153,35 @@ class Saved:
         for name in sorted(expected.keys() | found.keys()):
             wanted, got = (_described(tensors_of.get(name)) for tensors_of in (expected, found))
             if wanted != got:
-                raise _damaged(self.path, f"tensor {name} is {got}, and should be {wanted}", self.identity.settings)
+                why = f"tensor {name} is {got}, and should be {wanted}"
+                raise _damaged(self.path, why, self.asked, self.identity.settings)
             if not np.isfinite(np.asarray(self.tensors[name], np.float64)).all():
-                raise _damaged(self.path, f"tensor {name} holds NaN or infinities")
+                raise _damaged(self.path, f"tensor {name} holds NaN or infinities", self.asked)
             if name.endswith(".count") and (self.tensors[name] != self.figures["step"]).any():
-                raise _damaged(self.path, f"tensor {name} counts other steps than {self.figures['step']}")
+                why = f"tensor {name} counts other steps than {self.figures['step']}"
+                raise _damaged(self.path, why, self.asked)
         return tree.unflatten(tree.structure(template), [found[name] for name in expected])
 
 
-def read(path: Path) -> Saved:
-    """Contents of a file. Raises `UserInputError` for one that is missing, truncated or of another program."""
+def read(path: Path, asked: str = "--resume") -> Saved:
+    """Contents of a file. Raises `UserInputError` for one that is missing, truncated or of another program.
+
+    `asked` is the option or argument that errors name.
+    """
     try:
         data = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserInputError(
-            "--resume: there is no checkpoint",
+            f"{asked}: there is no checkpoint",
             expected=f"{path}",
             got="no such file",
-            hint="leave out --resume to start a run, or name the folder of a run with --out",
+            hint="leave out --resume to start a run, or name the folder of a run with --out"
+            if asked == "--resume"
+            else "name the folder of a run",
         ) from None
     except OSError as error:
-        raise UserInputError("--resume: the checkpoint cannot be read", got=f"{path}: {error.strerror}") from None
-    metadata = _metadata(path, data)
+        raise UserInputError(f"{asked}: the checkpoint cannot be read", got=f"{path}: {error.strerror}") from None
+    metadata = _metadata(path, data, asked)
     try:
         # The library's loader for NumPy knows no bfloat16.
         tensors = {
@@ -180,7 +189,7 @@ def read(path: Path) -> Saved:
             for name, raw in deserialize(data)  # type: ignore[no-untyped-call]
         }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, str(error)) from None
+        raise _damaged(path, str(error), asked) from None
     try:
         record = json.loads(metadata["run"])
         identity = _identity(record, len(data))
@@ -190,8 +199,8 @@ def read(path: Path) -> Saved:
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         # The first line: an error about an option tells how to give it, which was not done.
         why = str(error).partition("\n")[0] if isinstance(error, ValueError) else repr(error)
-        raise _damaged(path, f"its metadata are not those of a run ({why})") from None
-    return Saved(path, identity, figures, tensors)
+        raise _damaged(path, f"its metadata are not those of a run ({why})", asked) from None
+    return Saved(path, identity, figures, tensors, asked)
 
 
 # The figures of a state, and their types.
@@ -249,7 +258,7 @@ def _short(value: Any) -> str:
     return repr(value)[:60]
 
 
-def _metadata(path: Path, data: bytes) -> dict[str, Any]:
+def _metadata(path: Path, data: bytes, asked: str) -> dict[str, Any]:
     """The metadata of the file's header: a length in 8 bytes, then JSON."""
     try:
         size = int.from_bytes(data[:8], "little")
@@ -257,27 +266,29 @@ def _metadata(path: Path, data: bytes) -> dict[str, Any]:
             raise ValueError(f"it ends after {len(data)} bytes")
         header = json.loads(data[8 : 8 + size])
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"it is truncated or no safetensors file ({error})") from None
+        raise _damaged(path, f"it is truncated or no safetensors file ({error})", asked) from None
     metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
     if not isinstance(metadata, dict):
-        raise _damaged(path, "its metadata are no object")
+        raise _damaged(path, "its metadata are no object", asked)
     if metadata.get("format") != FORMAT:
         raise UserInputError(
-            "--resume: the checkpoint is not one of this program",
+            f"{asked}: the checkpoint is not one of this program",
             expected=f"a safetensors file of format {FORMAT!r}",
             got=f"{path} of format {_short(metadata.get('format'))}",
-            hint="name the folder of a run of `ctrlgrad train` with --out",
+            hint="name the folder of a run of `ctrlgrad train`" + " with --out" * (asked == "--resume"),
         )
     return metadata
 
 
-def _damaged(path: Path, why: str, settings: Any = None) -> UserInputError:
+def _damaged(path: Path, why: str, asked: str, settings: Any = None) -> UserInputError:
     restored = "give the params and the optimiser of that run" if isinstance(settings, Mapping) else None
     return UserInputError(
-        "--resume: the checkpoint cannot be used",
+        f"{asked}: the checkpoint cannot be used",
         expected="a whole checkpoint of `ctrlgrad train`",
         got=f"{path}: {why}",
-        hint=f"{restored or 'restore the file from a copy'}, or start another run in another --out",
+        hint=f"{restored or 'restore the file from a copy'}, or start another run in another --out"
+        if asked == "--resume"
+        else "restore the file from a copy, or name another run",
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
-from ctrlgrad.nn import CELLS, Cell, gelu, softmax
+from ctrlgrad.nn import CELLS, Cell, gelu, gru_init, softmax
 from ctrlgrad.nn.layers import fan_in
 
 
@@ -27,6 +27,11 @@ class Layer:
     peak_learning_rate: float
     # The hidden size is a multiple of this.
     multiple: int = 1
+
+
+def _torch_gru_init(key: Any, inputs: int, hidden: int, dtype: Any) -> Any:
+    """Parameters of `gru_cell` with `bn`: the form of PyTorch's `nn.GRU`, to which a trained model can be exported."""
+    return {**gru_init(key, inputs, hidden, dtype), "bn": np.zeros(hidden, dtype)}
 
 
 def _recurrent(cell: Cell) -> Layer:
@@ -106,4 +111,5 @@ def _rotated(x: Any, t: Any) -> Any:
 
 
 LAYERS = {name: _recurrent(cell) for name, cell in CELLS.items()}
+LAYERS["gru"] = _recurrent(replace(CELLS["gru"], init=_torch_gru_init))
 LAYERS["transformer"] = Layer(decoder_init, decoder_start, decoder_step, 3e-3, MULTIPLE)

@@ -271,4 +271,4 @@ def read_params(run: Path | str, like: Any, best: bool = False) -> Any:
     Raises `UserInputError` where there is no checkpoint, or where shapes or dtypes differ.
     """
     path = Path(run) / (folder.BEST if best else CHECKPOINT)
-    return checkpoint.read(path).params(tree.map(np.asarray, like))
+    return checkpoint.read(path, "RUN").params(tree.map(np.asarray, like))

@@ -209,7 +209,7 @@ def load(run: Path | str, best: bool = False) -> Trained:
     """
     path = Path(run)
     path = path / (BEST if best else CHECKPOINT) if path.is_dir() or not path.suffix else path
-    saved = checkpoint.read(path)
+    saved = checkpoint.read(path, "RUN")
     identity = saved.identity
     if not isinstance(identity.settings, Settings) or identity.vocabulary is None:
         raise UserInputError(

@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from ctrlgrad.cli.profile import print_summary
+from ctrlgrad.cli.programs import print_summary
 from ctrlgrad.memory.profile.records import FellBack, Recording
 from ctrlgrad.memory.profile.summary import summarize
 

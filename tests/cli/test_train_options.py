@@ -286,16 +286,17 @@ def test_a_run_is_loaded_with_its_model_and_vocabulary(finished):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (("sample", "nowhere"), "there is no checkpoint"),
+        (("sample", "nowhere"), "RUN: there is no checkpoint"),
         (("sample", "RUN", "--temperature", "0"), "--temperature: not positive"),
         (("sample", "RUN", "--prompt", "x" * 200), "--prompt: too long"),
         (("evaluate", "RUN", "nowhere"), "there is no such file"),
-        (("evaluate", "nowhere", "nowhere"), "there is no checkpoint"),
+        (("evaluate", "nowhere", "nowhere"), "RUN: there is no checkpoint"),
     ],
 )
 def test_a_run_or_text_that_is_not_there_is_said(command, finished, arguments, words):
     result = command(*(finished[0] if a == "RUN" else a for a in arguments))
     assert result.exit_code == 2 and words in result.stderr
+    assert "--resume" not in result.stderr and "--out" not in result.stderr
 
 
 def test_load_says_which_file_is_missing(tmp_path):

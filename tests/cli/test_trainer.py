@@ -10,6 +10,8 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import nn, optim, train
 from ctrlgrad.errors import CtrlgradError, UserInputError
+from ctrlgrad.train.model import Model
+from ctrlgrad.train.settings import Settings
 
 GRU, OUT = nn.GRU(2, 5), nn.Linear(5, 2)
 
@@ -188,6 +190,22 @@ def test_exported_weights_compute_the_same_in_torch_and_come_back(kind):
     back = train.from_torch(kind, {name: w.detach() for name, w in theirs.state_dict().items()})
     again, _ = theirs(torch.from_numpy(xs))
     np.testing.assert_allclose(module(back, xs)[0], again.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_the_layers_of_a_text_model_are_exported(kind):
+    torch = pytest.importorskip("torch")
+    settings = Settings(cell=kind, hidden=4, embedding=3, layers=2, batch=2, precision="float64", engine="reference")
+    model = Model(settings, 5)
+    params = model.init(cg.random.key(0))
+    theirs = getattr(torch.nn, kind.upper())(3, 4, num_layers=2).double()
+    state = train.to_torch(kind, params["layers"])
+    theirs.load_state_dict({name: torch.from_numpy(w) for name, w in state.items()})
+    symbols, states = np.array([[1, 2], [3, 4], [0, 1]]), model.start(2, 3)
+    outputs, _ = theirs(torch.from_numpy(np.asarray(params["embedding"])[symbols]))
+    for row, expected in zip(symbols, outputs, strict=True):
+        states, _ = model.step(params, states, row)
+        np.testing.assert_allclose(states[-1][0], expected.detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])

@@ -13,7 +13,7 @@ import pytest
 from instruments.dataflow_runs import run
 
 import ctrlgrad as cg
-from ctrlgrad.cli.graph import graph_text, stage_of
+from ctrlgrad.cli.programs import graph_text, stage_of
 from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.drawing import Firing, format_flat_dot, join_traces
 from ctrlgrad.dataflow.settings import placed
