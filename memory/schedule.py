@@ -185,11 +185,6 @@ class OnlineStates:
         return None
 
 
-# Fixed cost of bringing a group of chunks back: the time in which so many bytes of blocks are computed, but counted as
-# so many runs of a chunk at most, so that small blocks are not computed much more often for it.
-GROUP_BYTES, GROUP_RUNS = 1 << 18, 4
-
-
 @record
 class Recovery:
     """Of `length` chunks from a kept state: the last `kept` keep their blocks; states are kept before `states`."""
@@ -222,12 +217,10 @@ def plan_recovery(
     """
     most = length if most_kept is None else min(length, most_kept)
     fitting = most if free_bytes is None else max(1, min(most, free_bytes // max(block_bytes, 1)))
-    overhead = min(GROUP_RUNS, GROUP_BYTES // max(block_bytes, 1))
     best: tuple[int, int] | None = None
     for kept in range(fitting, 0, -1):
         further = _places(length, kept, block_bytes, state_bytes, free_bytes, places)
-        groups = -(-length // kept)
-        cost = kept * fewest_runs(groups, further + 1) + groups * overhead
+        cost = kept * fewest_runs(-(-length // kept), further + 1)
         if best is None or cost < best[0]:
             best = (cost, kept)
         if kept == length:

@@ -35,7 +35,7 @@ def parts_of(work: int, most: int = MOST_PARTS) -> int:
 
 
 def woken(work: int, parts: int, asleep: int) -> int:
-    """How many of the threads that sleep are woken for a job."""
+    """Number of sleeping threads that are woken for a job."""
     return max(min(work // WORK_TO_SHARE - 1, parts - 1, asleep), 0)
 
 

@@ -143,7 +143,7 @@ def test_under_a_budget(fn: Callable[..., Any]) -> None:
 
 
 def test_a_run_of_many_moments_looks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its notes do not grow with its iterations, and an error is seen before the end."""
+    """The notes of a loop do not grow with its iterations, and an error is seen before the end."""
     monkeypatch.setattr(sites, "MOMENTS", 16)
     graph, arguments = program(counted, 90, 61)
     expected = told(lambda: on_reference(graph, arguments))

@@ -201,7 +201,7 @@ def test_what_needs_the_executor_has_it(changes: dict[str, Any]) -> None:
 
 
 def test_checks_for_nan_look_at_every_op() -> None:
-    """They are made by the executor, on one device too."""
+    """The executor checks each op for NaN, on one device too."""
     with dataflow.settings(loops=None), cg.options(engine="dataflow", check_nans=True):
         with pytest.raises(NonFiniteError):
             cg.function(lambda x: np.log(x))(-1.0)

@@ -279,7 +279,6 @@ TABLE = {
         "MOST_READ": "operands of a kernel: tests/native/test_long_plans.py",
     },
     "memory/schedule.py": {
-        "GROUP_RUNS GROUP_BYTES": "chunks that come back together: tests/memory/test_recompute.py",
         "8": POLICY,
         "2": MEMORY,
     },

@@ -160,7 +160,10 @@ class RunningStack:
                 shape = next((np.shape(row) for row in stack if row is not None), self.row)
                 if shape is None:
                     # Of rows that were never written the plan has to know the shape: memory is made for it.
-                    assert not stack, "rows of unknown shape"
+                    if stack:
+                        raise ExecutionError(
+                            "machine code was given rows without a known shape", got=f"{len(stack)} rows"
+                        )
                     shape = ()
             most_rows = None if most_bytes is None else max(1, most_bytes // max(self.row_bytes(shape), 1))
             stack = from_rows(self.dtype, shape, stack, supply(), most_rows)
