@@ -6,16 +6,14 @@ differ in shape, and those of a stack whose slots are written in any order, are 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
-from ctrlgrad.engines.reference.table import InPlace, Pure
+from ctrlgrad.engines.reference.table import InPlace, Pure, own_stack
 from ctrlgrad.ir import OPS, Node, Trait, Use, attributes, walk
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory.profile.records import Phase
@@ -68,12 +66,6 @@ def _counted_rows(stack: BlockStack) -> list[Any]:
     if current() is None:
         return stack.rows()
     return [None if row is None else _counted(row) for row in stack.rows()]
-
-
-def _own(operands: list[Any]) -> BlockStack:
-    """Take the first operand off the list as a block stack that may be changed."""
-    value: BlockStack = operands.pop(0)
-    return value if sys.getrefcount(value) == POPPED_ALONE else value.copy()
 
 
 def _length(node: Node) -> Callable[..., Any]:
@@ -153,7 +145,7 @@ def _push(node: Node) -> Callable[[list[Any], Run], Any]:
             if pushes is not None and not _is_of(operands[0], operands[1]):
                 operands[0] = pushes.stack(node, operands[1].dtype, np.shape(operands[1]))
         if isinstance(operands[0], BlockStack) and _takes(node, operands[0], operands[1]):
-            s = _own(operands)
+            s = own_stack(operands)
             s.push(operands[0])
             run.counters.pushed(node, operands[0])
             return s
@@ -189,7 +181,7 @@ def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
     def pop(operands: list[Any], run: Run) -> Any:
         if not isinstance(operands[0], BlockStack) or current() is None or not operands[0]:
             return kernel(operands, run)
-        s = _own(operands)
+        s = own_stack(operands)
         row = s.pop()
         run.counters.popped(node)
         return s, row
