@@ -45,7 +45,7 @@ Values and gradients of the programs of `benchmarks/`: loops, recurrent networks
 - Peers: {peers}.
 - Each system runs in a process of its own on {cores}, with an empty cache; results are compared first.
 - Times are processor times of all threads, the best of {rounds}. A *first call* traces, differentiates, compiles and
-  runs, imports not counted.
+  runs, imports not counted. PyTorch runs eagerly here and compiles nothing.
 - *Peak memory* is the most resident memory of the process, libraries included, from the second call on.
 - A ratio is the peer's figure over ctrlgrad's: above 1, ctrlgrad needs less. One below 1 is **bold**.
 - The machine was shared: its load was {load}. Ratios from 0.95 to 1.05 say nothing.
