@@ -17,8 +17,7 @@ from ctrlgrad.frontend.functions import publish
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
 from ctrlgrad.lax.reductions import pad
-from ctrlgrad.transforms.grad import vjp
-from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.grad import jvp, vjp
 
 # Number of windows along an axis, whose size may be unknown until run time.
 

@@ -16,7 +16,6 @@ from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.operators import TABLE, drawn, dropped, entry
 from ctrlgrad.interop.windows import Window, normalised, per_channel, transposed_kernels, with_padding
-from ctrlgrad.source import here
 
 
 def _all(values: Any, rank: int) -> tuple[int, ...]:
@@ -255,7 +254,6 @@ def _whole(operation: str, x: Any) -> np.ndarray:
     if isinstance(x, Tensor):
         raise TracingError(
             f"from_torch: {operation} of targets in one row needs their lengths when it is read",
-            source=here(),
             expected="lengths that are Python integers, or targets[batch, length]",
             got=repr(x),
             hint="pass the targets padded to one length",
