@@ -6,13 +6,18 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from ctrlgrad.ir import Graph
-from ctrlgrad.passes.common import merge_common
-from ctrlgrad.passes.counters import count_outside, know_counts
-from ctrlgrad.passes.dead_code import forward_results, inline_calls, remove_dead_code
+from ctrlgrad.passes.dead_code import (
+    count_outside,
+    fold,
+    forward_results,
+    hoist_invariants,
+    inline_calls,
+    know_counts,
+    merge_common,
+    remove_dead_code,
+)
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
-from ctrlgrad.passes.folding import fold
 from ctrlgrad.passes.heavy import weighing
-from ctrlgrad.passes.invariants import hoist_invariants
 from ctrlgrad.passes.products import split_products
 from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
 
