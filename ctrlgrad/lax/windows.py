@@ -97,8 +97,7 @@ def _along(xs: list[Any], axis: int, window: int, stride: int, apart: int, combi
         shift = length * apart
         rest = part[0].shape[axis] - shift
         part = combine(
-            [slice_in_dim(x, 0, rest, 1, axis) for x in part],
-            [slice_in_dim(x, shift, None, 1, axis) for x in part],
+            [slice_in_dim(x, 0, rest, 1, axis) for x in part], [slice_in_dim(x, shift, None, 1, axis) for x in part]
         )
         length *= 2
 

@@ -75,26 +75,3 @@ def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHU
             if name not in without:
                 graph = run(graph)
     return graph
-
-
-__all__ = [
-    "CHUNK_BYTES",
-    "OPTIMISATIONS",
-    "SIMPLIFICATIONS",
-    "WEIGH",
-    "count_outside",
-    "distribute",
-    "fold",
-    "forward_results",
-    "hoist_invariants",
-    "inline_calls",
-    "join_updates",
-    "know_counts",
-    "merge_common",
-    "optimise",
-    "read_first",
-    "remove_dead_code",
-    "simplify",
-    "sink_slices",
-    "split_products",
-]

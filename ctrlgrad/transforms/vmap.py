@@ -454,9 +454,7 @@ def _parse(signature: str) -> tuple[list[Core], list[Core]]:
     text = signature.replace(" ", "")
     if not _SIGNATURE.fullmatch(text):
         raise UserInputError(
-            "vectorize: the signature cannot be read",
-            expected='such as "(m,n),(n)->(m)"',
-            got=repr(signature),
+            "vectorize: the signature cannot be read", expected='such as "(m,n),(n)->(m)"', got=repr(signature)
         )
     inputs, outputs = (
         [tuple(name for name in group[1:-1].split(",") if name) for group in re.findall(_GROUP, side)]
