@@ -431,10 +431,7 @@ class Tensor:
         if user_operation() == "BINARY_OP":  # "%.2f" % x
             raise self._concrete("formatting it", "ctrlgrad.debug.print('{x:.2f}', x=x) prints the number when it runs")
         raise self._concrete(
-            *what_the_user_does(
-                "float() (a function of `math`)",
-                "keep it a tensor: numpy.sin(x), x.astype(float)",
-            )
+            *what_the_user_does("float() (a function of `math`)", "keep it a tensor: numpy.sin(x), x.astype(float)")
         )
 
     def __complex__(self) -> complex:
