@@ -159,7 +159,8 @@ class Manager:
         """Take so many bytes of the device. Idle memory goes before anything else leaves; where they are refused even
         so, once more after the running call has made room. The caller does not hold the lock."""
         account = self.accounts[0]
-        if account.limit is not None and account.used + nbytes > account.limit and not self.fits(nbytes):
+        is_short = account.limit is not None and account.used + nbytes > account.limit
+        if is_short and not (self.forgotten and self.fits(nbytes)):
             for give_back in GIVE_BACK.get():
                 give_back()
         try:
@@ -364,7 +365,7 @@ class LoopMemory:
         """
         manager, loop = self._manager, self._record
         index, kept = len(loop.chunks), None
-        if snapshot is not None:
+        if snapshot is not None and loop.recompute is not None:
             with manager.lock:
                 if manager.forgotten:
                     manager.enter()
@@ -448,7 +449,8 @@ class Chunk:
                 manager.enter()
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(manager.accounts)
-            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows, stack)
+            places = manager.index.away_bit
+            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, places, rows, stack)
             kind = BLOCKS if chunk.loop.may_leave else STAYING
             slot = manager.residency.take(0, block.nbytes, kind, label, chunk)
             chunk.blocks.append(block)
@@ -490,6 +492,7 @@ class Chunk:
                 like.dtype,
                 chunk,
                 slots,
+                manager.index.away_bit,
                 like.shape[0],
                 like.stack,
                 is_open=False,
