@@ -129,6 +129,7 @@ def test_blocks_of_a_manager_are_not_written_to_again() -> None:
         whole = stack.whole(3)
         assert isinstance(whole, Resident) and list(whole.array[:5]) == [0, 1, 2, 3, 4]
         assert stack.whole(3) is whole
+        del stack, whole
 
 
 @pytest.mark.parametrize("seed", range(4))
