@@ -218,7 +218,8 @@ def widened(operation: str, x: Any, dtype: Any) -> Any:
 
 @functools.cache
 def _summed_dtype(dtype: np.dtype) -> np.dtype:
-    return np.sum(np.zeros(0, dtype)).dtype
+    summed: np.dtype = np.sum(np.zeros(0, dtype)).dtype
+    return summed
 
 
 def kept(operation: str, x: Any, where: Any, neutral: Any) -> Any:

@@ -273,7 +273,7 @@ def ctc(
     lengths, ends = (
         cnp.asarray(np.asarray(x) if isinstance(x, list | tuple) else x) for x in (input_lengths, target_lengths)
     )
-    of_one = lambda *given: alignment_loss(*given, blank)
+    of_one = lambda scores, labels, frames, length: alignment_loss(scores, labels, frames, length, blank)
     loss = vmap(of_one, in_axes=(1, 0, 0, 0))(log_probs, targets, lengths, ends)
     loss = cnp.where(loss == np.inf, 0, loss) if zero_infinity else loss
     # Nothing reads the second result outside of PyTorch's own reverse mode.
