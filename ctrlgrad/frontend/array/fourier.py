@@ -71,9 +71,7 @@ def _transformed(x: Any, axis: int, inverse: bool) -> Any:
     return apply("fft", [x], {"axis": axis, "inverse": inverse})
 
 
-def _is_inverse(operation: str) -> bool:
-    """Return true for the names of inverse transforms: `ifft`, `irfftn`, `ihfft` and the like."""
-    return operation.startswith("i")
+_INVERSE = frozenset(("ifft", "ifft2", "ifftn", "irfft", "irfft2", "irfftn", "ihfft"))
 
 
 def _scaled(operation: str, x: Any, size: Any, norm: Any) -> Any:
@@ -83,7 +81,7 @@ def _scaled(operation: str, x: Any, size: Any, norm: Any) -> Any:
         )
     if norm == "ortho":
         return divide(x, cast(sqrt(cast(size, np.float64)), dtype_of(x)))
-    return divide(x, cast(size, dtype_of(x))) if _is_inverse(operation) is (norm != "forward") else x
+    return divide(x, cast(size, dtype_of(x))) if (operation in _INVERSE) is (norm != "forward") else x
 
 
 def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any) -> Any:
@@ -91,7 +89,7 @@ def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any) -> Any:
     place = axis_of(operation, axis, rank_of(x))
     if n is not None or shape_of(x)[place] == 0:
         x = _resized(x, place, _size(operation, x, place, n))
-    return _scaled(operation, _transformed(x, place, _is_inverse(operation)), dim(x, place), norm)
+    return _scaled(operation, _transformed(x, place, operation in _INVERSE), dim(x, place), norm)
 
 
 def _first_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
