@@ -3,7 +3,8 @@
 A stack is a list of blocks; a block is one contiguous array `[capacity, *element]` of which the first `count` rows
 are in use. A compiled loop appends a block per chunk that it runs, and takes rows from the last block; the rows are
 written and read in place, between `open` and `close` of the block. Interpreted code pushes and pops single rows: pushed
-rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between.
+rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between. A stack on
+a device (`ctrlgrad.engines.cuda.stacks`) lends its rows: they are read where they lie.
 
 A block lies in a storage, which is opened before its rows are touched and closed afterwards; between two uses a memory
 manager may keep the rows in another tier. Without a budget rows stay in place, and both do nothing.
@@ -323,7 +324,7 @@ class BlockStack:
         self.drop(1)
         return row
 
-    def row(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         """The row at an index from 0; None for a slot never written."""
         if self.written is not None and not self.written[index]:
             return None

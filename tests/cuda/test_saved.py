@@ -106,7 +106,7 @@ def test_a_row_that_somebody_holds_keeps_its_block(memory: RunMemory) -> None:
 
 def test_a_stack_keeps_the_block_that_it_read_last_until_it_rests(memory: RunMemory) -> None:
     stack = pushed(memory, 3, pushed(memory, 2))
-    assert values([stack.row(0)]) == [0.0]
+    assert values([stack[0]]) == [0.0]
     assert values([stack.pop()]) == [2.0]
     with pytest.raises(MemoryBudgetError):
         fill(memory)

@@ -63,7 +63,7 @@ def test_a_copy_shares_rows_and_no_writes(library: StandIn) -> None:
     other = stack.copy()
     push(stack, 2.0), push(other, 3.0)
     assert rows(stack) == [1.0, 2.0] and rows(other) == [1.0, 3.0]
-    assert np.shares_memory(stack.row(0).data, other.row(0).data)
+    assert np.shares_memory(stack[0].data, other[0].data)
 
 
 def test_a_slot_that_is_not_committed_is_nothing(library: StandIn) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.block_kernels import describe
 from ctrlgrad.engines.cuda.account import RunMemory, Saved
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
@@ -36,7 +37,6 @@ from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.records import record
 from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, Replay, bytes_of, managed
-from ctrlgrad.runtime.rows import describe
 from ctrlgrad.runtime.stack import Block, Blocks
 
 

@@ -483,7 +483,7 @@ def _read(node: Node) -> Kernel:
         stack, index, *dims = operands
         # Of a list of positions the reference engine's kernel takes the one that is meant, or raises its error.
         position = checked(range(len(stack)), context.number(index))
-        value = stack.row(position) if isinstance(stack, DeviceStack) else stack[position]
+        value = stack[position]
         return _zeros(context, element, dims) if value is None else context.on_device(value)
 
     return kernel
