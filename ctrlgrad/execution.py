@@ -13,8 +13,7 @@ from ctrlgrad.dataflow.settings import current_settings, is_one_plan
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists, row_pushes_of, rows_in_blocks
 from ctrlgrad.engines.device_array import lies_on_card
-from ctrlgrad.engines.exact_errors import error_of, exact_errors
-from ctrlgrad.engines.forward_reads import first_forward, with_point
+from ctrlgrad.engines.exact_errors import error_of, exact_errors, first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
