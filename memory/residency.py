@@ -129,7 +129,8 @@ class ResidencyIndex:
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        return any([numbers.sorted for numbers in self._numbers[1:-1]])
+        further = self._numbers[1:-1]
+        return bool(further and (further[0].sorted or further[-1].sorted))
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
@@ -402,10 +403,7 @@ class Residency:
     def is_clean(self, block: BlockRecord, level: int = 0) -> bool:
         """Return true if a level further away has all bytes."""
         # No generator: `any` would call it for every block that leaves.
-        for other in range(level + 1, len(block.slots)):
-            if self._is_whole(block, other):
-                return True
-        return False
+        return any(map(partial(self._is_whole, block), range(level + 1, len(block.slots))))
 
     def _evict(self, block: BlockRecord, level: int) -> None:
         """A block leaves a level; another one has its bytes."""
