@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from ctrlgrad.errors import BlockLostError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena import BLOCKS, STATES, Arena, Mark, Slot, budget_error
