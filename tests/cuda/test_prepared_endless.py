@@ -202,7 +202,7 @@ def test_blocks_that_are_soon_full(fn: Callable[[Any], Any], rows: int, monkeypa
 
     def block(self: stacks.DeviceStack, *given: Any) -> Any:
         nonlocal full
-        full &= all(its.count == its.capacity for its in self.blocks)
+        full &= all(its.count == len(its.storage.array) for its in self.blocks)
         return new(self, *given)
 
     monkeypatch.setattr(Binding, "restore", noted)

@@ -313,18 +313,18 @@ def rows_from_below(monkeypatch: pytest.MonkeyPatch) -> None:
     """Aside lie the rows that were pushed first."""
 
     def wrong(self: stacks.DeviceStack, target: Any) -> int:
-        lies = [row for block in self.blocks for row in self.rows(block)]
+        lies = [row for block in self.blocks for row in self.used(block)]
         for number, row in enumerate(lies[: len(target)]):
             target[number] = row
         return 1
 
-    monkeypatch.setattr(stacks.DeviceStack, "copy_top", wrong)
+    monkeypatch.setattr(stacks.DeviceStack, "copy_to", wrong)
 
 
 def rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several blocks the rows of the one on top alone are taken off."""
     monkeypatch.setattr(
-        stacks.DeviceStack, "take_off", lambda self, count: self.take(min(count, self.blocks[-1].count))
+        stacks.DeviceStack, "take_off", lambda self, count: self.drop(min(count, self.blocks[-1].count))
     )
 
 
