@@ -111,7 +111,7 @@ class _Placing:
 
     def stacks(self) -> None:
         """One device for each stack, whatever loops and branches it goes through."""
-        parts = _Parts()
+        parts = Parts()
         users: list[tuple[FlatNode, Value]] = []
         for node in self.graph.nodes:
             # A Switch's predicate is no stack; everything else that a node takes and gives of this kind is one stack,
@@ -201,7 +201,7 @@ class _Placing:
             self.device[node] = found
 
 
-class _Parts:
+class Parts:
     """Values that belong together: a union-find."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
             inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant" and not n.regions]
             found = {_home(n, choose) for n in inside or [node]}
             homes[node] = found.pop() if len(found) == 1 else None
-    return lambda node: homes[node]
+    return homes.get
 
 
 def _home(node: Node, choose: Choice) -> str:
