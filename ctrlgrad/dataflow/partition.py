@@ -120,7 +120,11 @@ class _Placing:
             for other in of_stacks[1:]:
                 parts.join(of_stacks[0], other)
             users += [(node, v) for v in of_stacks[:1]]
+        # A plan that stays one node has its stacks where it lies.
         wanted: dict[Value, str] = {}
+        for node, value in users:
+            if node.device is not None:
+                wanted.setdefault(parts.of(value), node.device)
         for node, value in users:
             if node.op.has_use(Use.PUSH):
                 home = self.source_of(node.operands[1])

@@ -79,7 +79,7 @@ def test_two_layers_and_their_gradients_are_a_pipeline(trips: int) -> None:
     assert_same(found, run_on("reference", graph, [X, W]), 1e-12)
     chunks = -(-trips // (min(trips, 32) // stages.SHARE))
     sent = sum(c.sent for c in outcome.counts.values())
-    assert chunks < sent <= 20 * chunks, "a few messages a chunk, forward and backward"
+    assert chunks < sent <= 9 * chunks + 12, "a message for each value a chunk; stacks stay on their device"
     assert max(c.iterations for c in outcome.counts.values()) <= 2 * (chunks + 1) + 1
 
 
