@@ -55,9 +55,8 @@ class ResidencyIndex:
         self._numbers = [OrderedNumbers() for _ in range(levels + 1)]
         self._further = [numbers.sorted for numbers in self._numbers[1:-1]]
         self.away_bit = 1 << levels
-        # Chunks that no copy was started of, with their bytes, and the sum of these.
+        # Chunks that wait for copies, and the sum of their bytes.
         self._uncopied = OrderedNumbers()
-        self._uncopied_by_chunk: dict[int, int] = {}
         self.uncopied_bytes = 0
 
     def add(self, chunk: ChunkRecord) -> None:
@@ -68,7 +67,8 @@ class ResidencyIndex:
     def remove(self, chunk: ChunkRecord) -> None:
         """A chunk holds nothing any more."""
         if self._chunks.pop(chunk.number, None) is not None:
-            self._update(chunk)
+            if chunk.places:
+                self._update(chunk)
             self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
@@ -116,12 +116,12 @@ class ResidencyIndex:
     def put_uncopied(self, chunk: ChunkRecord, nbytes: int) -> None:
         """A chunk waits for copies of so many bytes; 0: it waits for none. One that holds nothing does not wait."""
         nbytes = nbytes if chunk.number in self._chunks else 0
-        before = self._uncopied_by_chunk.pop(chunk.number, 0)
-        self.uncopied_bytes += nbytes - before
-        if nbytes:
-            self._uncopied_by_chunk[chunk.number] = nbytes
-        if bool(nbytes) != bool(before):
+        if nbytes == chunk.uncopied:
+            return
+        if not nbytes or not chunk.uncopied:
             self._uncopied.put(chunk.number, nbytes > 0)
+        self.uncopied_bytes += nbytes - chunk.uncopied
+        chunk.uncopied = nbytes
 
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
@@ -352,7 +352,7 @@ class Residency:
     def _copy(
         self, block: BlockRecord, level: int, target: Slot, stream: Stream, action: type[CopyOut] | type[Fetch]
     ) -> None:
-        source = block.slots[level]
+        source, names = block.slots[level], self._tier_names
         assert source is not None and source.written is not None
         self.order.follow(stream, source.written)
         if target.level == 0 and self.arena.vacated is not None:
@@ -374,7 +374,6 @@ class Residency:
         target.users.append(mark)
         target.written = mark
         self.transfers.append(Transfer(source.level, target.level, block.nbytes, begun, mark))
-        names = self._tier_names
         self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
