@@ -260,7 +260,7 @@ class Manager:
     def release(self, block: BlockRecord) -> None:
         """Free a block that has no holder any more."""
         chunk = block.chunk
-        block.holders = block.pins = 0
+        block.holders = 0
         chunk.held -= 1
         self.residency.free(block)
         if not chunk.held and chunk.is_sealed:
@@ -273,7 +273,6 @@ class Manager:
     def free_blocks(self, chunk: ChunkRecord) -> None:
         """Free the blocks of a chunk that is given up."""
         for block in chunk.blocks:
-            block.pins = 0
             if block.holders:
                 block.holders = 0
                 chunk.held -= 1

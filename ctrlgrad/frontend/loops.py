@@ -17,8 +17,8 @@ from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_t
 from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
 from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced
 from ctrlgrad.frontend.carry import Carry, settle
-from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, explains_calls, same_structure
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, same_structure
+from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
@@ -489,13 +489,7 @@ def _fold(operation: str, f: Callable[[Any, Any], Any], xs: Any, init: Any, reve
 
 
 def _scan(
-    operation: str,
-    f: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any,
-    length: Any,
-    reverse: bool,
-    source: Source | None,
+    operation: str, f: Callable[[Any, Any], Any], init: Any, xs: Any, length: Any, reverse: bool, source: Source | None
 ) -> Any:
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
