@@ -79,7 +79,7 @@ FURTHER = {
     "autograph": {"frontend"},
     "lax": {"scipy"},
     # What each op is in JAX is one table, which a judge reads and a function on its way to JAX.
-    "interop": {"lax", "random", "scipy", "verify"},
+    "interop": {"lax", "nn", "random", "scipy", "verify"},
     "nn": {"lax", "random", "scipy"},
     "random": {"scipy"},
     "train": {"nn", "optim", "random", "verify"},

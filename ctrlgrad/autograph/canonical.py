@@ -126,7 +126,11 @@ class _Canonical(ast.NodeTransformer):
     # Functions.
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        self._strip(node.args)
+        arguments = node.args
+        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        for argument in given:
+            if argument is not None:
+                argument.annotation = None
         node.returns = None
         return self._inside(node)
 
@@ -144,13 +148,6 @@ class _Canonical(ast.NodeTransformer):
         self.generic_visit(node)
         self.first_argument.pop()
         return node
-
-    @staticmethod
-    def _strip(arguments: ast.arguments) -> None:
-        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        for argument in given:
-            if argument is not None:
-                argument.annotation = None
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         self.generic_visit(node)

@@ -222,7 +222,10 @@ def rewrite(definition: Definition, text: str, file: str, namespace: Mapping[str
         name=name, source_code=text, source_file=file, future_features=(), namespace=dict(namespace)
     )
     context = transformer.Context(info, namer, converter.ProgramContext(options=converter.STANDARD_OPTIONS))
-    _erase_defaults(definition.args)
+    # The defaults are those of the function itself.
+    arguments = definition.args
+    arguments.defaults = [ast.copy_location(ast.Constant(None), x) for x in arguments.defaults]
+    arguments.kw_defaults = [x and ast.copy_location(ast.Constant(None), x) for x in arguments.kw_defaults]
     try:
         node = _analyse(definition, context)
         for transform in _PASSES:
@@ -243,12 +246,6 @@ def _analyse(node: Any, context: Any) -> Any:
     node = reaching_definitions.resolve(node, context, graphs)
     anno.dup(node, {anno.Static.DEFINITIONS: anno.Static.ORIG_DEFINITIONS})
     return node
-
-
-def _erase_defaults(arguments: ast.arguments) -> None:
-    """The values of defaults are taken over from the function itself."""
-    arguments.defaults = [ast.copy_location(ast.Constant(None), x) for x in arguments.defaults]
-    arguments.kw_defaults = [x and ast.copy_location(ast.Constant(None), x) for x in arguments.kw_defaults]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -309,21 +306,17 @@ def _converted(fn: FunctionType) -> FunctionType:
         factory = _factories.get(fn.__code__)
         if factory is None:
             try:
-                factory = _factory(fn)
+                definition, text = parse(fn)
+                own = {node.name for node in ast.walk(definition) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+                file = fn.__code__.co_filename
+                statement, name = rewrite(canonical(definition), text, file, _namespace(fn))
+                factory = Factory(statement, name, own, fn)
             except Unconvertible as reason:
                 factory = reason
             _factories[fn.__code__] = factory
     if isinstance(factory, Unconvertible):
         raise factory
     return artifact(factory.bind(fn, RUNTIME))
-
-
-def _factory(fn: FunctionType) -> Factory:
-    definition, text = parse(fn)
-    own = {node.name for node in ast.walk(definition) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    file = fn.__code__.co_filename
-    statement, name = rewrite(canonical(definition), text, file, _namespace(fn))
-    return Factory(statement, name, own, fn)
 
 
 def _namespace(fn: FunctionType) -> dict[str, Any]:

@@ -78,13 +78,7 @@ class ufunc:
         return self.functions["ufunc.call"](self, args, others, where, dtype)
 
     def reduce(
-        self,
-        a: Any,
-        axis: Any = 0,
-        dtype: Any = None,
-        keepdims: bool = False,
-        initial: Any = None,
-        where: Any = True,
+        self, a: Any, axis: Any = 0, dtype: Any = None, keepdims: bool = False, initial: Any = None, where: Any = True
     ) -> Any:
         """The elements along axes combined from the first to the last; None is all axes.
 

@@ -489,13 +489,7 @@ def _fold(operation: str, f: Callable[[Any, Any], Any], xs: Any, init: Any, reve
 
 
 def _scan(
-    operation: str,
-    f: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any,
-    length: Any,
-    reverse: bool,
-    source: Source | None,
+    operation: str, f: Callable[[Any, Any], Any], init: Any, xs: Any, length: Any, reverse: bool, source: Source | None
 ) -> Any:
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)

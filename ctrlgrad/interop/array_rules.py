@@ -18,7 +18,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.interop.avals import dtype_of, key_words
 from ctrlgrad.interop.primitives import TABLE, Entry, Equation, by_keyword, by_position, entry, plain, unsupported
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_calls import custom_jvp
 
 # Elementwise primitives.
 
@@ -47,7 +47,7 @@ TABLE |= {
 }
 
 # Identities on values, which change only their device, compilation or call.
-for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
+for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint", "reshard"):
     TABLE[_identity] = lambda equation, *operands: list(operands)
 
 

@@ -21,7 +21,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.avals import is_float, is_key, tensor_type, x64_as
 from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, entry, plain, unsupported
 from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_calls import custom_jvp
 from ctrlgrad.transforms.grad import stop_gradient
 from ctrlgrad.transforms.implicit import custom_linear_solve
 

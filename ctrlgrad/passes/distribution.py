@@ -528,12 +528,7 @@ def _bytes_collected(graph: Graph, finding: _Finding, is_inside: bool = False) -
 
 class _Distributing(Rewriter):
     def __init__(
-        self,
-        graph: Graph,
-        chunk: int,
-        finding: _Finding,
-        outer: _Distributing | None = None,
-        owner: Node | None = None,
+        self, graph: Graph, chunk: int, finding: _Finding, outer: _Distributing | None = None, owner: Node | None = None
     ) -> None:
         super().__init__(graph, outer, owner)
         self._chunk, self._finding = chunk, finding

@@ -31,7 +31,7 @@ from ctrlgrad.memory.manager import MAKE_ROOM
 from ctrlgrad.memory.session import Session, current
 from ctrlgrad.records import record
 from ctrlgrad.runtime.chunks import chunk_bytes
-from ctrlgrad.runtime.stack import CPU, BlockStack, supply
+from ctrlgrad.runtime.stack import CPU, BlockStack
 
 # A stack's first block has room for so many rows, or bytes if that is more rows.
 FIRST_ROWS, FIRST_BYTES = 4, 1 << 10
@@ -234,7 +234,7 @@ class RowPushes:
 
     def stack(self, node: Node, dtype: np.dtype, shape: tuple[int, ...]) -> BlockStack:
         """An empty stack of such rows, for a push."""
-        return BlockStack(dtype, shape, supply=supply(), tails=self.tails(node))
+        return BlockStack(dtype, shape, tails=self.tails(node))
 
     def tails(self, node: Node) -> RowTails:
         """New source of blocks for a stack that a node pushes on: one run of a loop."""

@@ -91,7 +91,6 @@ def _savings(policy: Any) -> tuple[Saving, ...]:
     if not isinstance(found, SavePolicy):
         raise UserInputError(
             "checkpoint: the policy is not known",
-            source=here(),
             expected="None or one of ctrlgrad.checkpoint_policies",
             got=str(getattr(policy, "__qualname__", policy)),
             hint="name what is to be saved with ctrlgrad.ad_checkpoint.checkpoint_name, and give\n"

@@ -1,4 +1,4 @@
-"""Nests that threads share: the same bits whatever their number, and what one thread alone gives."""
+"""Loop nests shared among threads give the same bits for every number of threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREADS = (1, 2, 3, 7)
 
 @pytest.fixture
 def little_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nests are shared that are small enough for tests."""
+    """Share nests that are small enough for tests."""
     monkeypatch.setattr(threads, "WORK_TO_SHARE", 1000)
     monkeypatch.setattr(threads, "WORK_OF_A_PART", 500)
     before = products().threads
@@ -37,7 +37,7 @@ def text_of(fn: Callable[..., Any], *args: np.ndarray) -> str:
 
 
 def updated(x: Any, y: Any) -> Any:
-    """A nest in a loop that writes over what it reads."""
+    """A nest in a loop that overwrites the array that it reads."""
     return cg.fori_loop(0, 5, lambda i, x: cnp.sin(x) * y + i, x)
 
 
@@ -55,7 +55,7 @@ def updated(x: Any, y: Any) -> Any:
         lambda x, y: cnp.exp(x)[None, :, 3:] * y[0, :147],
         updated,
         cg.grad(lambda x, y: cnp.sum(updated(x, y) ** 2)),
-        # Columns that are added up by all rows: parts of the columns, or of the rows with sums of their own.
+        # Sums of columns over all rows: cut by columns, or by rows with partial sums.
         lambda x, y: (cnp.sum(x * y, axis=0), cnp.min(x - y, axis=0)),
         lambda x, y: (cnp.sum(x[:, :3] * y[:, :3], axis=0), cnp.prod(x[:, :3] * y[:, :3], axis=0)),
         lambda x, y: cnp.sum(x.reshape(-1, 2) * cnp.exp(1j * y.reshape(-1, 2)), axis=0),
@@ -120,7 +120,8 @@ def test_results_have_the_same_bits_whatever_the_number_of_threads(little_work: 
     ids=["sum", "negative", "product", "complex", "positions", "bools", "gradient"],
 )
 def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: None, fn: Callable[..., Any]) -> None:
-    """Found: each part began all of the result anew, and so undid what the parts before it had come to."""
+    """Memory that parts add to is initialised once. Found: each part initialised the whole result, and so undid the
+    earlier parts."""
     assert "@cg_parallel" in text_of(fn, X, Y)
     expected = cg.tree.leaves(cg.function(fn, engine="reference")(X, Y))
     function = cg.function(fn, engine="native")
@@ -133,7 +134,7 @@ def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: Non
 @pytest.mark.parametrize(
     "fn",
     [
-        # The first position of the largest of all; where an index is wrong is told of the first one.
+        # The first position of the largest element; the first wrong index is the one reported.
         lambda x, y: cnp.argmax(x),
         lambda x, y: x[(y[:, 0] * 10).astype("int64")],
     ],
@@ -151,7 +152,7 @@ def test_parts_come_in_pairs() -> None:
         text = text_of(lambda x, y: cnp.exp(x) * y, large, large)
         return re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 \d+\)", text)
 
-    # Instructions of an element: a call, two loads, a product and a store.
+    # Instructions per element: a call, two loads, a product and a store.
     assert shared_nests.CALL + 4 == 24
     assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], ["4"], ["8"], ["16"]]
 
@@ -166,7 +167,8 @@ def test_little_work_is_not_shared() -> None:
     ("shape", "parts"), [((64, 1 << 16), 128), ((1 << 16, 64), 64), ((3, 1 << 19), 32), ((1 << 20,), 32)]
 )
 def test_the_axis_that_gives_most_parts_is_cut(shape: tuple[int, ...], parts: int) -> None:
-    """Columns of long rows, rows of narrow columns with sums of their own, and elements where there is one axis."""
+    """The axis that gives most parts is cut: columns of long rows, rows of narrow columns with partial sums,
+    elements of one axis."""
     axis = None if len(shape) == 1 else 0
     text = text_of(lambda x: cnp.sum(x, axis=axis), np.ones(shape, "float32"))
     assert re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 \d+\)", text) == [str(parts)]
@@ -174,7 +176,7 @@ def test_the_axis_that_gives_most_parts_is_cut(shape: tuple[int, ...], parts: in
 
 @pytest.mark.parametrize("asleep", [0, 1, 2, 6, 15, 63])
 def test_sleeping_threads_are_woken_as_work_grows(asleep: int) -> None:
-    """A small program wakes as few of 64 threads as of 2."""
+    """A small program wakes as few threads of 64 as of 2."""
     share = threads.WORK_TO_SHARE
     assert threads.parts_of(share - 1) == 1
     assert [threads.woken(work, 4, asleep) for work in (0, share, 2 * share - 1)] == [0, 0, 0]

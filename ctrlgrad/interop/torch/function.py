@@ -24,7 +24,6 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.interning import LARGEST
 from ctrlgrad.options import current_options
 from ctrlgrad.signature import Concrete, Signature, Static, TensorSpec, static
-from ctrlgrad.source import here
 
 Bound = tuple[Concrete, TorchProgram]
 
@@ -119,7 +118,6 @@ class TorchFunction:
         if isinstance(x, Tensor):
             raise TracingError(
                 f"to_torch: {self.name} is called on a traced tensor of this library",
-                source=here(),
                 expected="tensors of PyTorch, NumPy's arrays, numbers",
                 got=repr(x),
                 hint="call the function itself there",

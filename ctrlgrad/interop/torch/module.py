@@ -89,7 +89,6 @@ class FromTorch:
         if any(isinstance(x, PackedSequence) for x in (*args, *kwargs.values())):
             raise UserInputError(
                 f"from_torch: {self.name} is called on a packed sequence",
-                source=here(),
                 expected="tensors: a padded batch, and its lengths",
                 got="PackedSequence",
                 hint="call pack_padded_sequence(x, lengths) in the module's forward",
@@ -107,7 +106,6 @@ class FromTorch:
         if self.module is not None and (not args or not isinstance(args[0], Mapping)):
             raise UserInputError(
                 f"from_torch: {self.name} is called without its parameters",
-                source=here(),
                 expected="a dict of arrays by name, and the arguments of forward",
                 got=", ".join(type(x).__name__ for x in args) or "no arguments",
                 hint="f = ctrlgrad.from_torch(module); f(f.params, x)",
@@ -170,7 +168,6 @@ class FromTorch:
                 return
             raise TracingError(
                 f"from_torch: torch.export cannot capture {self.name} with dynamic sizes",
-                source=here(),
                 expected="control flow that does not depend on data",
                 got=str(error).strip().splitlines()[0],
                 hint="leave dynamic_shapes out: Python's loops and branches become loops and branches of the graph",
@@ -256,7 +253,6 @@ def _swapped(module: torch.nn.Module, values: Mapping[str, Any]) -> Iterator[Cal
     if unknown or missing:
         raise UserInputError(
             f"from_torch: the parameters are not those of {type(module).__name__}",
-            source=here(),
             expected="an array for each name of .params",
             got=", ".join([*(f"no {n}" for n in missing[:4]), *(f"{n}, which it has not" for n in unknown[:4])]),
             hint="pass {**f.params, name: value}",
@@ -303,7 +299,6 @@ def _check_attributes(module: torch.nn.Module, before: Mapping[str, Any]) -> Non
         if key != "_flat_weights" and x is not before.get(key) and isinstance(x, TracedTensor):
             raise TracingError(
                 f"from_torch: {type(module).__name__} leaves a tensor in its attribute {key!r}",
-                source=here(),
                 expected="results that are returned, and buffers",
                 got=repr(x),
                 hint=f"self.register_buffer({key!r}, ...) in __init__, or return it",

@@ -12,11 +12,11 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.operators import TABLE, drawn, dropped, entry
 from ctrlgrad.interop.windows import Window, normalised, per_channel, transposed_kernels, with_padding
-from ctrlgrad.source import here
+from ctrlgrad.nn.functions import alignment_loss
+from ctrlgrad.transforms.vmap import vmap
 
 
 def _all(values: Any, rank: int) -> tuple[int, ...]:
@@ -247,15 +247,11 @@ def _bernoulli(x: Any, p: Any = None) -> Any:
 
 # The loss of connectionist temporal classification.
 
-# The logarithm of a probability of zero, which has a slope, unlike minus infinity.
-_NEVER = -1e30
-
 
 def _whole(operation: str, x: Any) -> np.ndarray:
     if isinstance(x, Tensor):
         raise TracingError(
             f"from_torch: {operation} of targets in one row needs their lengths when it is read",
-            source=here(),
             expected="lengths that are Python integers, or targets[batch, length]",
             got=repr(x),
             hint="pass the targets padded to one length",
@@ -267,52 +263,21 @@ def _whole(operation: str, x: Any) -> np.ndarray:
 def ctc(
     log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, zero_infinity: bool = False
 ) -> Any:
-    """The loss of each sequence. Source: Graves et al. 2006, "Connectionist temporal classification", section 4.1.
-
-    Along the labels with blanks between them, `alpha` is the logarithm of the probability of all paths to a place.
-    """
+    """The loss of each sequence, for log_probs[time, batch, classes]."""
     if targets.ndim == 1:
         ends = np.cumsum(_whole("ctc_loss", target_lengths))
         most = int(max(np.diff(ends, prepend=0), default=0))
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
         places = np.minimum(starts[:, None] + np.arange(most), max(int(ends[-1]) - 1, 0))
         targets = cnp.take(targets, places, axis=0)
-    batch, most = targets.shape[0], targets.shape[1]
     lengths, ends = (
         cnp.asarray(np.asarray(x) if isinstance(x, list | tuple) else x) for x in (input_lengths, target_lengths)
     )
-    states = 2 * most + 1
-    labels = cnp.full((batch, states), blank, targets.dtype)
-    labels = cnp.at(labels)[:, 1::2].set(targets)
-    never = np.asarray(_NEVER, log_probs.dtype)
-    before = cnp.concatenate([cnp.full((batch, 2), blank, labels.dtype), labels[:, :-2]], 1) if most else labels
-    # A label may follow its last one but one where that is another one.
-    may_skip = (labels != blank) & (labels != before)
-
-    def shifted(a: Any, k: int) -> Any:
-        return cnp.concatenate([cnp.full((batch, k), never), a[:, :-k]], 1) if k < states else a + never
-
-    def scores(row: Any) -> Any:
-        return cnp.take_along_axis(row, labels, axis=1)
-
-    begin = cnp.where(np.arange(states) < 2, scores(log_probs[0]), never)
-
-    def step(alpha: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
-        row, t = given
-        ways = cnp.stack([alpha, shifted(alpha, 1), cnp.where(may_skip, shifted(alpha, 2), never)])
-        best = cnp.max(ways, 0)
-        new = best + cnp.log(cnp.sum(cnp.exp(ways - best), 0)) + scores(row)
-        return cnp.where((t < lengths)[:, None], cnp.maximum(new, never), alpha), None
-
-    times = cnp.arange(1, log_probs.shape[0])
-    alpha, _ = scan(step, begin, (log_probs[1:], times))
-    last = (2 * ends)[:, None]
-    at_blank = cnp.take_along_axis(alpha, last, axis=1)[:, 0]
-    at_label = cnp.take_along_axis(alpha, cnp.maximum(last - 1, 0), axis=1)[:, 0]
-    loss = -cnp.logaddexp(at_blank, cnp.where(ends > 0, at_label, never))
-    never_reached = loss > -_NEVER / 2
-    loss = cnp.where(never_reached, np.asarray(0 if zero_infinity else np.inf, loss.dtype), loss)
-    return loss, alpha
+    of_one = lambda scores, labels, frames, length: alignment_loss(scores, labels, frames, length, blank)
+    loss = vmap(of_one, in_axes=(1, 0, 0, 0))(log_probs, targets, lengths, ends)
+    loss = cnp.where(loss == np.inf, 0, loss) if zero_infinity else loss
+    # Nothing reads the second result outside of PyTorch's own reverse mode.
+    return loss, loss
 
 
 @entry("ctc_loss")

@@ -34,7 +34,6 @@ from ctrlgrad.interop.torch.functions import Functions
 from ctrlgrad.interop.torch.networks import batch_norm
 from ctrlgrad.interop.torch.tensors import DTYPES, to_array, to_tensor
 from ctrlgrad.interop.torch.values import Storage, TracedTensor, View, outside, value_of, written
-from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import stop_gradient
 
 _TORCH_DTYPES = {dtype: name for name, dtype in DTYPES.items()}
@@ -259,7 +258,6 @@ class Trace(TorchDispatchMode):
         if not isinstance(target, TracedTensor):
             raise TracingError(
                 f"from_torch: {name} changes a tensor that was made outside of the traced function",
-                source=here(),
                 expected="in-place operators on tensors that the function makes, and on buffers of the module",
                 got=f"{target.dtype}{list(target.shape)}",
                 hint="make it a buffer (register_buffer), or an argument and a result of the function",
@@ -268,7 +266,6 @@ class Trace(TorchDispatchMode):
         if storage.builder is not tracing.current():
             raise TracingError(
                 f"from_torch: {name} changes, inside of a traced loop or branch, a tensor that was made outside of it",
-                source=here(),
                 expected="variables that the loop or branch assigns anew",
                 got=f"{target!r}, changed in place",
                 hint="write x = x + y in place of x.add_(y), and out = out.index_copy(0, i, row) for out[i] = row",
