@@ -159,7 +159,8 @@ class Manager:
         """Take so many bytes of the device. Idle memory goes before anything else leaves; where they are refused even
         so, once more after the running call has made room. The caller does not hold the lock."""
         account = self.accounts[0]
-        if account.limit is not None and account.used + nbytes > account.limit and not self.fits(nbytes):
+        is_short = account.limit is not None and account.used + nbytes > account.limit
+        if is_short and not (self.forgotten and self.fits(nbytes)):
             for give_back in GIVE_BACK.get():
                 give_back()
         try:
@@ -261,7 +262,7 @@ class Manager:
     def release(self, block: BlockRecord) -> None:
         """Free a block that has no holder any more."""
         chunk = block.chunk
-        block.holders = block.pins = 0
+        block.holders = 0
         chunk.held -= 1
         self.residency.free(block)
         if not chunk.held and chunk.is_sealed:
@@ -273,7 +274,6 @@ class Manager:
     def free_blocks(self, chunk: ChunkRecord) -> None:
         """Free the blocks of a chunk that is given up."""
         for block in chunk.blocks:
-            block.pins = 0
             if block.holders:
                 block.holders = 0
                 chunk.held -= 1
@@ -365,7 +365,7 @@ class LoopMemory:
         """
         manager, loop = self._manager, self._record
         index, kept = len(loop.chunks), None
-        if snapshot is not None:
+        if snapshot is not None and loop.recompute is not None:
             with manager.lock:
                 if manager.forgotten:
                     manager.enter()
@@ -449,7 +449,8 @@ class Chunk:
                 manager.enter()
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(manager.accounts)
-            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows, stack)
+            places = manager.index.away_bit
+            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, places, rows, stack)
             kind = BLOCKS if chunk.loop.may_leave else STAYING
             slot = manager.residency.take(0, block.nbytes, kind, label, chunk)
             chunk.blocks.append(block)
@@ -491,6 +492,7 @@ class Chunk:
                 like.dtype,
                 chunk,
                 slots,
+                manager.index.away_bit,
                 like.shape[0],
                 like.stack,
                 is_open=False,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ctrlgrad.errors import BlockLostError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena import BLOCKS, STATES, Arena, Mark, Slot, budget_error
@@ -52,7 +52,9 @@ class ResidencyIndex:
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
         # Chunks by level, and at last those with a block that is wanted and not on the device.
-        self._levels, self._numbers = levels, [OrderedNumbers() for _ in range(levels + 1)]
+        self._numbers = [OrderedNumbers() for _ in range(levels + 1)]
+        self._further = [numbers.sorted for numbers in self._numbers[1:-1]]
+        self.away_bit = 1 << levels
         # Chunks that no copy was started of, with their bytes, and the sum of these.
         self._uncopied = OrderedNumbers()
         self._uncopied_by_chunk: dict[int, int] = {}
@@ -72,40 +74,38 @@ class ResidencyIndex:
     def put(self, block: BlockRecord, slot: Slot) -> None:
         """A block lies in a slot from now on."""
         block.slots[slot.level] = slot
+        block.places |= 1 << slot.level
+        if not slot.level:
+            block.places &= ~self.away_bit
         self._update(block.chunk)
 
-    def take(self, block: BlockRecord, *levels: int) -> list[Slot]:
+    def take(self, block: BlockRecord, levels: Iterable[int]) -> list[Slot]:
         """A block lies in these tiers no longer; gives the slots that it had there."""
         slots = []
         for level in levels:
             slot, block.slots[level] = block.slots[level], None
             if slot is not None:
                 slots.append(slot)
+                block.places &= ~(1 << level)
+        if block.slots[0] is None:
+            block.places = block.places & ~self.away_bit | (self.away_bit if block.holders else 0)
         self._update(block.chunk)
         return slots
 
     def _update(self, chunk: ChunkRecord) -> None:
-        """A block of a chunk has come to a tier or left it, or has no holder any more; or the chunk itself is gone."""
+        """The places of a block of a chunk have changed, or the chunk itself is gone."""
         places = 0
         for block in chunk.blocks if chunk.number in self._chunks else ():
-            bit = 1
-            for slot in block.slots:
-                if slot is not None:
-                    places |= bit
-                bit <<= 1
-            if block.slots[0] is None and block.holders:
-                places |= bit
-        changed, chunk.places = places ^ chunk.places, places
-        level = 0
-        while changed:
-            if changed & 1:
-                self._numbers[level].put(chunk.number, bool(places >> level & 1))
-            changed >>= 1
-            level += 1
+            places |= block.places
+        if changed := places ^ chunk.places:
+            chunk.places = places
+            for level, numbers in enumerate(self._numbers):
+                if changed >> level & 1:
+                    numbers.put(chunk.number, bool(places >> level & 1))
 
     def is_away(self, chunk: ChunkRecord) -> bool:
         """Return true if a block of a chunk is wanted and not on the device."""
-        return bool(chunk.places >> self._levels)
+        return bool(chunk.places & self.away_bit)
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -130,8 +130,7 @@ class ResidencyIndex:
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        _, *further, _ = self._numbers
-        return bool(further and (further[0].sorted or further[-1].sorted))
+        return any(self._further)
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
@@ -168,34 +167,33 @@ class Residency:
 
         Raises `MemoryBudgetError`, or `TierRefusedError` where the tier has fewer bytes than the budget.
         """
+        counted = self.arena.counted(level, nbytes)
         while True:
+            self.reserve(level, counted, what, keep)
             try:
-                slot = self.arena.take(level, nbytes, kind)
+                return self.arena.take(level, counted, kind)
             except TierRefusedError as refused:
                 # Other processes use the tier too: it may be full before the budget is.
                 if not self._step(level, keep):
-                    raise self._refused(level, self.arena.counted(level, nbytes), what, refused) from refused
-                continue
-            if slot is not None:
-                return slot
-            self.reserve(level, self.arena.counted(level, nbytes), what, keep)
+                    raise self._refused(level, counted, what, refused) from refused
 
     def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
         """Bytes of a tier if they are free without any wait; None otherwise."""
+        counted = self.arena.counted(level, nbytes)
+        while not self.accounts[level].fits(counted):
+            if not (self.arena.sweep(level) or self._leave_now(level, None)):
+                return None
         try:
-            while (slot := self.arena.take(level, nbytes, kind)) is None:
-                if not (self.arena.sweep(level) or self._leave_now(level, None)):
-                    return None
+            return self.arena.take(level, counted, kind)
         except TierRefusedError:
             return None
-        return slot
 
     def reserve(self, level: int, nbytes: int, what: str, keep: ChunkRecord | None = None) -> None:
         """See to it that so many bytes fit the account."""
         account = self.accounts[level]
-        while not account.fits(nbytes):
-            is_possible = account.limit is None or nbytes <= account.limit
-            if not (is_possible and self._step(level, keep)):
+        limit = account.limit
+        while limit is not None and account.used + nbytes > limit:
+            if nbytes > limit or not self._step(level, keep):
                 refused = self.arena.refusals.values()
                 hint = "; ".join([HINTS[level], *(error.hint for error in refused if error.hint)])
                 raise budget_error(self.accounts, level, nbytes, what, hint, [error.problem for error in refused])
@@ -243,8 +241,10 @@ class Residency:
         """Something leaves that costs no wait."""
         for block, slot in self.movable(level, keep):
             # Else it is being copied in, or its computation is still under way.
-            if slot.written is not None and self.order.is_done(slot.written):
-                if self.check(block, level) is not None:
+            written = slot.written
+            if written is not None and (written.seen or self.order.is_done(written)):
+                if written.failure is not None:
+                    self.check(block, level)
                     return True
                 if self.is_clean(block, level) and not self.arena.pending(slot):
                     self._evict(block, level)
@@ -393,7 +393,7 @@ class Residency:
             return None
         failure = slot.written.failure
         self._recorder.log(Lose, block.number, slot.number)
-        self.index.take(block, level)
+        self.index.take(block, (level,))
         block.failures.append(failure)
         self._statistics.failed_copies += 1
         self._recorder.fall_back(f"{block.label}: a copy failed: {failure}")
@@ -402,13 +402,13 @@ class Residency:
 
     def is_clean(self, block: BlockRecord, level: int = 0) -> bool:
         """Return true if a level further away has all bytes."""
-        return any(self._is_whole(block, other) for other in range(level + 1, len(block.slots)))
+        return any(map(self._is_whole, itertools.repeat(block), range(level + 1, len(block.slots))))
 
     def _evict(self, block: BlockRecord, level: int) -> None:
         """A block leaves a level; another one has its bytes."""
         self._recorder.log(Evict, block.number, level)
         self._statistics.evictions += 1
-        self._clear(block, level)
+        self._clear(block, (level,))
 
     def drop(self, chunk: ChunkRecord) -> None:
         """A chunk's blocks, but for those in use, leave every tier, to be computed again."""
@@ -418,15 +418,15 @@ class Residency:
         chunk.is_leaving = False
         self._statistics.drops += 1
         for block in blocks:
-            self._clear(block, *range(len(block.slots)))
+            self._clear(block, range(len(block.slots)))
 
     def free(self, block: BlockRecord) -> None:
         """Drop a block that is not read again."""
         self._recorder.log(Free, block.number)
-        self._clear(block, *range(len(block.slots)))
+        self._clear(block, range(len(block.slots)))
 
-    def _clear(self, block: BlockRecord, *levels: int) -> None:
-        for slot in self.index.take(block, *levels):
+    def _clear(self, block: BlockRecord, levels: Iterable[int]) -> None:
+        for slot in self.index.take(block, levels):
             self.arena.retire(slot)
 
     # Copies ahead, forward.
@@ -534,6 +534,8 @@ class Residency:
         # Bytes that other parts had at their peak may be needed again; a block that had to leave for it would be
         # fetched twice.
         free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
+        if free < 0:
+            return
         # Chunks that are run again in between need bytes one after the other.
         spare = 0
         for chunk in itertools.islice(self.index.away(current), AHEAD):
@@ -558,11 +560,12 @@ class Residency:
             if landing is None:
                 return False
             self._copy_in(block, 2, landing)
+        counted = self.arena.counted(0, block.nbytes)
+        if not self.accounts[0].fits(counted):
+            return False
         try:
-            slot = self.arena.take(0, block.nbytes, BLOCKS)
+            slot = self.arena.take(0, counted, BLOCKS)
         except TierRefusedError:
-            slot = None
-        if slot is None:
             return False
         self._copy_in(block, 1, slot)
         return True

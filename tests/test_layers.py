@@ -68,7 +68,7 @@ CEILING = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6}
 FURTHER = {
     "stacks": {"ops"},
     "runtime": {"passes"},
-    "dataflow": {"engines", "runtime"},
+    "dataflow": {"engines", "passes", "runtime"},
     # A graph on the engine of a name: above all engines.
     "execution": {"passes", "plan", "runtime", "engines", "dataflow"},
     "engines": {"passes", "plan", "runtime"},

@@ -58,7 +58,7 @@ TABLE |= {
 }
 
 # Identities on values, which change only their device, compilation or call.
-for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
+for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint", "reshard"):
     TABLE[_identity] = lambda equation, *operands: list(operands)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the dataflow engine share."""
+"""Fixtures of the dataflow engine's tests."""
 
 from __future__ import annotations
 

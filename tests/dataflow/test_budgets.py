@@ -1,4 +1,5 @@
-"""The dataflow engine in a session: on one to three devices the same bits within any budget that does, nothing left."""
+"""The dataflow engine under a budget: one to three devices give the same bits within any sufficient budget, and
+leave no memory."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-# The reference engine in a session, whose rows lie in the same blocks, has the other half of the corpus.
+# The reference engine runs the other half of the corpus; its rows lie in the same blocks.
 @programs_at_orders(1, 2, share=(0, 2))
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
     graph, leaves = program.graph(order), program.leaves
@@ -54,7 +55,7 @@ def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
 
 
 def three(x: Any, steps: Any, **options: Any) -> Any:
-    """Three recurrences, each with a device of its own; the first two feed the third."""
+    """Three recurrences, each on a device of its own; the first two feed the third."""
 
     def body(c: Any) -> Any:
         i, a, b, s = c
@@ -95,7 +96,8 @@ def test_a_long_loop_of_scalars() -> None:
 
 
 def test_a_push_returns_at_once() -> None:
-    """Copies are put on streams beside the computation: on a link that takes no time nothing ever waits."""
+    """A push returns at once: copies run on streams beside the computation, and on an instant link nothing ever
+    waits."""
     device = SimulatedDevice(
         {"device": 1 << 20, "host": 1 << 20}, bandwidth_out=np.inf, bandwidth_in=np.inf, blocking=True
     )

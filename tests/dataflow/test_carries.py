@@ -1,4 +1,4 @@
-"""A loop's carry: its nodes hand a value on, in whatever order values come and whatever else a node waits for."""
+"""The nodes of a loop's carry hand a value on, in any order of arrival and with any further waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def one(b: FlatBuilder, alive: Value) -> Value:
 
 
 def counting(waiting: str = "") -> FlatGraph:
-    """How far `i` counts below `n`, and the sum of what it passes; one node of the sum's carry waits for more."""
+    """A loop that counts `i` to `n` and sums it; the node named `waiting`, of the sum's carry, waits for one more
+    value."""
     b = FlatBuilder("counting")
     start, n = b.input(INDEX, "start"), b.enter(b.input(INDEX, "n"), "loop", constant=True)
     i = b.merge(b.enter(start, "loop"))
@@ -72,7 +73,7 @@ def test_what_a_control_holds_up_comes_after_it() -> None:
 
 
 def test_one_value_for_two_carries() -> None:
-    """Fibonacci's numbers twice: what is added goes on as `b` and as `c`, and `b` goes on as `a`."""
+    """One value feeds two carries: Fibonacci's numbers twice. The sum goes on as `b` and as `c`, and `b` as `a`."""
     g = FlatBuilder()
     n = g.enter(g.input(INDEX, "n"), "loop", constant=True)
     i, a, b, c = (g.merge(g.enter(g.constant(np.int64(k)), "loop")) for k in (0, 0, 1, 1))
@@ -88,7 +89,8 @@ def test_one_value_for_two_carries() -> None:
 
 
 def test_what_is_switched_need_not_be_a_carry() -> None:
-    """A constant of the frame, which may come late; and the predicate itself."""
+    """A Switch takes values that are no carries: a constant of the frame, which may come late, and the predicate
+    itself."""
     b = FlatBuilder()
     n = b.enter(b.input(INDEX, "n"), "loop", constant=True)
     late = b.input(INDEX, "late")
@@ -139,7 +141,7 @@ def test_a_late_carry_that_stays_as_it_is_passes_however_many_iterations_have_be
     assert outcome.counts["cpu:0"].most_in_flight > 600
 
 
-# What is reported where a run cannot go on.
+# Errors of runs that cannot go on.
 
 
 @pytest.mark.parametrize("lost", ["total", "start"])

@@ -1,6 +1,7 @@
-"""Copies beside the computation on CuPy's rules: addresses, streams that are threads, memory that is gone when it is.
+"""Copies beside the computation by CuPy's rules: addresses, streams as threads, and memory that is freed with its
+array.
 
-The fake notes every copy that reads or writes what does not live. Their purpose is in `test_cuda_values`.
+The fake notes every copy that touches freed memory. `test_cuda_values` shows the purpose of the copies.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def library(card: Card) -> Iterator[CupyLibrary]:
 
 
 def held(library: CupyLibrary) -> tuple[int, int]:
-    """Bytes of the card's memory that copies landed in, and of pinned memory, that somebody has."""
+    """Bytes of device memory and of pinned memory that are still held."""
     gc.collect()
     Copies(library).settle()
     copier = library.copier()
@@ -54,7 +55,7 @@ def test_there_and_back(library: CupyLibrary) -> None:
     for number in range(30):
         x = draw.normal(size=(1 + number % 5, 7))
         landed = copies.landed(copies.into(x.shape, FLOAT, lambda target, x=x: np.copyto(target, x)))
-        # Nothing but the copy out holds what has landed.
+        # The copy out is the only holder of the array that landed.
         going.append((x, copies.out([landed])))
         del landed
         if number % 3 == 2:

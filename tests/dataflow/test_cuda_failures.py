@@ -47,7 +47,7 @@ def test_an_index_that_the_device_finds_out_of_range(cards: Cards) -> None:
         with pytest.raises(IndexOutOfRangeError, match="index 6 is out of bounds for an axis with size 4") as caught:
             run(graph, arguments)
         assert caught.value.source.file == __file__
-        # It is seen when something comes to the host; the iteration is not known.
+        # The error is found when a value comes to the host, so the iteration is not known.
         assert not caught.value.notes
         del caught
         cards.assert_nothing_is_left()
@@ -56,7 +56,8 @@ def test_an_index_that_the_device_finds_out_of_range(cards: Cards) -> None:
 
 
 def test_no_message_carries_what_an_index_out_of_range_has_spoiled(cards: Cards) -> None:
-    """The device wraps such an index around; cpu:1 would fail, with another error, on what it reads there."""
+    """A message carries no values read by a wrong index. The device wraps the index around; cpu:1 would fail on
+    these values with another error."""
 
     def f(x: Any, index: Any, table: Any) -> Any:
         with cg.device("cuda:0"):
@@ -92,7 +93,7 @@ def test_a_failure_on_one_device_stops_all_and_the_next_call_works(cards: Cards)
             f(np.ones(5), 50)
         assert caught.value.source.file == __file__
         assert "in iteration 5 of the while_loop" in str(caught.value)
-        # The error holds on to the frames that it went through.
+        # The error refers to the frames that it went through.
         del caught
         assert f(np.ones(5), 5)[1] == 5.0
     cards.assert_nothing_is_left()
@@ -145,10 +146,10 @@ def test_a_copy_that_fails_is_an_error_with_the_users_line(stream: str, copies: 
         with pytest.raises(ExecutionError, match=f"copy 3 on stream '{stream}'") as caught:
             run(graph, arguments)
         assert caught.value.source.file == __file__
-        # What is sent fails when other steps are under way; what is taken in, when it is used.
+        # A failed send is found during other steps; a failed receive is found when its value is used.
         assert len(caught.value.notes) == (stream == "in")
         assert_same(run(graph, arguments)[0], run_on("reference", graph, arguments), 0.0)
-    # The error holds on to the frames that it went through.
+    # The error refers to the frames that it went through.
     del caught
     gc.collect()
     assert library.copier().used == {"device": 0, "host": 0}
@@ -167,7 +168,7 @@ def test_pinned_memory_that_is_refused_is_an_error_with_the_users_line() -> None
 
 
 def test_a_copy_out_does_not_hold_up_what_computes() -> None:
-    """Between the copy and the message the device goes on; the message goes when the copy is over."""
+    """A copy out does not delay computation: the device goes on, and the message is sent when the copy is done."""
     library = StandIn(latency=1.0)
     copies = Copies(library)
     with library.running():
@@ -182,7 +183,7 @@ def test_a_copy_out_does_not_hold_up_what_computes() -> None:
     library.copier().close()
 
 
-# Which devices there are.
+# Names of devices.
 
 
 def test_the_devices_of_this_process(cards: Cards) -> None:

@@ -1,4 +1,4 @@
-"""Where values lie with devices `cuda:N`, on the stand-in: what goes, what stays, in which order."""
+"""Places of values with devices `cuda:N`, on the stand-in: which values are sent, which stay, and in which order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import INDEX, StackType, TensorType
 
-# Devices `cuda:N` agree with the reference engine, on the stand-in, whatever copies beside the computation take.
-#
-# The corpus and its gradients over cpu:0 and one or two cuda devices with ops placed at random, windows 1, 2 and 32,
-# and random orders. Copies take their time, by threads or by a clock, and memory is poison until they are over.
+# Devices `cuda:N` agree with the reference engine, on the stand-in, at any duration of copies. The corpus and its
+# gradients run over cpu:0 and one or two cuda devices with ops placed at random, windows 1, 2 and 32, and random
+# orders. Copies take time, by threads or by a clock, and their memory holds poison until they are done.
 
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -85,12 +84,12 @@ def test_values_stay_on_their_device(cards: Cards) -> None:
     found, outcome = run(graph, ON_BOTH)
     assert_same(found, run_on("reference", graph, ON_BOTH))
     counts = counts_of(outcome, "cuda:0")
-    # The two arrays that it takes from outside go there once, whatever the number of iterations; the predicate is the
-    # host's from the start; the one output comes back once.
+    # The two captured arrays are uploaded once, whatever the number of iterations; the predicate is computed on the
+    # host; the one output comes back once.
     assert (counts.uploads, counts.reads, counts.predicate_reads, counts.results) == (2, 0, 0, 1)
     assert counts.products == 7
     copier = cards.libraries["cuda:0"].copier()
-    # Each of the seven sums takes a message.
+    # Each of the seven sums is sent in a message.
     assert copier.tiers[1].allocations == 7
     cards.assert_nothing_is_left()
 
@@ -109,7 +108,7 @@ def test_a_predicate_on_the_device_is_read_once_an_iteration(cards: Cards) -> No
     expected = run_on("reference", graph, [x])
     found, outcome = run(graph, [x], place=lambda node: "cuda:0", parallel_iterations=1)
     assert_same(found, expected)
-    # The loop's predicate once more than there are iterations, the branch's in each.
+    # The loop's predicate is read once more than there are iterations, and the branch's once in each.
     assert counts_of(outcome, "cuda:0").predicate_reads == 2 * int(expected[0]) + 1
 
 
@@ -154,7 +153,8 @@ def test_arrays_without_elements_and_scalars(cards: Cards) -> None:
 @pytest.mark.parametrize("is_empty", [False, True], ids=["full", "empty"])
 @pytest.mark.parametrize("shape", [(), (4,), (None,)], ids=["scalars", "arrays", "of many sizes"])
 def test_a_stack_goes_from_device_to_device(cards: Cards, shape: tuple[int | None, ...], is_empty: bool) -> None:
-    """Only a graph that is built by hand moves a stack: placement keeps all ops on one together."""
+    """A stack moves from device to device. Only a graph built by hand does this: placement keeps all ops of a stack
+    together."""
     element = TensorType(np.dtype("float64"), shape)
 
     def row(number: int) -> Any:
@@ -162,7 +162,7 @@ def test_a_stack_goes_from_device_to_device(cards: Cards, shape: tuple[int | Non
 
     b = FlatBuilder("stacks")
     stack = b.input(StackType(element), "stack")
-    # A sum of an array's rows is the device's, a scalar too.
+    # A sum of an array's rows lies on the device, also if it is a scalar.
     given = TensorType(element.dtype, (2, *shape))
     pushed = [b.input(given, f"x{n}") for n in range(3)]
     for value, device in zip(pushed, ("cuda:0", "cuda:1", "cpu:1"), strict=True):
@@ -205,7 +205,7 @@ def test_slots_that_were_not_written_go_too(cards: Cards, shape: tuple[int, ...]
 
 @pytest.mark.parametrize("rows", ["scalars", "arrays", "of many sizes"])
 def test_arrays_that_are_filled_on_a_device(cards: Cards, rows: str) -> None:
-    """A TensorArray is filled on one device, and what was made of it is read on another."""
+    """A TensorArray is filled on one device, and its array is read on another."""
 
     def row(i: Any, x: Any) -> Any:
         return {"scalars": x[0] * i, "arrays": x * i, "of many sizes": x[: i + 1]}[rows]
@@ -229,7 +229,7 @@ def test_arrays_that_are_filled_on_a_device(cards: Cards, rows: str) -> None:
 
 
 def test_what_is_sent_is_not_written_to(cards: Cards) -> None:
-    """A row is set on cuda:0 while the array, as it was, is on its way to cpu:0."""
+    """A sent array is not written to: a row is set on cuda:0 while the old array is on its way to cpu:0."""
 
     def f(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -273,7 +273,7 @@ def test_values_that_are_dead_are_not_copied(cards: Cards) -> None:
 
 
 def test_a_scalar_stack_grows_on_the_device(cards: Cards, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of the device's are pushed into blocks, not on a list that every push would look through."""
+    """A stack of scalars grows on the device, in blocks: a list would be searched by every push."""
     into_blocks = [0]
     slot = DeviceStack.slot
 

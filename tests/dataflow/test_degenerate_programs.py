@@ -1,6 +1,6 @@
-"""Branches and loops that do almost nothing: the dataflow engine agrees with the reference engine, in every cut.
+"""Branches and loops with almost empty bodies: the dataflow engine agrees with the reference engine in every cut.
 
-CTRLGRAD_DEGENERATE_PROGRAMS says how many are drawn (40).
+CTRLGRAD_DEGENERATE_PROGRAMS is the number of random programs (40).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_random_degenerate_programs(part: int) -> None:
         arguments = (np.float64(0.7), np.float64(-0.3), np.int64(draw.choice((0, 1, 2))))
         for graph in graphs(defined(text, seen), arguments):
             expected, seen_then = run_on("reference", graph, arguments), seen.copy()
-            # Mostly loops stay whole.
+            # Most loops stay whole.
             ways = settings_at_random(draw) | {"clusters": draw.choice(("whole", "whole", "flowing", "none"))}
             seen.clear()
             try:
@@ -56,7 +56,7 @@ def test_random_degenerate_programs(part: int) -> None:
 
 
 def agrees(function: Callable[..., Any]) -> None:
-    """On one device and on two, in every cut, for each index."""
+    """Check that a function agrees on one device and on two, in every cut, for each index."""
     for k in (0, 1, 2):
         arguments = (np.float64(0.7), np.float64(-0.3), np.int64(k))
         for graph in graphs(function, arguments):
@@ -95,7 +95,8 @@ def test_a_switch_of_one_branch_around_a_cond_that_passes_everything_through() -
 
 
 def test_one_index_that_chooses_among_one_two_and_three_branches() -> None:
-    """Side 1 of two is alive where side 1 of three may not be."""
+    """One index chooses among two and among three branches: side 1 of two is alive where side 1 of three may be
+    dead."""
 
     def f(x: Any, y: Any, k: Any) -> Any:
         a, b, c = cg.switch(k, [lambda: (x, y, y), lambda: (y, y, x)])
@@ -114,7 +115,8 @@ def outputs_of(b: FlatBuilder, outputs: list[Any], arguments: list[Any]) -> None
 
 @pytest.mark.parametrize("chosen", [0, 1, 2])
 def test_a_merge_of_some_sides_is_dead_where_they_all_are(chosen: int) -> None:
-    """What follows from it shares no cluster with what always runs."""
+    """A Merge of some sides is dead where all of them are dead, so its readers share no cluster with ops that always
+    run."""
     b = FlatBuilder()
     k, x = b.input(INDEX, "k"), b.input(INDEX, "x")
     zero, one, two = b.switch(k, x, sides=3)
@@ -127,7 +129,8 @@ def test_a_merge_of_some_sides_is_dead_where_they_all_are(chosen: int) -> None:
 
 @pytest.mark.parametrize("chosen", [False, True])
 def test_an_op_waits_for_a_constant_that_alone_says_when_it_runs(chosen: bool) -> None:
-    """As an operand and as a control: a cluster's own copy of the constant would always be there."""
+    """An op runs only if its constant does, as an operand and as a control: a copy of the constant in the op's
+    cluster would always be there."""
     b = FlatBuilder()
     p, x = b.input(BOOL, "p"), b.input(INDEX, "x")
     false, true = b.switch(p, x)

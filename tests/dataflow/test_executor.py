@@ -1,4 +1,4 @@
-"""The executor: what is in flight, what is left, and in which order effects come."""
+"""The executor: values in flight, memory that is left, and the order of effects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def slow(x: Any) -> Any:
 
 
 def two_chains(n: Any) -> Any:
-    """Two carries that do not wait for each other, and a counter that both need, and that runs ahead of them."""
+    """Two carries that do not wait for each other, and a counter that both read and that runs ahead of them."""
 
     def body(carry: Any) -> Any:
         i, x, y = carry
@@ -61,7 +61,8 @@ def test_the_window_bounds_what_is_in_flight(window: int) -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 8])
 def test_the_window_holds_for_all_devices_together(window: int) -> None:
-    """A device that owns the loop and waits for no message stays within the window of the other devices."""
+    """The window holds for all devices together: a device that owns the loop and waits for no message stays within
+    the others' window."""
     recorder = Recorder()
 
     def f(n: Any) -> Any:
@@ -99,7 +100,8 @@ def test_the_user_says_the_window_in_the_program() -> None:
 
 
 def test_few_nodes_fire_per_iteration() -> None:
-    """Condition, LoopCond and body: what only hands a carry on does not fire, however many carries there are."""
+    """Three nodes fire per iteration, condition, LoopCond and body; nodes that hand a carry on do not, for any
+    number of carries."""
     for count in (1, 4):
         body = lambda xs: tuple(x + 1.0 for x in xs)
         graph = graph_of(lambda n: cg.while_loop(lambda xs: xs[0] < n, body, (0.0,) * count), 3.0)  # noqa: B023
@@ -200,7 +202,7 @@ def test_the_kinds_of_errors() -> None:
             run_on("dataflow", graph_of(fn, *arguments), arguments, check_nans)
 
 
-# What stops a run.
+# Stops of a run.
 
 
 def across(x: Any, n: Any) -> Any:
@@ -259,7 +261,7 @@ def test_ctrl_c_stops_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     accept = Executor.accept
     monkeypatch.setattr(Executor, "accept", interrupt_at)
     before = threading.enumerate()
-    # A process that a shell started in the background ignores the signal.
+    # A process that a shell started in the background ignores SIGINT.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):

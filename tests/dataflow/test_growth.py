@@ -1,4 +1,4 @@
-"""What is done once per graph grows as the graph does: lines that are executed are counted, not seconds."""
+"""Work done once per graph is linear in the graph's size; executed lines are counted, not seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ctrlgrad.ir.dot import format_dot
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """How many lines of Python run."""
+    """Number of Python lines that run."""
     count = 0
 
     def line(frame: FrameType, event: str, argument: object) -> Any:
@@ -46,7 +46,7 @@ def sine(x: Any, count: int) -> Any:
 
 
 def four_nested_loops(n: int) -> Graph:
-    """`n` ops in each of the bodies."""
+    """Four nested loops, with `n` ops in each body."""
 
     def loop(depth: int, y: Any) -> Any:
         def body(carry: Any) -> Any:
@@ -68,7 +68,7 @@ def loops_beside_each_other(n: int) -> Graph:
 
 
 def branches_in_branches(n: int) -> Graph:
-    """What a chain of `elif` becomes."""
+    """Nested conditionals, as a chain of `elif` gives."""
 
     def chain(x: Any, k: int) -> Any:
         return cg.cond(x > k, lambda: np.sin(x) * k, lambda: chain(x, k - 1)) if k else x
@@ -91,7 +91,7 @@ def split(graph: Graph, cut: str) -> Any:
     return partition(cluster(place(lower(graph)), cut))
 
 
-# Programs, each with the smaller size. The larger one is twice that.
+# Programs, each with its smaller size; the larger size is twice as much.
 SIZES = {four_nested_loops: 40, loops_beside_each_other: 12, branches_in_branches: 12, updates_and_readers: 60}
 
 STAGES: dict[str, Callable[[Graph], object]] = {

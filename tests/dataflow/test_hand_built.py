@@ -1,4 +1,4 @@
-"""Flat graphs made by hand from the primitives: those that run, and those that are refused before they do."""
+"""Flat graphs made by hand from the primitives: some run, and the others are refused before they run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F64 = TensorType(np.dtype(np.float64))
 
 
 def counting(limit: int = 5) -> FlatGraph:
-    """How far `i` counts below `limit`, and the sum of what it passes."""
+    """A loop that counts `i` to `limit` and sums it."""
     b = FlatBuilder("counting")
     n = b.enter(b.constant(np.int64(limit)), "loop", constant=True)
     i = b.merge(b.enter(b.input(INDEX, "start"), "loop"))
@@ -37,7 +37,7 @@ def test_a_loop(start: int, expected: tuple[int, int], window: int) -> None:
 
 
 def test_a_carry_that_grows() -> None:
-    """What enters has one element; the type of the carry says that later iterations have others."""
+    """A carry may grow: one element enters, and the carry's type allows another size in later iterations."""
     b = FlatBuilder("doubled")
     x = b.input(TensorType(np.dtype(np.float64), (1,)), "x")
     size = TensorType(np.dtype(np.float64), (None,))
@@ -52,7 +52,7 @@ def test_a_carry_that_grows() -> None:
 
 
 def sides(taken: str) -> FlatGraph:
-    """x * x on one side of p, -x on the other; joined, or one of them alone."""
+    """x * x on one side of p and -x on the other, merged or used alone."""
     b = FlatBuilder("sides")
     p, x = b.input(BOOL, "p"), b.input(F64, "x")
     false, true = b.switch(p, x)
@@ -75,7 +75,7 @@ def test_a_dead_output_names_the_predicate() -> None:
 
 
 def test_a_dead_output_names_the_iteration() -> None:
-    """The loop is only entered where p holds, and its Exit is used as it is."""
+    """A dead output's error names the iteration: the loop is entered only where p holds, and its Exit is an output."""
     b = FlatBuilder()
     p, x = b.input(BOOL, "p"), b.input(F64, "x")
     _, true = b.switch(p, x)
@@ -116,7 +116,7 @@ def test_devices_by_hand() -> None:
     assert set(outcome.counts) == {"cpu:1", "cpu:3"}
 
 
-# What is refused.
+# Refused graphs.
 
 
 def unfinished() -> FlatGraph:

@@ -1,4 +1,4 @@
-"""The executor works in place: an update of a row costs the row, and a stack is not copied."""
+"""The executor updates in place: an update of a row costs the row, and a stack is not copied."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_update_of_a_row_costs_the_row(fn: Any, cut: dict[str, Any]) -> None:
     graph = graph_of(fn, 5)
     found, outcome = run(graph, [np.int64(390)], **cut)
     assert_same(found, run_on("reference", graph, [np.int64(390)]), 0.0)
-    # The first update copies the constant that the loop starts from.
+    # The first update copies the loop's constant initial value.
     assert outcome.runs["cpu:0"].counters.copied_bytes <= 400 * 8
 
 
@@ -101,5 +101,5 @@ def test_a_stack_is_not_copied(cut: dict[str, Any], monkeypatch: pytest.MonkeyPa
     assert_same(found, run_on("reference", graph, [np.float64(0.9)]))
     in_reference, copies[0] = copies[0], 0
     run(graph, [np.float64(0.9)], **cut)
-    # A stack that is new has the operand list for its only holder in both engines; what is empty may be copied.
+    # In both engines the operand list alone holds a new stack; an empty stack may be copied.
     assert copies[0] <= in_reference

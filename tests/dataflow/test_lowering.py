@@ -1,4 +1,4 @@
-"""What structured graphs are lowered to: the whitepaper's examples node for node, and a loop beside its gradient.
+"""Lowering of structured graphs: the whitepaper's examples node for node, and a loop beside its gradient.
 
 `pytest tests/dataflow/test_lowering.py --update-golden` writes `tests/golden/dataflow/*.txt` anew.
 """
@@ -42,12 +42,12 @@ def counts(graph: FlatGraph) -> Counter[str]:
 
 
 def whitepaper_cond(x: Any, y: Any, z: Any) -> Any:
-    """Its first example: `tf.cond(x < y, lambda: tf.add(x, z), lambda: tf.square(y))`."""
+    """The whitepaper's first example: `tf.cond(x < y, lambda: tf.add(x, z), lambda: tf.square(y))`."""
     return cg.cond(x < y, lambda: x + z, lambda: np.square(y))
 
 
 def whitepaper_while() -> Any:
-    """Its second example: `tf.while_loop(lambda i: i < 10, lambda i: tf.add(i, 1), [0])`."""
+    """The whitepaper's second example: `tf.while_loop(lambda i: i < 10, lambda i: tf.add(i, 1), [0])`."""
     return cg.while_loop(lambda i: i < 10, lambda i: i + 1, 0)
 
 
@@ -56,7 +56,7 @@ def test_the_whitepapers_cond(update_golden: bool) -> None:
     assert counts(graph) == {"less": 1, "Switch": 3, "add": 1, "square": 1, "Merge": 1}
     assert [(node.op.name, len(node.operands), len(node.results)) for node in graph.nodes] == [
         ("less", 2, 1),
-        # Each value that a branch takes goes through a Switch on the predicate.
+        # Each value that a branch reads goes through a Switch on the predicate.
         *[("Switch", 2, 2)] * 3,
         ("square", 1, 1),
         ("add", 2, 1),
@@ -70,7 +70,7 @@ def test_the_whitepapers_while(update_golden: bool) -> None:
     function = cg.function(whitepaper_while, name="whitepaper_while")
     function.graph()
     ((signature,),) = [known.variants for known in function._cache.values()]
-    # As it is traced: simplified, a loop that only counts is the number that it counts to.
+    # The graph before simplification, which replaces a loop that only counts by its limit.
     graph = dataflow.lower(signature.graph)
     loop = {"Enter": 1, "Merge": 1, "LoopCond": 1, "Switch": 1, "NextIteration": 1, "Exit": 1}
     assert counts(graph) == loop | {"less": 1, "add": 1, "constant": 3}
@@ -147,7 +147,7 @@ FACING = (
 
 @dataclass
 class Beside:
-    """Lines of a graph beside each other, under titles, as its text has them but for the types."""
+    """Lines of a graph side by side, under titles, as its text has them but without types."""
 
     graph: FlatGraph
     rows: list[str] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Beside:
         self.rows.append(f"{here:<58} | {there}".rstrip())
 
     def carry(self, forward: dict[str, FlatNode], backward: dict[str, FlatNode]) -> None:
-        """A carry, the last first, and beside it one of the backward loop, the first first."""
+        """A forward carry beside a backward one; the backward nodes are in reverse order."""
         for left, right in FACING:
             self.row([forward[op] for op in left], [backward[op] for op in right])
 
@@ -190,7 +190,7 @@ def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
     beside.row([shared], [backward["d_x"]["Exit"]])
     beside.row([], [backward["d_x"]["Enter"]])
     check("grad_power", beside.text(), update_golden)
-    # What leaves the forward loop on the stack enters the backward one; the count is known without it.
+    # The forward loop's stack enters the backward loop; the trip count is a constant.
     assert made_by[backward["c1_stack"]["Enter"].operands[0]] is forward["c1_stack"]["Exit"]
     assert attributes.Constant.of(made_by[backward["trips"]["Enter"].operands[0]]).value == 5
     start = made_by[backward["d_x"]["Enter"].operands[0]]
@@ -198,7 +198,8 @@ def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
 
 
 def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
-    """A Merge faces the Switch of its cotangent, a Switch the Merge of its own, all on one predicate."""
+    """A branch beside its gradient: a Merge faces its cotangent's Switch and a Switch its cotangent's Merge, on one
+    predicate."""
 
     def f(x: Any, y: Any, z: Any) -> Any:
         return np.sin(whitepaper_cond(x, y, z))
@@ -220,7 +221,8 @@ def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
 
 
 def test_what_no_value_gates_gets_a_control() -> None:
-    """A constant in a branch and in a body is made only where they are reached."""
+    """A node without gated operands gets a control: a constant in a branch or a body is made only where that is
+    reached."""
 
     def f(x: Any) -> Any:
         return cg.while_loop(lambda y: y < 9.0, lambda y: cg.cond(y > 2.0, lambda: 10.0, lambda: y + x), x)

@@ -1,6 +1,6 @@
 """The dataflow engine agrees with the reference engine on one to four devices with ops placed at random.
 
-The corpus and its gradients, with windows 1, 2 and 32, random orders of firing and messages that come late.
+The corpus and its gradients run with windows 1, 2 and 32, random orders of firing and delayed messages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def test_nested_loops_in_many_placements(name: str, seed: int) -> None:
 
 
 def test_what_a_device_may_not_change_is_copied() -> None:
-    """Both devices hold the same array; one sets a row of it, the other reads it in the same iteration."""
+    """A shared array is copied before a device changes it: one device sets a row, and the other reads the array in
+    the same iteration."""
 
     def both(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Clusters in machine code, where a setting asks for them: the reference engine's values, within rounding."""
+"""Clusters run in machine code where a setting asks for them, and agree with the reference engine up to rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = 256
 
 
 def layers(x: Any, w: Any) -> Any:
-    """Two layers, each on a device; large enough for machine code."""
+    """Two layers, each on its own device, large enough for machine code."""
 
     def body(carry: Any) -> Any:
         i, low, high = carry
@@ -39,7 +39,7 @@ def layers(x: Any, w: Any) -> Any:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """The graphs that run as plans, one entry per run."""
+    """Log of the graphs that run as plans, one entry a run."""
     found: list[Graph] = []
     run_plan = engine.run
     monkeypatch.setattr(engine, "run", lambda graph, values: (found.append(graph), run_plan(graph, values))[1])
@@ -58,7 +58,7 @@ def test_two_layers_on_two_devices(runs: list[Graph], window: int) -> None:
     assert len(runs) >= 2 * 2 * 2 * 5, "both layers, forward and backward, in every iteration of both calls"
 
 
-# What pieces compute of the whole corpus, tests/native/test_pieces_agreement.py looks at.
+# The values of all pieces of the corpus are compared in tests/native/test_pieces_agreement.py.
 @programs_at_orders(1, share=(2, 3))
 def test_corpus(program: Program, order: int) -> None:
     graph, leaves = program.graph(order), program.leaves

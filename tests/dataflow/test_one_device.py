@@ -1,6 +1,6 @@
 """The dataflow engine agrees with the reference engine on one device: every program of the corpus and its gradient.
 
-For windows 1, 2 and 32, ops run one by one or in clusters, and what is ready fires in order or at random.
+Windows are 1, 2 and 32, ops run one by one or in clusters, and ready nodes fire in order or at random.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def test_loops_that_stay_whole(name: str) -> None:
     assert outcome.counts["cpu:0"].frames_opened == 1
 
 
-# Every op on every dtype that it takes, in loops: the dataflow engine against the reference engine.
+# Every op on every dtype that it takes, in loops, agrees with the reference engine.
 
 
-# Cases of an op in a short run; each engine has others.
+# Cases of an op in a short run, which starts at another case on each engine.
 MOST, FIRST = 6, 1
 
 by_dataflow = partial(run_on, "dataflow")
@@ -87,11 +87,10 @@ def test_op_in_every_form(op: str, form: str) -> None:
 
 
 # The dataflow engine agrees with the reference engine on random programs and their gradients.
-#
-# CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS says how many (20). Every other part has devices `cuda:N`, on the stand-in, too.
+# CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS is their number (20). Every other part also has devices `cuda:N`, on the stand-in.
 
 
-# How long copies take: as long as the thread does, and longer than anything else.
+# Duration of copies: none beyond the thread's own work, or longer than all other work.
 COPIES = ({"latency": 0.0}, {"latency": 1.0})
 RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS", "20"))
 PER_PART = 10

@@ -1,4 +1,4 @@
-"""How a graph is split by device: who takes part in which loop, what is sent, and where things sit."""
+"""Partition of a graph by device: the devices of each loop, the messages, and the place of each value."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def ops(graph: FlatGraph) -> Counter[str]:
 
 
 def sent_inside(partition: Partition, frame: str) -> list[tuple[str, str, str]]:
-    """What is sent in every iteration of a frame: from, to, type."""
+    """Messages in every iteration of a frame: sender, receiver, type."""
     return sorted(
         (e.sender, e.receiver, str(e.type)) for e in partition.edges if e.frame[-1:] == (frame,) and e.type is not None
     )
 
 
 def worker(x: Any, n: Any) -> Any:
-    """The count on cpu:0, the work on cpu:1."""
+    """A loop that counts on cpu:0 and computes on cpu:1."""
 
     def body(carry: Any) -> Any:
         i, y = carry
@@ -84,7 +84,7 @@ def test_a_device_without_a_part_in_a_loop_knows_nothing_of_it() -> None:
 
 
 def test_control_loops_are_stacked() -> None:
-    """cpu:1 works in the inner loop only, and takes part in both."""
+    """Control loops nest: cpu:1 computes in the inner loop only, and has a control loop for both."""
 
     def f(x: Any) -> Any:
         def inner(j: Any, z: Any) -> Any:
@@ -102,7 +102,8 @@ def test_control_loops_are_stacked() -> None:
     graph = cg.function(f).graph(0.5)
     outputs, outcome = run(graph, [np.float64(0.5)])
     assert_same(outputs, run_on("reference", graph, [np.float64(0.5)]))
-    # The root, the outer loop, and the inner one in each of its 4 iterations, the last time dead, on each device.
+    # Frames on each device: the root, the outer loop, and the inner loop in 4 outer iterations, the last of them
+    # dead.
     assert [counts.frames_opened for counts in outcome.counts.values()] == [6, 6]
 
 
@@ -123,7 +124,8 @@ def test_a_loop_in_a_branch_is_entered_dead_on_all_devices() -> None:
 
 
 def test_a_constant_of_a_loop_is_sent_in_each_iteration() -> None:
-    """How often the inner loop runs is known in front of both, and its gradient begins with that on both devices."""
+    """A loop's constant is sent in each iteration: the inner trip count is known before the loop, and both devices'
+    gradients begin with it."""
 
     def f(x: Any) -> Any:
         def body(i: Any, y: Any) -> Any:
@@ -159,7 +161,7 @@ def test_a_captured_array_is_sent_once() -> None:
 
 def test_a_gradient_sits_with_its_op_and_a_stack_with_its_value() -> None:
     found = split(cg.grad(worker), 0.5, 3)
-    # The predicate alone crosses, forward and backward.
+    # Only the predicate is sent, forward and backward.
     assert sent_inside(found, "while_1") == sent_inside(found, "while_2") == [("cpu:0", "cpu:1", "bool[]")]
     stacks = {
         name: sum(isinstance(v.type, StackType) for node in part.graph.nodes for v in node.results)
@@ -169,7 +171,7 @@ def test_a_gradient_sits_with_its_op_and_a_stack_with_its_value() -> None:
 
 
 def two_layers(x: Any, w: Any) -> Any:
-    """A layer per device; what the first makes goes to the second in every step."""
+    """A layer per device; the first layer's result goes to the second in every step."""
 
     def body(carry: Any) -> Any:
         t, a, b = carry
@@ -198,7 +200,7 @@ def test_a_model_split_over_two_devices() -> None:
 
 
 def test_devices_overlap_within_the_window_and_not_without() -> None:
-    """With a window the first layer is ahead of the second; with a window of 1 both are in the same iteration."""
+    """With a window of more than 1 the first layer runs ahead of the second; with 1 both are in the same iteration."""
     graph = cg.function(two_layers).graph(*LAYERS)
     ahead = {}
     for window in (1, 32):

@@ -1,4 +1,4 @@
-"""Graphs made by hand that break a rule: refused before they run, with the node and its line named."""
+"""Graphs made by hand that break a rule are refused before they run, with the node and its line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Build = Callable[[FlatBuilder], Any]
 
 @dataclass(frozen=True)
 class Loop:
-    """What a loop that counts to a limit is made of."""
+    """The values of a loop that counts to a limit."""
 
     i: Value
     goes_on: Value
@@ -29,7 +29,7 @@ class Loop:
 
 
 def begin(b: FlatBuilder, start: Value, frame: str = "loop") -> Loop:
-    """A loop without its NextIteration."""
+    """Begin a loop, without its NextIteration."""
     i = b.merge(b.enter(start, frame))
     goes_on = b.loop_cond(b.op("less", [i, b.constant(np.int64(5), controls=[i])]))
     last, now = b.switch(goes_on, i)
@@ -292,7 +292,7 @@ def test_refused_with_the_node_and_the_line(build: Build) -> None:
     error = caught.value
     assert error.expected and error.got
     assert error.source is not None and error.source.file == __file__
-    # The line of the mistake, or of a helper above that makes a part of every loop.
+    # The line of the mistake, or of a helper that makes a part of every loop.
     assert error.source.function in (build.__name__, "begin", "count")
 
 

@@ -1,4 +1,4 @@
-"""What may be chosen, and what is refused: before a run, with what would be right."""
+"""Settings of the engine: wrong ones are refused before a run, with advice."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def two_loops(x: Any, n: Any) -> Any:
 
 
 def by_op(*names: str) -> Any:
-    """A placement: these ops on cpu:1, others on cpu:0."""
+    """A device assignment: these ops on cpu:1, all other ops on cpu:0."""
     return lambda node: "cpu:1" if node.op.name in names else "cpu:0"
 
 
 def frames(graph: Any, **changes: Any) -> tuple[set[str], int]:
-    """The devices of the flat graph, and how many loops of it were lowered."""
+    """Devices of the flat graph, and the number of its lowered loops."""
     flat = placed(graph, Settings(loops="whole", **changes))
     return {str(n.device) for n in flat.nodes}, sum(n.op.name == "LoopCond" for n in flat.nodes)
 
@@ -103,7 +103,7 @@ def test_loops_stay_whole_where_the_setting_puts_them() -> None:
     graph = cg.function(two_loops).graph(*arguments)
     assert frames(graph) == ({"cpu:0"}, 0)
     assert frames(graph, place=lambda node: "cpu:3") == ({"cpu:3"}, 0)
-    # An op of the first loop goes elsewhere: that loop is lowered, the other one stays.
+    # An op of the first loop is on another device, so that loop is lowered, and the other loop stays whole.
     elsewhere = by_op("sin")
     assert frames(graph, place=elsewhere) == ({"cpu:0", "cpu:1"}, 1)
     for place in (None, elsewhere, by_op("cos", "multiply"), at_random(2, 3)):
@@ -129,14 +129,15 @@ def test_plans_are_kept_by_what_they_depend_on() -> None:
     def place(node: Any) -> str:
         return "cpu:1"
 
-    first = prepare(graph, Settings(place=place))
+    first = prepare(graph, Settings(place=place, order=2))
     assert prepare(graph, Settings(place=place, order=3, latency=0.1)) is first
-    assert prepare(graph, Settings(place=place), True) is not first
-    assert prepare(graph, Settings(place=lambda node: "cpu:1")) is not first
+    assert prepare(graph, Settings(place=place)) is not first, "its loops may be divided"
+    assert prepare(graph, Settings(place=place, order=2), True) is not first
+    assert prepare(graph, Settings(place=lambda node: "cpu:1", order=2)) is not first
     assert prepare(graph, Settings(place=place, loops="whole")) is not first
 
 
-# Products of one thread.
+# Single-threaded products.
 
 
 def test_a_label_that_would_be_untrue_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +147,7 @@ def test_a_label_that_would_be_untrue_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserInputError, match="cannot be made single-threaded") as caught:
         single_threaded_products()
     assert "pip install -e '.[dataflow]'" in str(caught.value.hint)
-    # A run on several devices goes on.
+    # A run on several devices still works.
     graph = cg.function(two_loops).graph(0.5, 3)
     arguments = [np.float64(0.5), np.int64(3)]
     found, _ = run(graph, arguments, place=at_random(2, 1))
@@ -201,7 +202,7 @@ def test_what_needs_the_executor_has_it(changes: dict[str, Any]) -> None:
 
 
 def test_checks_for_nan_look_at_every_op() -> None:
-    """The executor checks each op for NaN, on one device too."""
+    """The executor checks each op for NaN, also on one device."""
     with dataflow.settings(loops=None), cg.options(engine="dataflow", check_nans=True):
         with pytest.raises(NonFiniteError):
             cg.function(lambda x: np.log(x))(-1.0)

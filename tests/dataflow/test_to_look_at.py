@@ -1,4 +1,4 @@
-"""What shows graphs and runs: DOT, the command, the Chrome trace."""
+"""Displays of graphs and runs: DOT, the command, the Chrome trace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text(target: str, stage: str, dot: bool = False) -> str:
 
 
 def is_balanced(dot: str) -> bool:
-    """Whether every edge's ends are drawn, and every brace is closed."""
+    """Return true if the ends of every edge are drawn and braces match."""
     drawn = set(re.findall(r"^\s*(n\d+) \[", dot, re.MULTILINE))
     ends = re.findall(r"^\s*(n\d+) -> (n\d+)", dot, re.MULTILINE)
     return dot.count("{") == dot.count("}") and {n for pair in ends for n in pair} <= drawn
@@ -97,7 +97,7 @@ def ends_of(events: list[dict[str, Any]], phase: str) -> dict[str, dict[str, Any
 
 
 def slice_at(events: list[dict[str, Any]], end: dict[str, Any]) -> dict[str, Any]:
-    """The slice that an end of an arrow lies in: on its row, open at its time."""
+    """The slice at an end of an arrow: on its row, open at its time."""
     row = (end["pid"], end["tid"])
     slices = (e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == row)
     (found,) = (e for e in slices if e["ts"] <= end["ts"] < e["ts"] + e["dur"])
@@ -121,7 +121,7 @@ def test_the_trace_has_rows_slices_and_arrows(tmp_path: Path) -> None:
     dead = [e for e in slices if e["args"]["dead"]]
     assert dead and all(e["cat"] == "dead" and e["name"].endswith("(dead)") for e in dead)
     assert not any(e["name"].endswith("(dead)") for e in slices if not e["args"]["dead"])
-    # Arrows, of the values alone: what is reported to a loop's owner carries none.
+    # Arrows connect sends and receives of values; reports to a loop's owner have none.
     starts, ends = ends_of(events, "s"), ends_of(events, "f")
     sends = sum(e["args"]["op"] == "Send" for e in slices)
     assert starts.keys() == ends.keys() and len(starts) == sends > 0
@@ -133,7 +133,7 @@ def test_the_trace_has_rows_slices_and_arrows(tmp_path: Path) -> None:
 
 
 def test_traces_of_ranks_become_one(tmp_path: Path) -> None:
-    """Rank 1 began a second later and received after what it was sent."""
+    """Traces of several ranks are merged: rank 1's clock began a second later, and its receive comes after the send."""
     for rank, (op, began) in enumerate((("Send", 1000.0), ("Recv", 1001.0))):
         recorder = Recorder()
         firing = Firing(f"/rank:{rank}/cpu:0", op, op, "loop", (0, 3), 0.25, 0.5, False, edge=7)

@@ -1,4 +1,4 @@
-"""Programs whose size is a number beside a threshold: values against NumPy, gradients against the reference engine."""
+"""Programs with one size near a threshold: values are compared with NumPy, gradients with the reference engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 
 MOST = 1 << 21
-# What is to be computed by `np` (NumPy or ctrlgrad.numpy), and its arguments.
+# A function of `np` (NumPy or ctrlgrad.numpy), and its arguments.
 Case = tuple[Callable[..., Any], list[np.ndarray]]
 RNG = np.random.default_rng(0)
 
@@ -47,12 +47,17 @@ def nests(n: int) -> Iterator[Case]:
     yield lambda np, x: np.sum(x * x, axis=0), [_normal(3, n)]
     yield lambda np, x: np.exp(x - np.max(x, axis=1, keepdims=True)), [_normal(3, max(n, 1))]
     yield lambda np, x: np.concatenate([x * x, x]).T * 2, [_normal(n, 2)]
-    # Instructions rather than elements.
+    # A threshold that counts instructions instead of elements: a sine has about 22.
     yield lambda np, x: np.sum(np.sin(x)), [_normal(n // 22 + 1)]
+    # Indices: bytes that are read, and rows that are chosen.
+    chosen, rows = RNG.integers(0, n + 1, n // 8 + 1), RNG.integers(0, 5, n // 64 + 1)
+    yield lambda np, x: x[chosen] * 2, [_normal(n + 1)]
+    yield lambda np, x: x[rows] + 1, [_normal(5, 4)]
+    yield lambda np, x: np.sum(x[:, rows], axis=1), [_normal(4, 5)]
 
 
 def vectors(n: int) -> Iterator[Case]:
-    """So many vectors in a row, of each number of elements that vectors have."""
+    """Programs on rows of `n` vectors, for every number of lanes that a vector has."""
     for k, lanes in enumerate((2, 4, 8, 16)):
         columns = n * lanes + (n + k) % 3 - 1
         yield lambda np, x: np.sum(x * x, axis=1) + np.max(x, axis=1), [_normal(n * lanes, columns)]
@@ -92,7 +97,7 @@ def sorts(n: int) -> Iterator[Case]:
 
 
 def stacks(n: int) -> Iterator[Case]:
-    """Rows that the gradient of a loop saves: so many, so long, and of so many arrays."""
+    """Gradients of loops that save rows: `n` rows, rows of `n` elements, and rows of `n` arrays."""
     if n < 5000:
         yield lambda np, x: _fori(np, n, lambda i, c: np.sin(c) * 1.1, x), [_normal(3)]
     yield lambda np, x: _fori(np, 5, lambda i, c: np.sin(c) * 1.1, x), [_normal(n)]
@@ -106,7 +111,7 @@ def stacks(n: int) -> Iterator[Case]:
 
 
 def calls(n: int) -> Iterator[Case]:
-    """So many elementary functions, of numbers in a loop and of long vectors in turn."""
+    """Programs with `n` calls of elementary functions, on numbers in a loop and on long vectors."""
 
     def called(np: Any, x: Any) -> Any:
         for k in range(n):
@@ -118,7 +123,7 @@ def calls(n: int) -> Iterator[Case]:
 
 
 def buffers(n: int) -> Iterator[Case]:
-    """So many bytes in small arrays that live at the same time."""
+    """Programs with `n` bytes of small arrays that are live at the same time."""
     count = min(n // 128 + 1, 200)
 
     def alive(np: Any, x: Any) -> Any:
@@ -141,12 +146,12 @@ def _fori(np_: Any, count: int, fn: Callable[..., Any], carry: Any) -> Any:
 
 
 def judge(name: str, number: int) -> None:
-    """Run a group's programs at a number. AssertionError where results differ."""
+    """Run a group's programs at one number. Raise AssertionError where results differ."""
     for k, (fn, given) in enumerate(PROGRAMS[name](number)):
         what = f"{name} at {number}, program {k}, {[x.shape for x in given]}"
         found = cg.function(lambda *x, fn=fn: fn(cnp, *x), engine="native")(*given)
         _same(what, found, fn(np, *given))
-        # Gradients take most of the time: of three numbers beside each other one has each program's.
+        # Gradients take most of the time, so a program's gradient runs for one of three neighbouring numbers.
         if (number + k) % 3 or (name == "chains" and number > 100):
             continue
         gradient = cg.grad(lambda *x, fn=fn: cnp.sum(fn(cnp, *x) ** 2), argnums=tuple(range(len(given))))

@@ -1,4 +1,4 @@
-"""What the tests of machine code share: how it is made, which parts of pieces ran, and what was compiled."""
+"""Fixtures of the native engine's tests: how code is compiled, which parts of pieces ran, and a log of requests."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from ctrlgrad.ir import Graph
 
 @pytest.fixture(autouse=True)
 def checked_and_optimised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans that are judged before they run, and machine code as users get it.
+    """Choose per test whether plans are checked before they run, and how their code is compiled.
 
-    Of the points of a table one in three, by its name, has the one and another one in three the other; with
-    `-m "long or not long"` all have both. A test that is no table always has code as users get it.
+    Of a parametrized test's points, one in three runs checked plans and another one in three runs optimised code,
+    chosen by the point's name; with `-m "long or not long"` every point has both. A test without parameters always runs
+    optimised code.
     """
     turn = zlib.crc32(request.node.name.encode()) % 3
     if are_whole(request.config) or turn == 0:
@@ -33,13 +34,13 @@ def checked_and_optimised(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 
 @pytest.fixture(autouse=True)
 def kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept on disk some time later is kept at once."""
+    """Write objects to the disk at once instead of after a delay."""
     monkeypatch.setattr(ahead, "put_off", lambda work: work())
 
 
 @pytest.fixture
 def parts_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
-    """Every part of a piece counts as paying during a test; notes which ran as plans, once per run."""
+    """Compile every part of a piece, whatever its size, and note each part that ran as a plan, once per run."""
     from ctrlgrad.engines.native import parts, pieces
 
     found: list[Graph] = []
@@ -62,7 +63,7 @@ def parts_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """What compiled code asks for during a test."""
+    """Log of the requests that compiled code makes during a test."""
     found: list[Request] = []
     serve = Frame.serve
 
@@ -76,7 +77,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 @pytest.fixture
 def native() -> Iterator[Products]:
-    """The process's routines; what a test makes of the number of threads is undone."""
+    """The process's product routines; the number of threads is restored after the test."""
     found = products()
     before = found.threads
     yield found

@@ -1,4 +1,4 @@
-"""What the tests of pieces share: making one, and comparing with the reference engine."""
+"""Make a piece, and compare its results with the reference engine's."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def by_reference(graph: Graph, args: Sequence[Any]) -> list[Any]:
 
 
 def assert_agrees(fn: Callable[..., Any], *args: Any, rtol: float = 1e-11) -> None:
-    """A function by a piece and by the reference engine; its arguments stay as they are."""
+    """Run a function as a piece and on the reference engine: the results agree, and the arguments stay unchanged."""
     graph = graph_of(fn, *args)
     leaves = [np.asarray(x) if np.ndim(x) else np.asarray(x)[()] for x in tree.leaves(args)]
     before = [x.copy() for x in leaves]
     with np.errstate(all="ignore"):
         piece = piece_of(graph)
-        for _ in range(2):  # the second call finds buffers of the first
+        for _ in range(2):
             assert_same(piece(list(leaves), Run()), by_reference(graph, leaves), rtol)
     for x, old in zip(leaves, before, strict=True):
         np.testing.assert_array_equal(x, old)

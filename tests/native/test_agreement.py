@@ -32,9 +32,9 @@ from ctrlgrad.plan.model import Loop, Outside
 RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "18"))
 PER_PART = 6
 
-# What loops call Python back for, by program: for the value, the gradient and the second derivative.
+# Ops inside loops for which compiled code calls Python, by program: for the value, the gradient, the second derivative.
 SUM, RESIZE = "stack_sum", "stack_resize"
-# Stacks as a whole, and rows that are taken away from a TensorArray.
+# Ops on whole stacks, and ops that drop rows of a TensorArray.
 OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
     "tensor_array_of_unknown_size": ({}, {RESIZE: 1}, {RESIZE: 3}),
     "writes_that_append_in_a_loop": ({}, {SUM: 2, RESIZE: 1}, {SUM: 4, RESIZE: 3}),
@@ -43,7 +43,7 @@ OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
 
 
 def outside_in_loops(program: Compiled) -> Counter[str]:
-    """The ops that loops call Python back for; those of inner loops count once for each loop around them."""
+    """Count the ops for which loops call Python; an op of an inner loop counts once for each enclosing loop."""
     found: Counter[str] = Counter()
     for loop in walk(program.plan.body):
         if isinstance(loop, Loop):
@@ -53,7 +53,7 @@ def outside_in_loops(program: Compiled) -> Counter[str]:
 
 @programs_at_orders(0, 1, 2)
 def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # tests/plan judges the corpus's plans.
+    # The plans of the corpus are checked in tests/plan.
     monkeypatch.delenv("CTRLGRAD_CHECK_PLANS", raising=False)
     graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]
@@ -66,7 +66,7 @@ def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -
 
 @programs_at_orders(1, share=(0, 2))
 def test_corpus_by_threads(program: Program, order: int) -> None:
-    """All nests that can be shared are, however small."""
+    """Every nest that can be shared among threads is shared, however small it is."""
     graph = program.graph(order)
     with shared_by(3):
         assert_same(run_on("native", graph, program.leaves), program.expected(order))
@@ -78,9 +78,10 @@ def test_the_table_names_programs() -> None:
 
 @pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // PER_PART)))
 def test_random_programs(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To second order, in one part of three with threads; of another to first, again within less and less memory.
+    """Random programs agree to second order.
 
-    Campaigns run code as users get it.
+    One third of them runs with threads. Another third runs to first order, again under a shrinking memory budget. Long
+    campaigns run optimised code.
     """
     monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     within = part % 3 == 2
@@ -91,7 +92,7 @@ def test_random_programs(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_float32(program: Program) -> tuple[Any, list[np.ndarray]]:
-    """The gradient's graph with all floats single, and its arguments."""
+    """The gradient's graph with every float in single precision, and its arguments."""
 
     def single(x: Any) -> Any:
         array = np.asarray(x)

@@ -1,4 +1,4 @@
-"""Objects are compiled ahead of their first use: once each, by the first idle thread."""
+"""Objects are compiled before their first use, each once, by the first idle thread."""
 
 from __future__ import annotations
 
@@ -169,13 +169,15 @@ if child:
 
 
 def test_the_interpreter_does_what_was_put_off_at_its_end() -> None:
-    """And a forked child does not do what its parent put off."""
+    """At the end of the process the interpreter does the work that was put off; a forked child does not repeat its
+    parent's."""
     found = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=PATIENCE)
     assert found.stdout.splitlines() == ["kept by True"], found.stderr
 
 
 def test_what_a_plan_calls_is_prepared_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is waited for: its elementary functions, the parts of its products, and itself."""
+    """Everything that a plan calls is prepared before the first wait: elementary functions, parts of products, and
+    the plan."""
     routines, products = Routines(target.host()), products_library.products()
     told: list[tuple[str, str]] = []
     prepare, made = ahead.prepare, ahead.made
@@ -195,7 +197,8 @@ def test_what_a_plan_calls_is_prepared_with_it(tmp_path: Path, monkeypatch: pyte
 
 
 def test_several_threads_compile_at_once() -> None:
-    """The same objects as one after the other; texts that are refused are refused to who gave them."""
+    """Eight threads get the objects that one thread would get; an invalid text fails only for the thread that gave
+    it."""
     lines = "".join(f"  %x{k} = mul i64 %x{k - 1}, {k}\n" for k in range(1, 40))
     texts = [f"define i64 @f{n}(i64 %x0) nounwind {{\n{lines}  ret i64 %x39\n}}" for n in range(8)]
     texts[5] = "define i64 @f("

@@ -1,4 +1,4 @@
-"""A call of compiled code: what it passes, what it asks Python for meanwhile, and whose memory the results are."""
+"""A call of compiled code: how arguments are passed, which requests it makes, and who owns the results' memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_call_asks_python_for_nothing(requests: list[Request], name: str) -> N
 
 
 def test_sizes_that_no_graph_says_are_no_reason_to_ask(requests: list[Request]) -> None:
-    """One graph for all sizes: the results' shapes are computed before the code is entered."""
+    """One graph serves all sizes, without requests: the results' shapes are computed before the code is entered."""
     f = cg.function(_outer, engine="native")
     for m, n in ((3, 4), (5, 6), (7, 8)):
         f(np.ones(m), np.ones(n))
@@ -96,7 +96,8 @@ def test_a_result_whose_size_only_the_run_knows_is_asked_for(requests: list[Requ
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_share_no_memory(name: str) -> None:
-    """Not with each other, nor with arguments, nor with those of another call; and they are the caller's to change."""
+    """Results share no memory with each other, with arguments or with another call's results; the caller may change
+    them."""
     fn, args = PROGRAMS[name]
     f = cg.function(fn, engine="native")
     f(*args)
@@ -142,12 +143,12 @@ def _read_only(x: np.ndarray) -> np.ndarray:
     ids=["rank 0", "empty", "a part", "backwards", "read-only", "of ctrlgrad", "by columns", "bool"],
 )
 def test_where_the_elements_of_an_array_lie(array: np.ndarray) -> None:
-    """NumPy's binary interface says so, which the engine relies on."""
+    """The engine finds an array's elements through NumPy's binary interface."""
     assert address_of(array) == array.ctypes.data
 
 
 def test_arguments_as_they_lie() -> None:
-    """Parts, turned arrays, arrays that may not be written to and such at odd addresses, of one function."""
+    """One function takes slices, transposed arrays, read-only arrays and arrays at unaligned addresses."""
     f = cg.function(lambda x, y: (x * 2, x @ y), engine="native")
     base = RNG.normal(size=(6, 6))
     odd = np.zeros(9 * 8 + 1, np.uint8)[1:].view(np.float64).reshape(3, 3)

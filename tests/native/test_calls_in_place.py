@@ -1,4 +1,4 @@
-"""Elementary functions of numbers in innermost loops: written where they are called, and what two share only once."""
+"""Elementary functions of numbers are inlined in innermost loops, and work that two functions share is done once."""
 
 from __future__ import annotations
 

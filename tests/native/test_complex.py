@@ -1,6 +1,6 @@
 """Complex numbers in compiled loops: both engines agree on values, gradients and second derivatives.
 
-Each program is a loop over complex carries, of complex64 and of complex128, in machine code.
+Each program is a loop with complex carries, of complex64 and of complex128, in machine code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def a_scalar(z: Any, m: Any, rows: Any, x: Any) -> Any:
 
 @program
 def escapes(z: Any, m: Any, rows: Any, x: Any) -> Any:
-    """The number of iterations depends on a magnitude."""
+    """A loop whose trip count depends on a modulus."""
     more = lambda c: (c[0] < 9) & (cnp.sum(cnp.abs(c[1])) < 6.0)
     return cg.while_loop(more, lambda c: (c[0] + 1, c[1] * (1.3 + 0.4j) + z * 0.2), (0, z))[1]
 
@@ -67,7 +67,7 @@ def matrix_times_vector(z: Any, m: Any, rows: Any, x: Any) -> Any:
 
 @program
 def a_recurrent_layer(z: Any, m: Any, rows: Any, x: Any) -> Any:
-    """Products and sums that leave the loop."""
+    """A recurrent layer: its products and sums are hoisted from the loop."""
 
     def step(t: Any, h: Any, out: Any) -> Any:
         h = cnp.tanh((cnp.concat([rows[t], h], axis=1) @ cnp.concat([m, m.T], axis=0) + z) * 0.3)
@@ -181,7 +181,7 @@ def a_mixture_of_dtypes(z: Any, m: Any, rows: Any, x: Any) -> Any:
 
 
 def loss_of(function: Function) -> Function:
-    """A real number of a program's result that depends on real and imaginary parts alike."""
+    """A real loss that depends on the real and the imaginary parts of a program's results."""
 
     def loss(*arguments: Any) -> Any:
         end = function(*arguments)
@@ -231,7 +231,7 @@ def test_agreement(name: str, dtype: str, order: int) -> None:
 
 @in_turn("name, order", list(PROGRAMS), [0, 1, 2])
 def test_distributed(name: str, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where every product is taken for a heavy one."""
+    """The engines agree when every product counts as heavy, so that loops are distributed."""
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
     monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     assert_engines_agree(name, "complex128", order)
@@ -240,7 +240,7 @@ def test_distributed(name: str, order: int, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 @pytest.mark.parametrize("name", ["prod", "cumprod", "sum", "cumsum", "mean"])
 def test_reductions_multiply_and_add_complex_numbers(name: str, dtype: str) -> None:
-    """Not their real and imaginary parts one by one."""
+    """Reductions multiply and add complex numbers, instead of their real and imaginary parts separately."""
     rng = np.random.default_rng(11)
     x = (rng.normal(size=(3, 5)) + 1j * rng.normal(size=(3, 5))).astype(dtype)
     found = cg.function(lambda x: getattr(cnp, name)(x, axis=1), engine="native")(x)

@@ -1,4 +1,4 @@
-"""Elementary functions of complex numbers at zeros of either sign, on branch cuts, at overflow, at infinity, near 1."""
+"""Elementary functions of complex numbers at signed zeros, on branch cuts, at overflow, at infinity, and near 1."""
 
 from fractions import Fraction
 
@@ -34,7 +34,8 @@ def run(name, *operands):
 
 
 def wrong(got, want, bound=1e-14):
-    """Where a part differs; a finite number may be off by `bound` of its modulus, but for a sign."""
+    """Mask of the results that differ from the expected ones. A finite result may be off by `bound` of its modulus,
+    but each part keeps its sign."""
 
     def same(a, b):
         return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
@@ -78,7 +79,7 @@ def test_two_finite_operands(name):
     z = grid([0, -0.0, 1, -1, 2, -2.5, 50])
     a, b = np.repeat(z, z.size), np.tile(z, z.size)
     got, want = run(name, a, b), in_numpy(name, a, b)
-    # Signs of zeros come out of sums of products, which some processors round once.
+    # The sign of a zero comes from a sum of products, in which some processors round once (FMA).
     with np.errstate(invalid="ignore"):
         same = (np.isnan(got) & np.isnan(want)) | (got == want) | (np.abs(got - want) <= 1e-12 * np.abs(want))
     places = np.flatnonzero(~same)
@@ -104,6 +105,6 @@ def test_logarithms_near_modulus_one_lose_no_digits():
 
 
 def _excess(z, base):
-    """abs(base + z)**2 - 1, rounded once."""
+    """Return abs(base + z)**2 - 1, rounded once."""
     x, y = base + Fraction(float(z.real)), Fraction(float(z.imag))
     return float(x * x + y * y - 1)

@@ -1,4 +1,4 @@
-"""Products of complex matrices, which are four of real ones, against NumPy's."""
+"""Products of complex matrices, computed as four real products, agree with NumPy."""
 
 from __future__ import annotations
 

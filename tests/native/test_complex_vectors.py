@@ -1,5 +1,5 @@
-"""Kernels of complex numbers are vectors of their parts: whole vectors and what is left over, by rows, columns, indices
-and strides, reduced or not, against NumPy."""
+"""Kernels of complex numbers agree with NumPy. Their vectors hold real and imaginary parts: whole vectors and
+remainders, by rows, columns, indices and strides, reduced or not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def programs(np_: Any, x: Any, y: Any, row: Any, column: Any, real: Any, rows: A
         x / (y + 3),
         np_.where(real > 0, x, y),
         x.real * y.imag,
-        # Lane by lane.
+        # Loads and stores lane by lane.
         np_.exp(x[:, ::-1]),
         np_.exp(x.T),
         x[rows] * row,

@@ -75,7 +75,7 @@ def test_complex_qr_and_its_gradient_call_no_kernel(n: int, calls: list[str]) ->
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX])
 def test_columns_of_any_scale_have_an_orthonormal_factor(dtype: str, native: Products) -> None:
-    """Squares of the numbers of a column are no numbers of the type."""
+    """Columns of any scale give an orthonormal factor, also where the square of an element overflows or underflows."""
     a = dense(np.random.default_rng(1), 6, 4, dtype) * np.asarray([1, *SCALES[dtype][1:]], dtype)
     q, least = native.orthonormal(a), np.finfo(dtype).eps
     np.testing.assert_allclose(q.conj().T @ q, np.eye(4), atol=10 * least)

@@ -1,4 +1,4 @@
-"""Every elementwise op on every dtype that it accepts, compiled for numbers and for vectors, gives what NumPy gives."""
+"""Every elementwise op, compiled for numbers and for vectors, agrees with NumPy on every dtype that it accepts."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from evaluating import Program, compiled, vector_width
 
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 
-# Results that are rounded, as a function of several steps rounds.
+# Functions of several steps, whose results carry rounding errors.
 _NAMES = """exp expm1 log log1p log2 log10 sigmoid exp2 sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh
 arctanh power arctan2 logaddexp hypot erfinv"""
 ROUNDED = frozenset(_NAMES.split())
@@ -52,12 +52,12 @@ def in_numpy(name, dtype, operands):
 
 
 def wide(x):
-    """With more digits: NumPy's own complex functions lose some."""
+    """The operands in a wider dtype, since NumPy's own complex functions lose digits."""
     return x.astype(np.clongdouble)
 
 
 def run(name, dtypes, result, operands):
-    """By numbers and by vectors, which must agree to the bit but for the kind of NaN."""
+    """Run an op on numbers and on vectors; both must agree to the bit, except for the payload of NaN."""
     expression = expression_of(name, dtypes, result)
     parts = []
     for x in operands:
@@ -82,7 +82,7 @@ def _same(a, b):
 
 
 def values(name, dtype, rng):
-    """Random values of all sizes, and for real ones the ends of the range."""
+    """Random values of all magnitudes, and the ends of the range for real dtypes."""
     count = 400
     if dtype.kind == "b":
         return rng.integers(0, 2, count).astype(bool)
@@ -108,7 +108,7 @@ def values(name, dtype, rng):
 
 
 def operand_values(name, dtypes, result, rng):
-    """Arrays of one length; those of two operands meet each of the other's first values."""
+    """Arrays of one length; with two operands, each meets the other's first values."""
     arrays = [values(name, dtype, rng) for dtype in dtypes]
     if len(arrays) > 1:
         ends = [x[:20] for x in arrays[-2:]]
@@ -118,7 +118,7 @@ def operand_values(name, dtypes, result, rng):
     if name == "integer_power" and dtypes[0].kind == "i":
         arrays[1] = np.where(arrays[1] < 0, -1 - arrays[1], arrays[1])
     if name == "cast" and dtype_kind(dtypes[0]) in "fc" and result.kind in "iu":
-        # Beyond the range, and for NaN, C leaves the result open.
+        # C leaves the result undefined beyond the target's range and for NaN.
         info = np.iinfo(result)
         real = arrays[0].real
         with np.errstate(all="ignore"):
@@ -147,8 +147,8 @@ def test_compiled_ops_are_numpys(name):
         else:
             same = _same(got, want)
             if name in ("maximum", "minimum", "sign", "nextafter"):
-                # Of two zeros NumPy gives one or the other, by where they stand in the array; of bfloat16 a zero's
-                # sign is itself; of half floats `nextafter` differs between versions of NumPy.
+                # NumPy returns either of two zeros, depending on their place in the array. The sign of a bfloat16 zero
+                # is the zero itself. `nextafter` of half floats differs between versions of NumPy.
                 same |= (got == 0) & (want == 0)
         wrong = np.flatnonzero(~same)
         assert not wrong.size, (dtypes, [(tuple(x[i] for x in operands), got[i], want[i]) for i in wrong[:5]])

@@ -1,4 +1,4 @@
-"""Products with an axis of size zero: sums of nothing are zeros, and nothing is read or written beyond."""
+"""Products with an axis of size zero are zeros, and read and write nothing out of bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printer of expressions: its text, what is computed once for all lanes, half floats, conversions, bits."""
+"""The printer of expressions: its text, values hoisted out of the lanes, half floats, conversions, bits."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def load(builder, dtype, number=0):
 
 
 def lines_of(expression, width):
-    """The printed lines; loads are vectors named after their operand, scalars are not vectors."""
+    """The printed lines; loads are vectors named after their operand, and scalars stay scalars."""
     writer = Writer()
     outputs = emit_expression(writer, expression, lambda i, given: (f"%{i.op}{i.value}", i.op == "load"), width)
     return [str(line).strip() for line in writer._lines], outputs
@@ -96,7 +96,7 @@ def test_floats_of_16_bits_are_rounded_after_each_operation(width, dtype):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_doubles_become_halves_with_one_rounding(width):
-    """Beside the middle of two halves, by less than a float can tell, and everywhere else."""
+    """A double becomes a half with one rounding, also when it is closer to a midpoint than a float can tell."""
     halves = all_halves()
     halves = np.sort(halves[np.isfinite(halves)].astype(np.float64))
     middles = (halves[1:] + halves[:-1]) / 2
@@ -110,7 +110,8 @@ def test_doubles_become_halves_with_one_rounding(width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_floats_become_bfloat16_as_in_ml_dtypes(width):
-    """Beside the middle of two, everywhere else, and doubles, which become floats first; NaN keeps its sign."""
+    """Floats and doubles become bfloat16 as in ml_dtypes: near midpoints and elsewhere, doubles by way of float; NaN
+    keeps its sign."""
     bits = np.arange(2**16, dtype=np.uint32) << 16
     floats = np.concatenate([bits | rest for rest in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).astype(np.uint32)
     floats = floats.view(np.float32)
@@ -132,7 +133,7 @@ def test_fma_of_halves_rounds_once():
     builder = ExpressionBuilder()
     expression = builder.finish(fma(*(load(builder, HALF, k) for k in range(3))))
     (got,) = evaluate(expression, [a, b, c], 8)
-    # float64 has digits for a product of halves, longdouble for the sum too unless one side vanishes beside the other.
+    # float64 holds the product of two halves exactly. longdouble holds the sum too, unless one term is negligible.
     with np.errstate(all="ignore"):
         exact = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.longdouble)
         error = np.abs(got - exact)
@@ -189,7 +190,7 @@ def test_comparisons_with_nan_are_false_but_for_not_equal(dtype):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_floats_keep_every_rounding(width):
-    """Nothing is contracted or reassociated: x y + z rounds twice, an explicit fma once."""
+    """No rounding is dropped: x y + z rounds twice and an explicit fma once; nothing is contracted or reassociated."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 1000))
     z = -x * y

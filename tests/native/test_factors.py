@@ -1,4 +1,4 @@
-"""Small systems, Cholesky factors and determinants in machine code, also of matrices that have no answer."""
+"""Small systems, Cholesky factors and determinants in machine code, including matrices without a solution."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNKNOWN = (cg.TensorSpec((None, None, None)), cg.TensorSpec((None, None)))
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The ops that reference kernels are called for."""
+    """Log of the ops that reference kernels compute."""
     found: list[str] = []
     right = Outside.computed
 
@@ -78,7 +78,7 @@ def test_agrees_without_a_call_of_python(op: str, signature: Any, calls: list[st
 
 
 def kalman(np_: Any, fori_loop: Any) -> Any:
-    """The log-likelihood of a Kalman filter, but for constants."""
+    """The log-likelihood of a Kalman filter, up to a constant."""
 
     def filtered(f: Any, h: Any, ys: Any) -> Any:
         def body(t: Any, state: Any) -> Any:
@@ -187,7 +187,8 @@ def test_the_error_tells_the_iteration(fn: Any, message: str) -> None:
 
 
 def test_whether_a_matrix_is_singular_says_the_reference_engine(calls: list[str]) -> None:
-    """A pivot of 0 may be one by the order of operations alone: LAPACK is asked."""
+    """The reference engine decides whether a matrix is singular: a pivot of 0 can come from the order of operations
+    alone, so LAPACK is called."""
     expected, got = both(lambda a: L.solve(a, np.eye(3)), np.ones((3, 3)))
     assert expected == got and calls == ["solve"]
 
@@ -226,7 +227,7 @@ def test_large_linear_systems_and_their_gradients_call_no_kernel(
 
 
 def systems(library: Any, np_: Any) -> dict[str, Any]:
-    """Losses of a matrix and right sides [n, 2] that solve several systems with the matrix or its transpose."""
+    """Losses of a matrix and right-hand sides `[n, 2]`: each solves systems with the matrix or its transpose."""
 
     def descended(a: Any, b: Any) -> Any:
         fori_loop = library.fori_loop if library is cg else jax.lax.fori_loop
@@ -283,7 +284,7 @@ def test_a_singular_matrix_is_no_error_of_a_loop_that_takes_no_iteration(n: int)
 
 
 def likelihood(np_: Any, linalg: Any) -> Any:
-    """The log marginal likelihood of a Gaussian process, but for constants."""
+    """The log marginal likelihood of a Gaussian process, up to a constant."""
 
     def loss(scales: Any, x: Any, y: Any) -> Any:
         distance = (x[:, None] - x[None, :]) / np_.exp(scales[0])

@@ -1,4 +1,4 @@
-"""Rows that are pushed or popped next are brought near: which of them, and in which order."""
+"""Rows that will be pushed or popped next are prefetched: which rows, and in which order."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def text_of(x: np.ndarray, signature: Any = None) -> str:
 
 
 def saving(x: Any) -> Any:
-    """Saves what it carries."""
+    """A loop whose gradient saves its carry."""
     return cnp.sum(cg.while_loop(lambda x: x[0] < 2.0, lambda x: cnp.sin(x) + x, x))
 
 
 def fetched(address: int, step: int, nbytes: int) -> list[int]:
-    """The addresses that `fetch` fetches, in its order."""
+    """The addresses that the compiled `fetch` prefetches, in order."""
     text = shared_code.function("fetch").text
     assert text.count("call void @llvm.prefetch.p0(") == 1
     text = re.sub(r"call void @llvm\.prefetch\.p0\((ptr %\d+), .*\)", r"call void @note(ptr %frame, \1)", text)
@@ -68,7 +68,10 @@ def test_rows_of_other_sizes_are_not_fetched(nbytes: int) -> None:
 
 
 def test_pushes_fetch_the_row_after_the_next_one_and_pops_the_one_below_downwards() -> None:
-    """As the text has it: from the address of the row that is pushed or popped, of 512 bytes."""
+    """A push prefetches the row after the next one, and a pop the row below, downwards.
+
+    The text is checked: both count from the address of the row that is pushed or popped, of 512 bytes.
+    """
     text = text_of(RNG.uniform(0.1, 0.2, 64))
     calls = re.findall(
         r"(%\d+) = call ptr @(room1|last)\(.*\n(?:.*\n){0,9}?"
@@ -105,7 +108,8 @@ def test_numbers_are_not_fetched() -> None:
 
 @pytest.mark.parametrize("columns", [32, 64, 500])
 def test_gradients_over_several_blocks_are_the_reference_engines(columns: int) -> None:
-    """The first block has 256 rows. Below the last row of each nothing is taken off: that is fetched, not read."""
+    """Gradients over several blocks agree with the reference engine. The first block has 256 rows; the row below a
+    block's last row is prefetched but not read."""
     x = RNG.uniform(0.1, 0.2, columns)
     step = lambda c: (c[0] + 1, cnp.sin(c[1]) * 1.01)
     graph = cg.function(

@@ -1,4 +1,4 @@
-"""Short rows that are taken end to end have the bits of NumPy's, and are taken so where vectors gain by it."""
+"""Short rows are computed end to end where vectors gain by it, with the bits of NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel
 from tests.plan.plans import plan_of
 
-# Of x and y (rows, columns), of a number a row, of a number a column, and of one number: with NumPy or ctrlgrad.
+# Programs of x and y (rows, columns), r (one number a row), c (one number a column) and s (a number), for NumPy or
+# ctrlgrad.
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "a number a row": lambda x, y, r, c, s: x * r + y,
     "a number a column": lambda x, y, r, c, s: x * c - y,
@@ -36,7 +37,7 @@ def arguments(rows: int, columns: int, dtype: str) -> list[np.ndarray]:
 
 
 def forms(fn: Callable[..., Any], *args: Any, vector_bytes: int = 32) -> list[FlatRows | None]:
-    """How the kernels of a program take their rows, those that have several axes."""
+    """The `FlatRows` of each kernel with several axes, or None where its rows are not computed end to end."""
     found = []
     for step in walk(plan_of(fn, *args).body):
         if isinstance(step, Kernel):
@@ -114,10 +115,10 @@ def test_so_many_rows_are_taken_as_are_whole_vectors(columns: int, dtype: str, e
 def test_other_rows_are_taken_one_after_the_other() -> None:
     x, y, r, _, _ = arguments(40, 3, "float64")
     whole = arguments(40, 8, "float64")
-    assert forms(lambda x, r: x * r, whole[0], whole[2]) == [None]  # rows of whole vectors, and nothing to keep
+    assert forms(lambda x, r: x * r, whole[0], whole[2]) == [None]  # rows of whole vectors gain nothing
     assert forms(lambda x, r: cnp.sum(x * r), x, r) == [None]  # a reduction
     assert forms(lambda x, y, r: x.T.reshape(40, 3) * r + y[:, ::-1], x, y, r) == [None, None]  # read in other orders
-    assert forms(lambda x, r: x * r, x[:7], r[:7]) == [None]  # fewer than two turns
+    assert forms(lambda x, r: x * r, x[:7], r[:7]) == [None]  # fewer than two rounds
     assert forms(lambda x, r: x * r, x.astype("complex128"), r) == [None]
     assert forms(lambda x, r: x * r * cnp.arange(3.0), x, r) == [FlatRows(4, 3, 4)]  # a constant
-    assert forms(lambda x, i: x[i] * 2.0, x, np.arange(9)) == [None]  # rows by their numbers
+    assert forms(lambda x, i: x[i] * 2.0, x, np.arange(9)) == [None]  # rows by index

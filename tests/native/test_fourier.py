@@ -1,4 +1,4 @@
-"""Transforms of real numbers: as NumPy's at every size, thread count and norm, and with exact derivatives."""
+"""Real Fourier transforms agree with NumPy at every size, thread count and norm, and their derivatives are exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = (1, 2, 3, 4, 7, 8)
 
 
 def filtered(lib: Any, n: int, norm: str) -> Any:
-    """A function of real numbers and of a half spectrum, by every transform of real numbers."""
+    """A function of real numbers and of a half spectrum that uses every real transform."""
 
     def f(x: Any, z: Any) -> Any:
         spectrum = lib.fft.rfft(x, n, norm=norm) * z + lib.fft.ihfft(x, n, norm=norm)
@@ -30,7 +30,8 @@ def filtered(lib: Any, n: int, norm: str) -> Any:
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 def test_derivatives_of_real_transforms(n: int, norm: str) -> None:
-    """Elements that stand for two and those that stand for one, even and odd sizes: against JAX and differences."""
+    """Derivatives of real transforms agree with JAX and with differences, at even and odd sizes: some elements of a
+    half spectrum stand for two, some for one."""
     rng = np.random.default_rng(n)
     x, z = rng.normal(size=5), rng.normal(size=n // 2 + 1) + 1j * rng.normal(size=n // 2 + 1)
     ours, theirs = filtered(cnp, n, norm), filtered(jnp, n, norm)

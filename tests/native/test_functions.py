@@ -1,4 +1,4 @@
-"""Elementary functions as compiled: their stated error, their special values, one code for numbers and for vectors.
+"""Elementary functions as compiled: their stated error, their special values, and one code for numbers and vectors.
 
 The high-precision reference is NumPy's float64 for float32 functions and its 80-bit `longdouble` for float64 ones.
 """
@@ -42,7 +42,7 @@ _loops = {}
 
 
 def _run(function, *operands):
-    """By vectors; one element at a time the same comes out, to the bit but for the kind of NaN."""
+    """Compute by vectors, and check that one element at a time gives the same bits, except for the payload of NaN."""
     if _id(function) not in _loops:
         builder = ExpressionBuilder()
         loads = [builder.emit("load", (), function.dtype, k) for k in range(function.arity)]
@@ -75,7 +75,7 @@ def _special(dtype):
 
 
 def _operands(function, rng):
-    """Points in each binade and where functions change, for one operand or two."""
+    """Points in each binade and where functions change their method, for one operand or two."""
     dtype = function.dtype
     around = [rng.uniform(-bound, bound, 10_000).astype(dtype) for bound in (1, 3, 100, 800)]
     near_one = 1 + rng.uniform(-1, 1, 10_000) * 2.0 ** rng.uniform(-30, 0, 10_000)
@@ -95,7 +95,7 @@ def _operands(function, rng):
 
 
 def _ulp(got, exact, scale):
-    """The error in units in the last place of `scale`; infinite where a special value or a sign differs."""
+    """Error in units in the last place of `scale`; infinite where a special value or a sign differs."""
     with np.errstate(all="ignore"):
         rounded = exact.astype(got.dtype)
         error = np.abs(got.astype(exact.dtype) - exact) / np.spacing(np.abs(scale.astype(got.dtype))).astype(
@@ -112,7 +112,7 @@ def _ulp(got, exact, scale):
 
 
 def _scale(name, exact, operands):
-    """logaddexp is stated in ULP of the largest of 1, the result and the larger operand."""
+    """The scale of the error: for logaddexp, the largest of 1, the result and the larger operand."""
     return np.fmax(np.abs(exact), np.fmax(np.abs(np.maximum(*operands)), 1)) if name == "logaddexp" else exact
 
 
@@ -147,7 +147,7 @@ def test_fmod_is_exact(dtype):
     function = elementary("fmod", np.dtype(dtype))
     rng = np.random.default_rng(0)
     operands = [*map(np.concatenate, zip(_operands(function, rng), _all_pairs(_special(dtype)), strict=True))]
-    # Quotients close to whole numbers, where a quotient that rounds up would give a remainder of the other sign.
+    # Quotients close to whole numbers: rounding such a quotient up would give a remainder of the other sign.
     whole, divisor = rng.integers(1, 2**20, 20_000).astype(dtype), rng.uniform(-1, 1, 20_000).astype(dtype)
     near = np.nextafter(whole * divisor, rng.choice(np.array([-np.inf, np.inf], dtype), 20_000))
     operands = [np.concatenate(pair) for pair in zip(operands, (near, divisor), strict=True)]
@@ -160,7 +160,7 @@ def test_fmod_is_exact(dtype):
 
 @pytest.mark.parametrize("function", ROUNDED, ids=_id)
 def test_special_values_are_numpys(function):
-    """Where NumPy gives NaN, infinity or a zero, so does the function, with the same sign; elsewhere it is finite."""
+    """NaN, infinity and zero come out where NumPy has them, with the same sign; every other result is finite."""
     dtype = function.dtype
     ends = _special(dtype)
     operands = (ends,) if function.arity == 1 else _all_pairs(ends)
@@ -189,7 +189,7 @@ def test_far_below_its_range_exp_is_a_product_with_zeros_not_one_that_rounds_to_
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_logaddexp_keeps_small_terms_of_zero(dtype):
-    """As in softplus: beside 0, the result is as close to the exact one as that of exp is."""
+    """As in softplus: near 0 the error of logaddexp is relative to the result, like that of exp."""
     function = elementary("logaddexp", np.dtype(dtype))
     x = np.array([-1e-3, -0.5, -1, -20, -40, -80, -87, -100, -700, -745, -1000, -np.inf], dtype)
     got = _run(function, x, np.zeros_like(x))
@@ -212,12 +212,12 @@ def test_powers_of_integers_wrap_for_every_exponent(kind, bits):
     assert np.array_equal(got, want.astype(f"uint{bits}").view(dtype))
 
 
-# What compiled functions are made of.
+# The text of compiled functions.
 
 
 @pytest.mark.parametrize("function", FLOATS, ids=_id)
 def test_only_lanes_beyond_a_limit_call_anything(function):
-    """The code of a vector function holds packed instructions, and a call only where it has a limit."""
+    """A vector function consists of packed instructions; it calls a function only if it has a limit on its argument."""
     text = library.module_text(function, vector_width(function.dtype))
     callees = {name for name in re.findall(r"call [^@]*@([\w.]+)\(", text) if not name.startswith("llvm.")}
     assert callees == (set() if function.library is None else {function.library})
@@ -241,7 +241,7 @@ def test_a_function_is_compiled_once_and_then_read_from_disk(tmp_path, monkeypat
     monkeypatch.setattr(target, "compiled", noted)
     names = ["cg_exp_float32", "cg_integer_power_int32"]
     for _ in range(2):
-        # A new process knows no addresses.
+        # A new process has no addresses of functions yet.
         monkeypatch.setattr(library, "_ADDRESSES", {})
         assert set(library.addresses(names)) == set(names)
     # The power of large exponents is a function of its own.

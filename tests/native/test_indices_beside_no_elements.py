@@ -1,4 +1,4 @@
-"""Indices must be in range also where slices beside them leave no element: as on the reference engine, and in NumPy."""
+"""An index must be in range even where an adjacent slice is empty, as on the reference engine and in NumPy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROGRAMS: dict[str, Any] = {
 @pytest.mark.parametrize("sizes", SIGNATURES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_index_out_of_range_ends_the_run(name: str, sizes: str) -> None:
-    """As found by a vmap of slices of an array without elements, which begin elsewhere in each row."""
+    """An index out of range ends the run also beside an empty slice, as in a vmap of slices of an empty array."""
     graph = graph_of(PROGRAMS[name], EMPTY, INSIDE, signature=SIGNATURES[sizes])
     (expected,) = run_graph(graph, [EMPTY, INSIDE])
     for found in (run_natively(graph, [EMPTY, INSIDE]), executed(graph, [EMPTY, INSIDE])):
@@ -50,7 +50,7 @@ def test_an_index_out_of_range_ends_the_run(name: str, sizes: str) -> None:
 
 @pytest.mark.parametrize("sizes", SIGNATURES)
 def test_indices_beside_elements_are_asked_once(sizes: str) -> None:
-    """The other check has no points where there are elements."""
+    """Indices beside elements are checked once: the check for empty slices then has no points."""
     x = np.arange(6.0).reshape(2, 3)
     graph = graph_of(PROGRAMS["read"], x, INSIDE, signature=SIGNATURES[sizes])
     for run in (run_natively, executed):

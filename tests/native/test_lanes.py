@@ -1,4 +1,4 @@
-"""Vectors whose lanes lie apart: values and gradients beside the reference engine's, and what is checked."""
+"""Vectors whose lanes lie apart (gather and scatter): agreement with the reference engine, and bounds checks."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ PROGRAMS: dict[str, Any] = {
 
 @pytest.fixture(params=[16, 32, 64], ids=lambda n: f"{n} bytes")
 def vector_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> int:
-    """Vectors of another processor."""
+    """Compile for vectors of another processor."""
     monkeypatch.setattr(target.Target, "vector_bytes", property(lambda _: request.param))
     monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
     return int(request.param)
 
 
 def arguments(count: int, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A table, numbers, and positions in the table, of which some stand several times and some count from the end."""
+    """A table, numbers, and indices into the table: some indices repeat, and some count from the end."""
     rng = np.random.default_rng(count)
     return rng.random(count).astype(dtype), rng.random(count).astype(dtype), rng.integers(-count, count, count)
 
@@ -86,7 +86,7 @@ def test_a_lane_that_is_out_of_range_is_told(place: int, vector_bytes: int) -> N
 
 
 def test_what_lies_beyond_a_part_of_a_vector_is_not_checked() -> None:
-    """There positions are computed from zeros."""
+    """Lanes that a mask leaves out are not bounds-checked; their indices are computed from zeros."""
     program = lambda table, x, i: cnp.sin(table[i - 3]) * x
     table, x, i = np.ones(2), np.ones(29), np.full(29, 3)
     np.testing.assert_allclose(cg.function(program, engine="native")(table, x, i), np.full(29, np.sin(1.0)))
@@ -111,7 +111,7 @@ def test_without_functions_elements_go_one_by_one() -> None:
 
 
 def slow_lanes(x: Any, counts: Any) -> Any:
-    """Loops that end where data says: their stacks are read and written at places of each lane."""
+    """Loops with data-dependent trip counts, whose stacks are read and written at a place per lane."""
 
     def one(x: Any, count: Any) -> Any:
         body = lambda s: (cnp.sin(s[0]) * x + s[0], s[1] + 1)

@@ -1,6 +1,6 @@
-"""Large products with a side shorter than the number of their parts: once a division by zero that ended the process.
+"""Large products with a side shorter than the number of their parts, which once divided by zero.
 
-Each number of threads and width of vectors has a process of its own, whose end by a signal is a failed test.
+Each number of threads and each vector width runs in a process of its own; an end by a signal fails the test.
 """
 
 from __future__ import annotations

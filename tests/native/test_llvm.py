@@ -1,4 +1,4 @@
-"""LLVM's functions as they are declared here are those that llvmlite declares."""
+"""LLVM's functions are declared here as llvmlite declares them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRUCTURES = {llvm.LinkElement: orcjit._LinkElement, llvm.SymbolAddress: orcjit.
 
 
 def kind_of(declared: Any) -> Any:
-    """What is passed: a number of so many bytes and its sign, a text, where one is put, a table, or an address."""
+    """The kind of an argument: a number by its bytes and sign, a text, a place for a text, a table, or an address."""
     if declared in (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p)):
         return declared
     target = getattr(declared, "_type_", None)
@@ -35,9 +35,9 @@ def kind_of(declared: Any) -> Any:
 def test_a_function_is_declared_as_llvmlite_declares_it(name: str) -> None:
     result, *arguments = DECLARED[name]
     theirs = getattr(binding.ffi.lib, f"LLVMPY_{name}")
-    # Where llvmlite says nothing of arguments, there are none, or it gives objects that say themselves what they are.
+    # Where llvmlite declares no arguments, the function has none or takes objects that convert themselves.
     assert theirs.argtypes is None or [kind_of(x) for x in arguments] == [kind_of(x) for x in theirs.argtypes]
-    # Where it says nothing of a result, ctypes takes it for a number, and there is none.
+    # Where llvmlite declares no result, ctypes assumes an integer, and the function has none.
     assert kind_of(result or ctypes.c_int) == kind_of(theirs.restype)
 
 
@@ -78,7 +78,7 @@ def test_a_process_that_is_forked_while_a_function_is_traced_has_the_whole_libra
 
 
 def test_texts_that_llvm_gives_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: that of a check which finds nothing wrong was kept, for each module."""
+    """Texts that LLVM allocates are freed. Found: the text of a check that finds no fault was kept for every module."""
     target.host()
     calls, given, back = llvm.functions(), [], []
     verify, dispose = calls.VerifyModule, calls.DisposeString
@@ -103,7 +103,7 @@ def test_texts_that_llvm_gives_are_given_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_fork_waits_for_what_llvm_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that LLVM holds at the fork is never released in the child."""
+    """A fork waits for LLVM: a lock held at the fork would never be released in the child."""
     calls, found = llvm.functions(), []
     for name in ("ParseAssembly", "TargetMachineEmitToMemory", "LLJIT_Link"):
         call = getattr(calls, name)

@@ -1,4 +1,4 @@
-"""Long and wide programs: work and text grow with their length, not with its square."""
+"""Compile work and text of long and wide programs grow with their length, not with its square."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chain(length: int) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def chain_of_arrays(length: int) -> tuple[Callable[..., Any], list[Any]]:
-    """One kernel, if nothing cut it."""
+    """A chain of elementwise ops: one kernel, unless fusion stops at a limit."""
 
     def f(x: Any, y: Any) -> Any:
         for _ in range(length):
@@ -93,7 +93,7 @@ def text_of(graph: Any, arguments: list[Any]) -> str:
 
 @pytest.fixture
 def membership(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Count of questions of placement whether a value is live after a step."""
+    """Count of placement's queries whether a value is live after a step."""
     asked, right = [0], After.__contains__
 
     def contains(self: After, value: object) -> bool:
@@ -110,16 +110,16 @@ def test_work_grows_with_the_length_of_a_program(program: Any, length: int, memb
     for each in (length, 2 * length, 4 * length):
         graph, arguments = gradient_of(program, each)
         membership[0] = 0
-        calls.append(calls_of_the_engine(lambda g=graph, a=arguments: text_of(g, a), warm=False))
+        calls.append(calls_of_the_engine(lambda g=graph, a=arguments: text_of(g, a)))
         asked.append(membership[0])
     for counts in (calls, asked):
-        # The second step is twice the first one: work that grows with the square would be four times as much.
+        # The second step is twice the first; quadratic work would be four times as much.
         assert counts[2] - counts[1] <= 3.0 * (counts[1] - counts[0])
 
 
 @pytest.fixture
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every plan is several functions."""
+    """Split every plan into several functions."""
     monkeypatch.setattr(outlining, "WHOLE", 0)
     monkeypatch.setattr(emit, "PIECE", 100)
     monkeypatch.setattr(decisions, "MOST_IN_ONE", 60)
@@ -127,7 +127,8 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fusion compares an update with the operands of its own array, not of its group: linear in the arrays."""
+    """Fusion compares an update only with the readers of its own array, so its work is linear in the number of
+    arrays."""
     compared, right = [0], Array.__eq__
 
     def counted(self: Array, other: object) -> bool:
@@ -156,7 +157,8 @@ def test_a_plan_is_cut_where_its_weight_is_more_than_that_of_one_function(monkey
 
 
 def test_a_function_takes_steps_up_to_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of matrices all weigh the same, so a function of a little less takes one step less."""
+    """A function takes steps up to a weight. All products here weigh the same, so a slightly lower limit takes one
+    step less."""
     graph, arguments = gradient_of(products, 10)
     monkeypatch.setattr(outlining, "WHOLE", 0)
 
@@ -179,7 +181,7 @@ def test_no_function_grows_with_the_length_of_a_program(short_pieces: None) -> N
 
 
 def remembered(length: int) -> tuple[Callable[..., Any], list[Any]]:
-    """Numbers that are read again at the end of the program, by other functions than compute them."""
+    """Numbers that are read at the program's end, by other functions than the ones that compute them."""
 
     def f(x: Any) -> Any:
         found = [x]
@@ -191,7 +193,7 @@ def remembered(length: int) -> tuple[Callable[..., Any], list[Any]]:
 
 
 def test_numbers_that_functions_leave_for_each_other_lie_in_the_frame_and_not_on_the_stack(short_pieces: None) -> None:
-    """Exchanged numbers take no room on the thread's stack: 12,000 of them run in 64 KiB."""
+    """Numbers that functions exchange lie in the frame: 12,000 of them run on a stack of 64 KiB."""
 
     def on_the_stack(length: int) -> int:
         fn, arguments = remembered(length)
@@ -208,7 +210,7 @@ def test_numbers_that_functions_leave_for_each_other_lie_in_the_frame_and_not_on
 
 
 def carried_numbers(length: int) -> tuple[Callable[..., Any], list[Any]]:
-    """A loop whose carried numbers go round, with a flag and an integer among them."""
+    """A loop whose carried numbers rotate, with a flag and an integer among them."""
 
     def f(n: Any, *xs: Any) -> Any:
         def body(i: Any, carry: Any) -> Any:
@@ -231,13 +233,13 @@ def numbers_of_a_branch(length: int) -> tuple[Callable[..., Any], list[Any]]:
 
 @pytest.mark.parametrize("program", [carried_numbers, numbers_of_a_branch])
 def test_carried_numbers_of_a_long_plan_lie_in_the_frame(program: Any, short_pieces: None) -> None:
-    """20,000 numbers of a loop, of a branch, or of the arguments need no more of a thread's stack than 20."""
+    """20,000 numbers of a loop, of a branch or of the arguments need no more of a thread's stack than 20."""
 
     def on_the_stack(length: int) -> tuple[int, int]:
         functions = re.split(r"^define", text_of(*gradient_or_value(program, length)), flags=re.M)[1:]
         own = next(text for text in functions if "@plan(" in text.partition("\n")[0])
         parameters = max(text.partition("\n")[0].count(",") for text in functions)
-        # What the own function loads and does not store at once is alive from there to where it is used.
+        # A number that the own function loads, and does not store at once, is live from there to its use.
         loads = len(re.findall(r"load double.*\n(?!  %\S+ = getelementptr.*\n  store|  store)", own))
         return max(text.count("alloca") for text in functions), parameters + loads
 
@@ -351,7 +353,7 @@ def test_sections_take_instructions_up_to_their_weight(monkeypatch: pytest.Monke
         inside = kernel.expression.instructions[section.start : section.end]
         weights = [decisions.MEMORY_WEIGHT if i.op == "load" else 1 for i in inside]
         assert sum(weights[:-1]) < most <= sum(weights)
-    # A slot is taken by one value at a time: from the section that keeps it to the last one that reads it.
+    # A slot holds one value at a time, from the section that writes it to the last section that reads it.
     until = {n: max((k for k, s in enumerate(found) if n in s.before), default=len(found)) for n in slots}
     since = {n: k for k, s in enumerate(found) for n in s.kept}
     for a in slots:
@@ -375,7 +377,7 @@ def test_compiled_text_of_a_long_kernel_is_linear_and_its_functions_are_bounded(
 
 
 def test_kernels_join_up_to_a_number_of_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLVM's time grows with the square of the addresses in a function, so a kernel of more operands is two."""
+    """Kernels fuse up to a number of operands: LLVM's time grows with the square of a function's addresses."""
 
     def f(*xs: Any) -> Any:
         return functools.reduce(lambda total, x: cnp.tanh(total + x), xs)
@@ -393,7 +395,8 @@ def test_kernels_join_up_to_a_number_of_operands(monkeypatch: pytest.MonkeyPatch
 def test_numbers_and_arrays_are_exchanged_in_functions_of_some_each(
     monkeypatch: pytest.MonkeyPatch, short_pieces: None
 ) -> None:
-    """The own function of a long plan does not grow by what it asks for and tells for each array."""
+    """Numbers and arrays are exchanged in functions of a few each, so a long plan's own function does not grow by
+    them."""
 
     def own(most: int) -> int:
         monkeypatch.setattr(plan_text, "MOST_APART", most)

@@ -1,4 +1,4 @@
-"""Sums over long axes: what is added to a large total is not lost, in any engine, along any axis."""
+"""Sums over long axes keep terms that are small beside a large total, in every engine and along every axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native.sum_blocks import BLOCK
 
 ENGINES = ["native", "reference", "dataflow"]
-# The first element is so large that float32 does not notice another 1: a single sum in order would stay there.
+# The first element is so large that adding 1 to it in float32 changes nothing: a sum in order would lose every term.
 LARGE, ROWS = 2.0**24, 20 * BLOCK
 
 
@@ -21,7 +21,7 @@ def rows(*shape: int, dtype: type = np.float32) -> np.ndarray:
 
 
 def lost(found: object, expected: float) -> float:
-    """The largest error, in elements of 1 that were lost for each element of `LARGE` that was added."""
+    """The largest error, in lost elements of 1 per added element of `LARGE`."""
     return float(np.max(np.abs(np.asarray(found).astype(np.complex128) - expected)))
 
 
@@ -51,7 +51,7 @@ def test_a_large_total_does_not_swallow_what_is_added(name: str, engine: str, dt
     count = shape[0] // 2 if "every other" in name else shape[0]
     expected = each * (LARGE + count - 1)
     found = cg.function(function, engine=engine)(rows(*shape, dtype=dtype))
-    # In order, all rows would be lost. A block may be.
+    # A sum in order would lose all rows; a sum by blocks may lose a block.
     assert lost(found, expected) <= count * each / 8
     assert np.asarray(found).dtype == dtype
 

@@ -1,4 +1,4 @@
-"""What a program keeps from one run for the next: the memory of stacks, and little else."""
+"""A program keeps the memory of its stacks between runs, and little else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ctrlgrad.engines.native.stacks import RunningStack
 
 @pytest.mark.parametrize("size", [100, 20_000])
 def test_a_program_keeps_little_memory_between_calls(size: int) -> None:
-    """As much as costs nothing to keep; what large calls computed in goes back to the pool, which a budget empties."""
+    """A program keeps little memory between calls; memory of large calls goes back to the pool, which a budget
+    empties."""
 
     def rows(x, k):
         return cnp.sort(cnp.sort(x[:k]) * 2.0 + x[:k])
@@ -59,7 +60,7 @@ def test_a_second_run_finds_the_memory_of_its_stacks(requests: list[Request], x)
 
 
 def test_a_block_with_room_for_a_run_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short calls of programs with many stacks would else spend their time on making the same blocks anew."""
+    """A block with room for a run is kept, so that short calls with many stacks do not allocate it again."""
     begun: list[int] = []
     begin = RunningStack.begin
     monkeypatch.setattr(RunningStack, "begin", lambda self, *given: (begun.append(self.handle), begin(self, *given))[1])
@@ -84,7 +85,7 @@ def test_rows_of_another_shape_do_not_go_where_the_last_ones_were() -> None:
 def test_stacks_of_derivatives_of_loops_inside_begin_again_without_being_asked_for(
     requests: list[Request], order: int
 ) -> None:
-    """The cotangent of a stack that a loop has emptied begins with no rows, in each iteration of the loop around."""
+    """The cotangent of a stack that an inner loop emptied starts empty in each outer iteration, without a request."""
 
     def powers(x, n):
         inner = lambda y: cg.fori_loop(0, 3, lambda j, y: cnp.sin(y) * x + 0.1 * j, y)
@@ -104,7 +105,7 @@ def test_stacks_of_derivatives_of_loops_inside_begin_again_without_being_asked_f
         requests.clear()
         np.testing.assert_allclose(f(x, n), expected(x, n), rtol=1e-11)
         assert not requests, n
-    # Rows of another shape lie elsewhere.
+    # Rows of another shape get other memory.
     for x in (np.linspace(0.1, 0.9, 6), np.linspace(0.1, 0.9, 4)):
         np.testing.assert_allclose(f(x, 5), expected(x, 5), rtol=1e-11)
 

@@ -1,4 +1,4 @@
-"""Objects on disk: who may read and write them, when they hold, and how they are linked."""
+"""Objects on disk: who may read and write them, when they are valid, and how they are linked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INTEGER = ctypes.c_int64
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty place for entries, in a process that has said nothing."""
+    """An empty folder for entries, in a process that has not warned yet."""
     monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path / "entries"))
     monkeypatch.setattr(objects, "_SAID", set())
     return tmp_path / "entries"
@@ -51,7 +51,8 @@ def entry_of(text: str) -> Path:
 
 
 def result(text: str, *, compile_it: bool = True) -> int:
-    """What the text's function makes of 41, linked from disk or made; it may be made only where that is said."""
+    """The result of the text's function for 41, linked from disk or compiled; compiling must be allowed by
+    `compile_it`."""
 
     def make() -> ObjectCode:
         assert compile_it, "compiled again"
@@ -145,24 +146,24 @@ def _pass_off(path: Path, code: ObjectCode) -> None:
 
 
 def _other_symbol(path: Path) -> None:
-    """Whole, by its checksum, but without the function that it names."""
+    """An entry with a valid checksum, without the function that it names."""
     _pass_off(path, ObjectCode(("nothing",), _parts(path).code))
 
 
 def _no_object(path: Path) -> None:
-    """Whole, by its checksum, but of bytes that are no object."""
+    """An entry with a valid checksum, whose bytes are no object."""
     _pass_off(path, ObjectCode(("f",), b"\x7fELF" + bytes(300)))
 
 
 def _writable_by_others(path: Path) -> None:
-    """Whole, and another text's code; what speaks against it is its mode."""
+    """An entry with a valid checksum and another text's code; its mode is the only fault."""
     result(OTHER)
     _pass_off(path, _parts(entry_of(OTHER)))
     path.chmod(0o666)
 
 
 def _link(path: Path) -> None:
-    """Likewise; what speaks against it is that it lies elsewhere."""
+    """An entry with a valid checksum and another text's code; its place behind a link is the only fault."""
     elsewhere = path.parent.parent / "elsewhere"
     _writable_by_others(path)
     path.chmod(0o600)
@@ -199,7 +200,8 @@ def test_what_is_not_whole_or_not_ours_is_made_again(damage, folder: Path) -> No
 
 
 def test_an_entry_passed_off_is_run(folder: Path) -> None:
-    """So it is the mode and the place alone for which `_writable_by_others` and `_link` are refused."""
+    """An entry with another text's code runs, so `_writable_by_others` and `_link` are refused for mode and place
+    alone."""
     result(TEXT)
     _writable_by_others(entry_of(TEXT))
     entry_of(TEXT).chmod(0o600)
@@ -358,12 +360,12 @@ def test_text_that_is_no_module_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "branch_in_a_loop", "nested_data_dependent_counts"])
 def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled without LLVM's optimisations, a plan is other code, kept apart, and the same numbers."""
+    """Code compiled without LLVM's optimisations is stored apart and gives the same bits."""
     program, found, levels = BY_NAME[name], [], []
     compiled = target.compiled
 
     def noted(text: str, *args: Any, **options: Any) -> bytes:
-        if "@plan(" in text:  # not what every program shares
+        if "@plan(" in text:  # leaves out the text that all programs share
             levels.append(options["level"])
         return compiled(text, *args, **options)
 
@@ -377,7 +379,7 @@ def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: py
     assert_same_bits(*found)
 
 
-# How long it stays.
+# Lifetime of loaded code.
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mappings are counted as Linux lists them")

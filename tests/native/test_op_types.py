@@ -1,4 +1,4 @@
-"""Every op on every dtype that it takes, in loops: in machine code, against the reference engine."""
+"""Every op in loops of machine code agrees with the reference engine, on every dtype that it takes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from instruments.tables import some
 from op_cases import DTYPES, FEW_DTYPES, MAKERS, cases_of
 from op_cases.looped import assert_each_agrees_in_one_form
 
-# Of other dtypes than these, which are stored and computed in ways of their own, one case in so many.
+# Dtypes with a storage and arithmetic of their own. Of the other dtypes' cases one in `OTHERS_EVERY` runs.
 MANY = (*FEW_DTYPES, "float16")
 OTHERS_EVERY = 4
-# Cases of an op in a short run.
+# Number of an op's cases in a short run.
 MOST = 8
 
 

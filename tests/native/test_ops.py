@@ -39,7 +39,7 @@ def in_a_loop(case: Case, dtype: Any) -> Callable[..., Any]:
     return function
 
 
-# A case's values, its gradient, and that in single precision.
+# A case's value, its gradient, and its gradient in single precision: dtype and order.
 FORMS = {"value": ("float64", 0), "gradient": ("float64", 1), "in single": ("float32", 1)}
 
 
@@ -59,7 +59,7 @@ def graph_of(name: str, dtype: Any, order: int) -> Graph:
 def test_case(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dtype, order = FORMS[form]
     if (dtype, order) != ("float64", 1):
-        # The gradient has the ops of the values, and is compiled as users get it.
+        # The gradient contains the value's ops and is compiled with optimisations, so the other forms need none.
         monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     graph = graph_of(name, np.dtype(dtype), order)
     args = [x.astype(dtype) for x in CASES[name].args]
@@ -80,7 +80,7 @@ REDUCTIONS = [cnp.sum, cnp.prod, cnp.max, cnp.min, cnp.argmax, cnp.argmin, cnp.a
 
 
 def operands(dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs with every special value of a dtype; shifts are in range."""
+    """Pairs of operands that cover every special value of a dtype; shift counts are in range."""
     kind = np.dtype(dtype).kind
     if kind == "b":
         values = np.array([True, False])
@@ -98,7 +98,7 @@ def operands(dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def functions(dtype: str) -> list[Callable[[Any, Any], Any]]:
-    """What is computed of two operands of a dtype."""
+    """Functions of two operands of a dtype, by its kind."""
     kind = np.dtype(dtype).kind
     two = [*LOGIC, cnp.equal, cnp.not_equal]
     one: list[Any] = [cnp.logical_not]
@@ -127,14 +127,14 @@ def functions(dtype: str) -> list[Callable[[Any, Any], Any]]:
 
 
 def all_at_once(computed: Sequence[Callable[[Any, Any], Any]]) -> Callable[..., Any]:
-    """A loop that computes everything in its second iteration from operands that it carries."""
+    """A loop that computes every function in its second iteration, from operands that it carries."""
 
     def function(x: Any, y: Any) -> Any:
         zeros = tuple(cnp.zeros_like(f(x, y)) for f in computed)
 
         def body(carry: Any) -> Any:
             i, x, y, *_ = carry
-            # What is selected by the carried number is not known to be invariant.
+            # A selection by the carried number keeps the operands from being seen as invariant.
             x, y = cnp.where(i < 5, x, y), cnp.where(i < 5, y, x)
             return (i + 1, x, y, *(f(x, y) for f in computed))
 
@@ -144,7 +144,7 @@ def all_at_once(computed: Sequence[Callable[[Any, Any], Any]]) -> Callable[..., 
 
 
 def assert_equal(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Exactly, but for the last digit of floats."""
+    """Compare exactly, except for the last digit of floats."""
     for a, b in zip(found, expected, strict=True):
         dtype = np.asarray(b).dtype
         assert np.asarray(a).dtype == dtype
@@ -171,7 +171,7 @@ def test_dtype_of_scalars(dtype: str) -> None:
 
 @pytest.mark.parametrize("count", [-1, 0, 7, 8, 36, 64, 100])
 def test_shifts_by_any_count(count: int) -> None:
-    """As NumPy has it: nothing is left of a number that is shifted by its width or more, but for its sign."""
+    """A shift by the width or more leaves nothing but the sign, as in NumPy."""
     x, y = np.array([100, -100, 1, -1], np.int8), np.full(4, count, np.int8)
     graph = cg.function(all_at_once([cnp.bitwise_left_shift, cnp.bitwise_right_shift])).graph(x, y)
     assert_equal(run_natively(graph, [x, y]), run_on("reference", graph, [x, y]))
@@ -179,7 +179,7 @@ def test_shifts_by_any_count(count: int) -> None:
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if not d.startswith("complex")])
 def test_reductions_of_a_dtype(dtype: str) -> None:
-    """Along each axis, and of everything."""
+    """Reductions along each axis, and along all axes."""
     x = operands(dtype)[0][:4].reshape(2, 2)
     computed = [lambda x, y, f=f, axis=axis: f(x, axis=axis) for f in REDUCTIONS for axis in (0, 1)]
     computed += [lambda x, y, f=f: f(x) for f in REDUCTIONS if f not in (cnp.argmax, cnp.argmin)]
@@ -227,7 +227,7 @@ def test_half_precision() -> None:
 @pytest.mark.parametrize("op", ["setitem", "additem"])
 @pytest.mark.parametrize("key", [(), (Ellipsis,)])
 def test_an_update_of_a_number_in_a_graph_made_by_hand(op: str, key: tuple[Any, ...]) -> None:
-    """`x.at[()]` is traced as what it comes to; a graph may have it all the same."""
+    """A graph may hold `x.at[()]` updates, though tracing simplifies them."""
     graph = cg.function(lambda x: cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + 1.5), (0, x))[1]).graph(
         2.0
     )

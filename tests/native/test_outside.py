@@ -1,4 +1,4 @@
-"""Ops without a form in machine code inside loops: compiled code calls the reference kernel."""
+"""Compiled code calls a reference kernel for an op in a loop that has no machine code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctrlgrad.engines.native.outside import Outside
 
 
 def factors(a: Any, steps: Any) -> Any:
-    """A Cholesky factor, eigenvalues of a complex matrix, a determinant and a sorted value in each iteration."""
+    """A Cholesky factor, complex eigenvalues, a determinant and a sorted value in each iteration."""
 
     def body(carry: Any) -> Any:
         i, x, total = carry
@@ -121,7 +121,8 @@ def test_machine_code_from_disk_calls_back_in_another_process(tmp_path: Any) -> 
 
 
 def test_a_result_in_the_memory_of_its_operand_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program may move or overwrite the operand's memory before the result is written to its own."""
+    """A result that shares its operand's memory is copied: the program may overwrite that memory before it fetches
+    the result."""
     monkeypatch.setitem(IN_BLOCKS.pure, "fft", lambda node: lambda x: x[::-1])
     owns: list[bool] = []
     fetch = Outside.fetch

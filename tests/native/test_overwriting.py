@@ -1,7 +1,7 @@
-"""No array is overwritten before all that reads its old value has read it.
+"""An array is overwritten only after every read of its old value.
 
-In each body the new carry is elementwise and comes first, so that it could take the old one's place, and the last
-reader of the old one comes after.
+In each body the new carry is elementwise and comes first, so it could take the old carry's memory; the old carry's last
+reader comes later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _array_of(t: Any, c: Any) -> Any:
     return cg.TensorArray("float64", size=3, element_shape=(3,)).write(t, c).stack()
 
 
-# What reads the old carry `c` last: of the iteration, the matrix of results so far, and both carries.
+# Last readers of the old carry `c`, from the iteration, the matrix of results so far, and both carries.
 READERS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "set": lambda t, out, c, new: cnp.at(out)[t].set(c),
     "add": lambda t, out, c, new: cnp.at(out)[t].add(c),
@@ -133,7 +133,7 @@ def test_a_permutation_that_is_updated_at_its_own_indices(body: Any) -> None:
 
 
 def rows_written(c: Any) -> Any:
-    """The old carry goes into a TensorArray that is carried too, by its index."""
+    """The old carry is written to a row of a carried TensorArray."""
 
     def body(t: Any, carry: Any) -> Any:
         c, rows = carry
@@ -144,7 +144,7 @@ def rows_written(c: Any) -> Any:
 
 
 def rows_read(rows: Any, c: Any) -> Any:
-    """Rows of an array are read by their index: their cotangents are added up in a stack."""
+    """Rows of an array are read by index; their cotangents are accumulated in a stack."""
     rows = cg.TensorArray("float64").unstack(rows)
     return cg.fori_loop(0, 4, lambda t, c: rows.read(t % 3) + c * 0.5, c)
 
@@ -160,7 +160,7 @@ def test_cotangents_are_added_to_rows_before_they_are_replaced() -> None:
     assert_engines_agree(cg.grad(lambda rows, c: sum(cnp.sum(g**2) for g in gradient(rows, c))), MATRIX, VECTOR)
 
 
-# Carries that change places, a pair of an array and a vector.
+# Carries that swap places: an array and a vector.
 @pytest.mark.parametrize(
     "body",
     [
@@ -177,7 +177,7 @@ def test_carries_that_change_places(body: Any) -> None:
     assert_engines_agree(lambda a, b: cg.fori_loop(0, 3, lambda i, s: body(i, *s), (a, b)), VECTOR, VECTOR * 3)
 
 
-# What happens after a value was pushed: it lies in its row of the stack, which no later op may touch.
+# A pushed value lies in its row of the stack, which no later op may overwrite.
 
 
 def _pushes(after: Callable[[Any, Any, Any, Any], Any]) -> Callable[..., Any]:
@@ -237,7 +237,8 @@ def test_a_pushed_concatenation_keeps_its_parts() -> None:
     ],
 )
 def test_an_update_costs_what_it_writes(body: Any) -> None:
-    """Also where it reads the array elsewhere: nothing as large as the array is copied in an iteration."""
+    """An update writes only its own elements, also where it reads the array elsewhere: no iteration copies the whole
+    array."""
     function = lambda x: cg.fori_loop(0, 3, body, x)
     assert_engines_agree(function, MATRIX)
     graph = cg.function(function).graph(MATRIX)

@@ -1,4 +1,4 @@
-"""Stacks some of whose rows were never written: what is pushed onto them counts as written."""
+"""Rows pushed onto a stack with unwritten rows count as written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_loop_at_once_pushes_onto_rows_that_were_given(grown: int) -> None:
 
 
 def changed(size: int, pops: int, pushes: int) -> Graph:
-    """A stack of rows that were never written loses some and gets others."""
+    """A stack of unwritten rows, after some pops and pushes."""
     b = Builder()
     x = b.input(NUMBER)
     stack = b.emit("stack_new", [b.constant(np.int64(size))], {"element": NUMBER})
@@ -52,7 +52,7 @@ def test_pops_and_pushes(size: int, pops: int, pushes: int) -> None:
 
 @pytest.mark.parametrize(("pops", "pushes"), [(0, 0), (2, 0), (2, 1), (1, 3), (0, 40)])
 def test_the_next_run_begins_with_as_many_rows(pops: int, pushes: int) -> None:
-    """However many the last one left in the memory that it has."""
+    """Each run begins with the stack's initial rows, however many rows the last run left in its memory."""
     b = Builder()
     x = b.input(NUMBER)
     stack = b.emit("stack_new", [b.constant(np.int64(3))], {"element": NUMBER})

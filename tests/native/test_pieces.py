@@ -1,4 +1,4 @@
-"""Pieces overwrite nothing of others, fail as the reference engine does, and are compiled where that pays."""
+"""Pieces overwrite only memory of their own, fail as the reference engine does, and are compiled where that pays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ctrlgrad.plan.model import Plan
 
 SINGLE = ("float32", "complex64")
 
-# What may be overwritten.
+# Memory that may be overwritten.
 
 
 def accumulation(total: Any, x: Any, y: Any) -> Any:
@@ -58,7 +58,7 @@ def test_an_array_that_somebody_holds_is_left_alone(holding: str, parts_run: lis
 
 @pytest.mark.parametrize("holding", ["a view", "a row of another", "read-only", "stretched"])
 def test_memory_that_an_operand_shares_is_left_alone(holding: str, parts_run: list[Graph]) -> None:
-    """The piece is given the only reference to an operand that lies in memory of another object."""
+    """Memory of another object is left unchanged, also when the piece gets the only reference to an operand in it."""
     graph = graph_of(accumulation, TOTAL, X, Y)
     operands = [HELD[holding](TOTAL.copy()), X, Y]
     memory = operands[0].base
@@ -68,7 +68,7 @@ def test_memory_that_an_operand_shares_is_left_alone(holding: str, parts_run: li
 
 
 def test_an_indexed_update_costs_the_row(parts_run: list[Graph]) -> None:
-    """In place where the array is the piece's alone, else in a copy."""
+    """An indexed update writes in place where the piece owns the array, and in a copy otherwise."""
     a, row = np.zeros((4, 3)), np.arange(3.0)
     graph = graph_of(updates, a, row, np.int64(2))
     piece = piece_of(graph)
@@ -130,7 +130,7 @@ def test_an_index_out_of_range(indices: tuple[int, int], parts_run: list[Graph])
 
 
 def test_the_first_error_is_named(parts_run: list[Graph]) -> None:
-    """Of an op in machine code and one that the reference kernels run, whichever comes first."""
+    """The first error is reported, whether machine code or a reference kernel raised it."""
 
     def fn(x: Any, i: Any, m: Any) -> Any:
         row = x[i] * 2 + 1
@@ -211,7 +211,7 @@ def test_sizes_that_are_operands(parts_run: list[Graph]) -> None:
         assert_same(piece(list(args), Run()), by_reference(graph, args))
 
 
-# When it is compiled, and when not.
+# Compilation: when a piece is compiled, and when not.
 
 
 def test_nothing_is_gained_by_little() -> None:
@@ -313,7 +313,7 @@ def test_two_threads_at_once(parts_run: list[Graph]) -> None:
 
 
 def test_the_lock_is_free_while_it_runs(parts_run: list[Graph]) -> None:
-    """Another thread runs Python while a piece computes."""
+    """The interpreter lock is free while a piece runs: another thread runs Python meanwhile."""
     x = np.random.default_rng(0).normal(size=(700, 700))
     piece = piece_of(graph_of(lambda x: x @ x @ x + 1, x))
     piece([x], Run())

@@ -1,8 +1,8 @@
 """Pieces agree with the reference engine: the corpus, random programs, random chains of ops by dtype, all layouts.
 
-Graphs with loops and branches are tried too: `everywhere` puts parts into each of their regions.
-CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (20). First derivatives of the corpus and the first random
-programs run in machine code; where compiling would take longer than all else, parts run by checked execution.
+`everywhere` also puts parts into every region of graphs with loops and branches. CTRLGRAD_PIECES_RANDOM_PROGRAMS is the
+number of random programs (20). First derivatives of the corpus and the first random programs run in machine code; the
+rest is run by checked execution, which needs no compilation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PER_TEST, COMPILED = 10, 10
 
 
 def everywhere(graph: Graph) -> Graph:
-    """A graph whose regions, and itself, have parts wherever there is a native form."""
+    """The graph with parts wherever an op has a native form, in all of its regions."""
 
     def deep(node: Node) -> Node:
         return replace(node, regions=tuple(everywhere(region) for region in node.regions))
@@ -108,7 +108,7 @@ SHAPES = {
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
-    """Numbers of all sizes: integers wrap around, floats have NaN, infinities and zeros of both signs."""
+    """Numbers of all magnitudes: integers that wrap around; floats with NaN, infinities and zeros of both signs."""
     kind = np.dtype(dtype).kind
     if kind == "b":
         return np.asarray(rng.integers(0, 2, shape)).astype(bool)[()]

@@ -1,4 +1,5 @@
-"""Integers divided by a constant power of two: bits, whatever their sign; by anything else as ever."""
+"""Division of integers by a constant power of two becomes bit operations, for either sign; other divisors stay
+divisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Native products and solves against NumPy: all small sizes, every way an operand can lie, threads, forks, failures."""
+"""Native products and solves agree with NumPy: all small sizes, every layout of an operand, threads, forks,
+failures."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ LAYOUTS = {
 
 
 def check(native: Products, a: np.ndarray, b: np.ndarray, rng: np.random.Generator, *, packed: bool = False) -> None:
-    """Product and accumulation into the middle of something, of which nothing else may change."""
+    """Multiply and accumulate into the middle of a larger array; the rest of that array must stay unchanged."""
     (m, k), n, dtype = a.shape, b.shape[1], a.dtype
     for accumulate in (False, True):
         around = dense(rng, m + 2, n + 5, dtype.str)
@@ -115,7 +116,8 @@ def test_integers_wrap(dtype: str, native: Products) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_what_is_not_finite_stays_in_its_row_and_column(dtype: str, native: Products) -> None:
-    """Panels are filled up with zeros, and rows read where masks leave lanes out: none may reach a result."""
+    """NaN and infinity stay in their row and column: neither the zeros that fill panels nor masked lanes reach a
+    result."""
     rng = np.random.default_rng(6)
     for m, n, k in [(5, 9, 7), (1, 21, 13), (21, 1, 13), (70, 90, 40)]:
         a, b = dense(rng, m, k, dtype), dense(rng, n, k, dtype).T
@@ -129,7 +131,7 @@ def test_what_is_not_finite_stays_in_its_row_and_column(dtype: str, native: Prod
 
 
 def test_scratch_is_enough(native: Products) -> None:
-    """A guard behind the scratch that was asked for stays as it is."""
+    """The kernel writes nothing past the scratch size that it asks for."""
     rng, guard = np.random.default_rng(7), 4096
     native.set_threads(1)
     prototype = library._prototype("pnpnnpnnnnnnp")
@@ -137,7 +139,7 @@ def test_scratch_is_enough(native: Products) -> None:
         for left, right in itertools.product(("rows", "columns", "gaps"), repeat=2):
             a, b = LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype)
             out, size = np.empty((m, n), dtype), native.scratch_bytes(dtype, m, n, k)
-            # Compiles the kernels, which the routine takes for granted.
+            # A first product compiles the kernels that the routine needs.
             native.matmul(a, b, out)
             scratch = np.full(size + guard, 0xA5, np.uint8)
             operands = (a.ctypes.data, *library._strides(a), b.ctypes.data, *library._strides(b))
@@ -148,7 +150,8 @@ def test_scratch_is_enough(native: Products) -> None:
 
 @pytest.mark.parametrize("bytes_", [16, 64])
 def test_other_widths_of_vectors_and_masks_give_the_same(bytes_: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other processors run (SSE2 and NEON; AVX-512 with its 32 registers and masks), compiled for this one."""
+    """Vector widths and masks of other processors (SSE2, NEON, AVX-512 with 32 registers), compiled here, agree with
+    NumPy."""
 
     def kinds(machine: target.Target) -> tuple[real.Real, real.Real]:
         rows, masks = (12, True) if bytes_ == 64 else (6, False)
@@ -156,7 +159,7 @@ def test_other_widths_of_vectors_and_masks_give_the_same(bytes_: int, monkeypatc
 
     monkeypatch.setattr(real, "reals", kinds)
     made = kinds(target.host())
-    monkeypatch.setattr(objects, "key_of", lambda *_: None)  # not for this machine's disk
+    monkeypatch.setattr(objects, "key_of", lambda *_: None)  # keep these objects off the disk
     native = Products(routines.Routines(target.host()), {"f": made[0], "d": made[1]})
     native._forget()
     rng = np.random.default_rng(8)
@@ -177,7 +180,8 @@ def test_other_widths_of_vectors_and_masks_give_the_same(bytes_: int, monkeypatc
 def test_products_in_order_have_the_same_bits_wherever_they_are_cut(
     dtype: str, left: str, n: int, native: Products
 ) -> None:
-    """By terms and by rows, at the heights of tiles and beside them, and whether the right side is packed."""
+    """Products in order have the same bits however they are cut by terms and rows, packed or not, at tile heights
+    and beside them."""
     rng, depth = np.random.default_rng(12), blocks.depth_of_panel(native.reals[np.dtype(dtype).char])
     for m, k in [(1, 3), (7, 2 * depth + 9), (25, 70), (300, depth + 1)]:
         a, b, start = LAYOUTS[left](rng, m, k, dtype), dense(rng, k, n, dtype), dense(rng, m, n, dtype)
@@ -235,7 +239,7 @@ def test_every_panel_is_done_once_and_by_several_threads(native: Products) -> No
     @_PANEL
     def routine(context: object, panel: int, worker: int) -> None:
         if panel < 3:
-            meeting.wait()  # passes only when three threads are in it at once
+            meeting.wait()  # passes only when three threads meet
         done.append((panel, worker, threading.get_ident()))
 
     for panels in (3, 50):
@@ -307,14 +311,14 @@ def test_a_forked_child_has_threads_of_its_own(native: Products) -> None:
 
 
 def _own_pool(**settings: bool) -> Products:
-    """A pool of its own."""
+    """A thread pool of the test's own."""
     text = pool.pool(target.host(), 1 << 16, **settings)
     compiled = target.compiled("\n".join([*routines._INTRINSICS, text]))
     return Products(objects.loaded(ObjectCode(pool.SYMBOLS, compiled)).kept(), {})
 
 
 def _workers(native: Products, work: int) -> set[int]:
-    """Who does panels that take so long that everybody who is awake has one."""
+    """Numbers of the threads that ran a panel; each panel takes so long that every thread that is awake gets one."""
     done: list[int] = []
 
     def routine(context: object, panel: int, worker: int) -> None:
@@ -340,7 +344,8 @@ def test_work_that_is_soon_done_wakes_nobody(native: Products) -> None:
 
 @pytest.mark.parametrize("shares", [1, 2, 3, 4, 100])
 def test_as_many_sleeping_threads_are_woken_as_the_work_is_worth(native: Products, shares: int) -> None:
-    """The panels of a job sleep: each thread that is awake has one of four."""
+    """As many threads wake as the work is worth. Each panel sleeps, so each thread that is awake takes one of the
+    four."""
     native.set_threads(7)
     _workers(native, MUCH)
     expected = 1 + woken(shares * WORK_TO_SHARE, 4, 6)
@@ -366,12 +371,13 @@ def _job_word(native: Products, word: int) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell on which processor a thread runs")
 def test_a_thread_on_the_callers_processor_does_not_look_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would keep the processor from the caller, here for longer than the test waits for it to sleep."""
+    """A worker on the caller's processor goes to sleep at once. If it span, it would keep the caller off for longer
+    than the test waits."""
     monkeypatch.setattr(pool, "SPIN", int(60e9))
     own, found = _own_pool(), []
 
     def on_one_processor() -> None:
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread and of those that it makes
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # for this thread and the threads that it starts
         own.set_threads(2)
         found.append(_are_soon(lambda: _workers(own, MUCH), {0, 1}))
         found.append(_are_soon(lambda: _workers(own, 0), {0}))
@@ -432,7 +438,7 @@ def test_a_number_of_threads_that_cannot_be_is_refused(native: Products) -> None
             native.set_threads(wrong)
 
 
-# The object.
+# Text of the object.
 
 
 def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,13 +469,14 @@ def test_a_product_needs_the_kernels_of_its_sizes_only() -> None:
     # 11 columns are 8 and 3 lanes; 13 are 8, 4 and one lane, which are one tile of two vectors.
     assert found(5, 11, True) == ["tile_1x2", "tile_1x1t", "tile_4x2", "tile_4x1t"]
     assert found(6, 13, True) == ["tile_6x2", "tile_6x2t"]
-    # A that exceeds the second cache is packed, if it serves many columns.
+    # A is packed if it exceeds the second-level cache and meets many columns.
     assert found(193, 128, True) == ["tile_1x2", "tile_6x2", "pack_a"]
     assert found(193, 120, True) == ["tile_1x2", "tile_6x2"]
-    # Few rows read B where it lies, if that is in rows; fewer rows are multiplied one by one, if it is in columns.
+    # For few rows B is read in place if it lies in rows; for fewer rows it is multiplied row by row if it lies in
+    # columns.
     assert found(8, 8, False, rows_of_b=True) == ["tile_2x2", "tile_6x2"]
     assert found(3, 8, False) == ["tile_1x2", "tile_2x2", "pack_b", "by_vectors", "times_rows"]
-    # In order, tiles have one chain for each element, also those with registers for several.
+    # In order, a tile has one chain of additions per element, even if registers allow several.
     assert found(5, 11, False, in_order=True) == ["tile_1x2s", "tile_1x1ts", "tile_4x2", "tile_4x1ts", "pack_b"]
     all_of_them = {*found(None, None, False), *found(None, None, False, in_order=True)}
     assert len(all_of_them) == len(kernels.kernels(kind)) + len(times.names(kind))

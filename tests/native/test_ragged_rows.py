@@ -1,4 +1,4 @@
-"""Rows whose sizes differ from iteration to iteration: machine code alone keeps them, with a budget and without."""
+"""Rows whose sizes differ between iterations are handled by machine code alone, with a budget and without."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Arguments = list[Any]
 
 
 def pooled(w: Any, q: Any, x: Any, ends: Any) -> Any:
-    """Attention over each of many sequences that lie end to end."""
+    """Attention over each of many sequences that are stored end to end."""
 
     def body(t: Any, total: Any) -> Any:
         h = cnp.tanh(x[ends[t] : ends[t + 1]] @ w)
@@ -45,7 +45,7 @@ def pooled(w: Any, q: Any, x: Any, ends: Any) -> Any:
 
 
 def cached(w: Any, x: Any) -> Any:
-    """Attention over a cache that grows by a row in each iteration."""
+    """Attention over a cache that grows by one row an iteration."""
 
     def body(t: Any, c: Any) -> Any:
         keys, h = c
@@ -58,7 +58,7 @@ def cached(w: Any, x: Any) -> Any:
 
 
 def in_nested_loops(w: Any, ends: Any) -> Any:
-    """Both sizes differ, rows are pushed in a branch of an inner loop, and some have no elements."""
+    """Rows of two varying sizes, some empty, pushed in a branch of an inner loop."""
 
     def inner(k: Any, c: Any) -> Any:
         part = lambda: cnp.sum(cnp.sin(cnp.tanh(w[ends[k] :, k:] @ (w[k:, : ends[k]] * c)) * 0.5))
@@ -68,7 +68,7 @@ def in_nested_loops(w: Any, ends: Any) -> Any:
 
 
 def joined(x: Any, ends: Any) -> Any:
-    """A TensorArray whose rows differ, read as one array."""
+    """A TensorArray of rows of different sizes, read as one array."""
     rows = cg.TensorArray("float64", element_shape=(None, 2))
     rows = cg.fori_loop(0, ends.shape[0] - 1, lambda t, a: a.push(np.sin(x[ends[t] : ends[t + 1]])), rows)
     whole = rows.concat()
@@ -93,7 +93,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Arguments]] = {
 
 
 def derivative(fn: Callable[..., Any], order: int) -> Callable[..., Any]:
-    """The gradient by the first argument, or that of its sum with weights."""
+    """The gradient by the first argument, or the gradient of its weighted sum."""
     for _ in range(order):
         before = fn
         fn = cg.grad(lambda *a, f=before: cnp.sum(cnp.sin(f(*a))))
@@ -152,7 +152,7 @@ def test_gradients_are_those_of_jax_unrolled(twin: Callable[..., Any], name: str
 
 
 def requests(run: Callable[[], Any]) -> Counter[Request]:
-    """What compiled code asks for in a run."""
+    """Count the requests of compiled code in a run."""
     counts: Counter[Request] = Counter()
     serve = Frame.serve
 
@@ -167,7 +167,7 @@ def requests(run: Callable[[], Any]) -> Counter[Request]:
 
 @pytest.mark.parametrize("fn", [derivative(pooled, order) for order in (0, 1, 2)])
 def test_iterations_call_no_python(fn: Callable[..., Any]) -> None:
-    """As often for many sequences as for few: for memory that grows."""
+    """Iterations call no Python: many sequences make as many requests as few, all for memory that grows."""
     step = cg.function(fn, engine="native")
     few, many = sequences([30, 1, 2, 30, 20]), sequences([30, 1, 2, 30, 20] * 20)
     for arguments in (few, many):
@@ -198,11 +198,11 @@ def test_rows_leave_under_a_budget_and_come_back() -> None:
         assert not session.recording.fell_back
 
 
-# The stacks of elements themselves.
+# Stacks of elements.
 
 
 def in_runs(given: BlockStack, pops: list[int], pushes: list[list[float]]) -> BlockStack:
-    """A run of compiled code on a copy of a stack: runs of elements are taken off, then others pushed."""
+    """Replay compiled code on a copy of a stack: pop runs of elements, then push others."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
     running = RunningStack(0, words, DOUBLE, ())
     running.hold(copied(given))
@@ -246,7 +246,7 @@ def test_a_run_that_no_block_holds_is_refused() -> None:
 
 
 def asked_for() -> Graph:
-    """A stack that begins with as many rows as it is asked for, on which two are pushed."""
+    """A stack of a given number of initial rows, onto which two rows are pushed."""
     builder, element = Builder(name="rows"), (None,)
     number = builder.input(TensorType(np.dtype(np.int64), ()))
     rows = [builder.input(TensorType(DOUBLE, element)) for _ in range(2)]

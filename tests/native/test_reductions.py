@@ -1,4 +1,4 @@
-"""Whole vectors of bools and integers in one number: as NumPy has it, whatever the lengths and the numbers."""
+"""Reductions of bools and integers by whole vectors agree with NumPy, at every length."""
 
 from __future__ import annotations
 

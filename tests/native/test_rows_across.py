@@ -1,4 +1,4 @@
-"""Rows that are reduced side by side, a lane for each: values, gradients, and what is written."""
+"""Rows reduced side by side, one lane each: values, gradients, and the printed text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ REDUCTIONS = {
 
 @pytest.fixture(params=[16, 32, 64], ids=lambda n: f"{n} bytes")
 def vector_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> int:
-    """Vectors of another processor: LLVM makes several of this one's of them, or uses a part."""
+    """Compile for vectors of another processor: LLVM splits them into several of this one's, or uses a part of one."""
     monkeypatch.setattr(target.Target, "vector_bytes", property(lambda _: request.param))
     monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
     return int(request.param)
 
 
 def in_loop(reduce: Any) -> Any:
-    """What a reduction gives for each point, by a loop over the points."""
+    """A loop over points that adds up a reduction of the matrix for each point."""
 
     def program(matrix: Any, points: Any) -> Any:
         def body(t: Any, s: Any) -> Any:
@@ -88,7 +88,8 @@ def test_a_matrix_with_too_many_elements_is_read_as_it_is() -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_part_of_a_matrix_that_stays(is_known: bool) -> None:
-    """Rows from the third one on, backwards, of every other element from the second one on."""
+    """A slice that stays in place: rows from the third one on, reversed, and every second column from the second one
+    on."""
     rng = np.random.default_rng(5)
     whole, points = rng.normal(size=(40, 9)), rng.normal(size=(3, 4))
     signature = None if is_known else (cg.TensorSpec((None, 9)), cg.TensorSpec((None, 4)))
@@ -102,7 +103,7 @@ def test_a_part_of_a_matrix_that_stays(is_known: bool) -> None:
 
 
 def test_a_matrix_that_an_outer_loop_changes() -> None:
-    """Columns of the matrix of this iteration, not of the first one."""
+    """The reduction reads the matrix of the current outer iteration, not of the first one."""
 
     def inner(m: Any, points: Any) -> Any:
         return in_loop(REDUCTIONS["distances"])(m, points)
@@ -119,7 +120,7 @@ def test_a_matrix_that_an_outer_loop_changes() -> None:
 
 
 def nearest(matrix: Any, points: Any) -> Any:
-    """Points belong to the nearest row, softly and not."""
+    """Assign each point to the nearest row, softly and exactly."""
 
     def body(t: Any, s: Any) -> Any:
         distances = cnp.sum((matrix - points[t]) ** 2, axis=1)
@@ -139,10 +140,11 @@ def test_derivatives_of_what_is_nearest() -> None:
 
 @pytest.mark.parametrize(("vector_bytes", "lanes"), [(32, 4), (64, 8)])
 def test_no_lanes_are_added_up(vector_bytes: int, lanes: int) -> None:
-    """Columns that lie side by side anyway: four vectors of rows at a time, then one, each with all of its terms."""
+    """Columns that lie side by side need no sum across lanes: four vectors of rows at a time, then one, each with
+    all terms."""
     text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, 4 * lanes + 3), vector_bytes)
     assert re.findall(r"store (<.*> )%", text)[-1] == f"<{lanes} x double> "
-    # A number is spread over all lanes; no other lanes are moved.
+    # A number is broadcast to all lanes; no other shuffle is printed.
     assert all(line.endswith("zeroinitializer") for line in text.splitlines() if "shufflevector" in line)
     assert "extractelement" not in text
     assert text.count("@llvm.fmuladd.v") == 5
@@ -152,9 +154,11 @@ def test_no_lanes_are_added_up(vector_bytes: int, lanes: int) -> None:
 def test_some_rows_are_reduced_twice_where_some_are_left_over(
     rows: int, together: str | None, latest: str | None
 ) -> None:
-    """Of 35 rows the first eight come first, though three are left over, then the 32 from the row 3 on together; of 41
-    the first vector, another one, and those from the row 9 on. Of 27, which are fewer, the last vector is the last
-    eight."""
+    """Some rows are reduced twice where the number of rows is no multiple of a vector.
+
+    Of 35 rows the first eight come first, then the 32 from row 3 on. Of 41 rows the first vector comes first, then
+    another one, then the rows from row 9 on. Of 27 rows, too few for a group, the last vector is the last eight rows.
+    """
     text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, rows), 64)
     assert (set(re.findall(r"getelementptr double, ptr %x, i64 (\d+)", text)) - {"0"}) == {together} - {None}
     assert re.findall(r"smin.i64\(i64 %\d+, i64 (\d+)\)", text) == [latest] * (latest is not None)
@@ -162,7 +166,8 @@ def test_some_rows_are_reduced_twice_where_some_are_left_over(
 
 
 def test_fewer_rows_than_a_vector_has_are_not_taken_side_by_side() -> None:
-    """They would be read and written from before the first one on, which no result shows."""
+    """Fewer rows than lanes are not reduced side by side; a vector would begin before the first row, which no result
+    shows."""
     signature = (cg.TensorSpec((5, None), "float64"),)
     text = text_of(lambda x: cnp.sum(cnp.transpose(x) * 3.0, axis=1), (5, 35), 64, signature=signature)
     (does,) = re.findall(r"(%\d+) = icmp sge i64 %n, 8\n", text)

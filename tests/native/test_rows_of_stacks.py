@@ -1,4 +1,4 @@
-"""All rows of a stack as an array, and an array as a stack, in machine code: in place, joined, copied, empty."""
+"""A stack's rows as an array, and an array as a stack, in machine code: in place, joined, copied, empty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = (cg.TensorSpec((None, 3)), cg.TensorSpec((3,)))
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
-    """How often rows are joined, copied, and stacks touched by reference kernels."""
+    """Counts of joins of blocks, copies of rows, and reference kernels that touch stacks."""
     found = {"join": 0, "copy_rows": 0, "computed": 0}
 
     def counted(cls: Any, name: str) -> None:
@@ -51,7 +51,7 @@ def loss(xs: Any, h: Any) -> Any:
 
 
 def both(fn: Any, *arguments: Any, signature: Any = None) -> Any:
-    """What the native engine gives, which is what the reference engine gives."""
+    """The native engine's results, after a comparison with the reference engine's."""
     expected = cg.function(fn, engine="reference", signature=signature)(*arguments)
     native = cg.function(fn, engine="native", signature=signature)
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_scan_and_its_gradients(length: int, counts: dict[str, int]) -> None:
     xs, h = rng.normal(size=(length, 3)), rng.normal(size=3)
     both(scanned, xs, h, signature=UNKNOWN)
     both(cg.grad(loss, argnums=(0, 1)), xs, h, signature=UNKNOWN)
-    # Where there were several blocks, the next call has one of all rows.
+    # After a run with several blocks, the next call has one block for all rows.
     assert counts["join"] <= 4 * (length > 256) and counts["copy_rows"] == counts["computed"] == 0
     if length == 2:
         both(cg.grad(lambda xs, h: cnp.sum(cg.grad(loss)(xs, h) ** 2), argnums=(0, 1)), xs, h, signature=UNKNOWN)
@@ -108,7 +108,7 @@ def test_a_stack_that_is_needed_later_is_copied(counts: dict[str, int]) -> None:
 
 
 def test_rows_in_a_loop(counts: dict[str, int]) -> None:
-    """Each iteration makes a stack of an array, and an array of a stack that all of them read."""
+    """Each iteration makes a stack of an array, and reads an array that comes from a stack."""
 
     def repeated(x: Any, n: Any) -> Any:
         fixed = cg.TensorArray(np.float64, 4, element_shape=()).unstack(x)

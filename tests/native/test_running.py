@@ -1,4 +1,4 @@
-"""Runs of plans: where they are when something happens, several at once, and what is kept of them."""
+"""Runs of plans: the position in an error or a stop, concurrent runs, and objects kept between runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ctrlgrad.ir.caching import Recent
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch, tmp_path) -> list[str]:
-    """The texts that are compiled during a test, in which none is at hand."""
+    """The texts compiled during a test, which starts with none."""
     found: list[str] = []
     compile = target.compiled
 
@@ -137,7 +137,7 @@ def test_what_a_callback_raises_is_raised(error: BaseException) -> None:
 
 
 def test_sizes_that_no_plan_expects_are_broadcast_and_callbacks_are_called_once() -> None:
-    """Whether a slice has one element or as many as the other operand is known when it runs."""
+    """Sizes are compared at run time: a slice has one element or as many as the other operand. A callback runs once."""
     seen: list[int] = []
 
     def f(x, n):
@@ -185,7 +185,8 @@ class _SignalError(Exception):
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs signals that wait")
 def test_a_second_signal_while_the_first_one_ends_a_loop() -> None:
-    """Code that gets no answer, since two come at once, would take that for leave to go on: for good."""
+    """A second signal does not resume a loop that the first one is ending: code without an answer would go on for
+    good."""
     numbers = {signal.SIGINT, signal.SIGUSR1}
 
     def stop(number, frame) -> None:
@@ -227,7 +228,7 @@ def test_a_handler_that_does_not_raise_lets_the_loop_go_on() -> None:
     assert seen and found == expected
 
 
-# What is kept.
+# Plans kept between runs.
 
 
 def test_several_threads_compile_once_and_run_at_once(compilations: list[str]) -> None:
@@ -245,7 +246,7 @@ def test_several_threads_compile_once_and_run_at_once(compilations: list[str]) -
 
 
 def test_many_patterns_of_sizes_are_kept_in_a_bounded_number() -> None:
-    """Five sizes of which any may be equal, 0 or 1."""
+    """Plans for many patterns of sizes are kept in a bounded number: five sizes, any of them equal, 0 or 1."""
     function = cg.function(lambda *xs: sum(x.sum() for x in xs), signature=[cg.TensorSpec((None,), "float64")] * 5)
     graph = function.graph(*[np.ones(2)] * 5)
     for number in range(3 * engine.PATTERNS):
@@ -259,7 +260,7 @@ def test_a_length_more_is_no_other_plan(compilations: list[str]) -> None:
     function = cg.function(cg.grad(lambda x: cnp.sum(cg.scan(lambda h, x: (cnp.tanh(h + x),) * 2, 0.0, x)[1])))
     for length in (3, 4, 7, 100):
         function(np.ones(length))
-    # One for the first length, one for unknown lengths.
+    # One plan for the first length, one for unknown lengths.
     assert len(compilations) <= 2
 
 
@@ -311,7 +312,7 @@ def test_what_cannot_be_made_is_tried_again_and_the_oldest_goes() -> None:
     assert recent.values() == [1, 3]
 
 
-# What users are told.
+# Output of `explain`.
 
 
 def test_explain_tells_of_kernels_products_pushes_and_what_is_outside() -> None:
@@ -343,7 +344,7 @@ def sum_of_slices(x, n):
 
 
 def test_explain_tells_of_the_plan_that_holds() -> None:
-    """The first one does not: it takes both slices for equally long."""
+    """`explain` shows the current plan. The first plan assumed that both slices have one length, and was replaced."""
     report = cg.function(sum_of_slices).explain(np.arange(1.0, 5.0), 2)
     assert [loop.engine for loop in report.loops] == ["native"]
     assert any("add" in kernel for kernel in report.loops[0].kernels)
@@ -384,4 +385,4 @@ def test_no_rows_are_stacked_to_an_array_of_their_shape(element_shape: tuple[int
     assert function(2).shape == (2, *element_shape)
 
 
-# What one run leaves for the next.
+# State that one run leaves for the next.

@@ -1,4 +1,4 @@
-"""Positions of extremes and growing sums in machine code, to the bit as the reference engine's."""
+"""Positions of extremes and cumulative sums in machine code have the bits of the reference engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def agree(op: str, x: np.ndarray, shape: tuple[int | None, ...], **attrs: object
 
 def array(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     x = RNG.normal(size=shape) * 5
-    # Processors differ in a negative float as an unsigned integer, and NumPy warns of it on some.
+    # Processors disagree on a negative float as an unsigned integer, and NumPy may warn.
     x = (x.astype("i8") if dtype.startswith("u") else x).astype(dtype)
     if x.dtype.kind == "f" and x.size:
         x.flat[0] = -0.0
@@ -98,7 +98,7 @@ SPECIAL = {
 @pytest.mark.parametrize("name", SPECIAL)
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i2", "u8"])
 def test_positions_along_the_innermost_axis(op: str, name: str, dtype: str) -> None:
-    """One pass: of several vectors, of a part of one, of many rows and of one; as the reference engine's."""
+    """One pass finds positions along the innermost axis: by several vectors, by part of one, in many rows or one."""
     for shape in ((1,), (7,), (31,), (100,), (3, 5), (40, 9), (2, 70), (3, 1, 33), (2, 40, 1)):
         x = array(dtype, shape)
         if x.dtype.kind == "f":
@@ -119,7 +119,7 @@ def test_positions_along_the_innermost_axis(op: str, name: str, dtype: str) -> N
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
 @pytest.mark.parametrize("length", [3, 8, 33, 100])
 def test_the_first_nan_wherever_it_is(op: str, length: int) -> None:
-    """After and before the extreme of all numbers, in its lane and in others."""
+    """The first NaN is found before and after the extreme, in its lane and in other lanes."""
     extreme = np.inf if op == "argmax" else -np.inf
     for first in range(length):
         x = array("f8", (length,))
@@ -147,7 +147,8 @@ def test_positions_in_no_rows(op: str, shape: tuple[int, ...], is_known: bool) -
 @pytest.mark.parametrize("dtype", ["f8", "i8", "f2"])
 @pytest.mark.parametrize("is_known", [True, False])
 def test_positions_along_two_axes_of_which_one_has_a_single_element(op: Any, dtype: str, is_known: bool) -> None:
-    """Found: one kernel has the index along both, and the extremes themselves were told for positions."""
+    """Positions along two axes, one of a single element. Found: a kernel of both axes returned the extremes as
+    positions."""
     for shape in ((5, 1), (40, 1), (3, 40, 1), (1, 40), (1, 30, 1), (20, 1, 1)):
         x = (10 * RNG.normal(size=shape)).astype(dtype)
         signature = None if is_known else (cg.TensorSpec((None,) * len(shape), x.dtype.name),)

@@ -1,4 +1,4 @@
-"""Rows that two stacks hold: what one of them takes off and puts on again, the other does not see."""
+"""Two stacks that share rows do not see each other's pops and pushes."""
 
 from __future__ import annotations
 

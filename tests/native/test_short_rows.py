@@ -1,4 +1,4 @@
-"""Rows that are reduced several at a time give the bits that each gives alone, and their sums become vectors."""
+"""Rows reduced several at a time have the bits of rows reduced alone, and their sums form one vector."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ REDUCTIONS = {
 
 @pytest.fixture(params=[16, 32, 64], ids=lambda n: f"{n} bytes")
 def vector_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> int:
-    """Vectors of another processor: LLVM makes several of this one's of them, or uses a part."""
+    """Compile for vectors of another processor: LLVM splits them into several of this one's, or uses a part of one."""
     monkeypatch.setattr(target.Target, "vector_bytes", property(lambda _: request.param))
     monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
     return int(request.param)
 
 
 def _by_few(function, x: np.ndarray, step: int = 1) -> np.ndarray:
-    """The results of two rows at a time, which are too few to be taken together, or of every second row by itself."""
+    """Results of two rows at a time, too few to be grouped; with `step=2`, of every second row."""
     if step == 2:
         return np.concatenate([function(x[i : i + 2]) for i in range(0, len(x), 2)])
     return np.concatenate([function(x[i : i + 2])[: 1 + (i == len(x) - 2)] for i in range(len(x) - 1)])
@@ -78,7 +78,7 @@ def test_rows_of_a_known_size_as_of_an_unknown_one(shape: tuple[int, int]) -> No
 
 
 def text_of(function: Any, shape: tuple[int, ...], vector_bytes: int, **given: Any) -> str:
-    """What is written for the one kernel of a function."""
+    """The printed text of a function's single kernel."""
     plan = plan_of(function, np.zeros(shape), **given)
     (kernel,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
     writer = Writer()
@@ -88,14 +88,13 @@ def text_of(function: Any, shape: tuple[int, ...], vector_bytes: int, **given: A
 
 
 def kernel_text(rows: int, columns: int, vector_bytes: int) -> str:
-    """What is written for sums of rows."""
+    """The printed text of a kernel that sums rows."""
     return text_of(lambda x: cnp.sum(x * x, axis=1), (rows, columns), vector_bytes)
 
 
 @pytest.mark.parametrize(("vector_bytes", "lanes"), [(32, 4), (64, 8)])
 def test_the_sums_of_rows_become_one_vector(vector_bytes: int, lanes: int) -> None:
-    """Two halves of a vector are taken, and added, once less than there are rows; each row by itself takes so many
-    times the logarithm."""
+    """Sums of `lanes` rows take `lanes - 1` additions of vectors; each row alone would take log2 of that many."""
     text = kernel_text(3 * lanes, lanes, vector_bytes)
     assert text.count("shufflevector") == 2 * (lanes - 1)
     assert text.count("fadd") == lanes - 1
@@ -104,7 +103,7 @@ def test_the_sums_of_rows_become_one_vector(vector_bytes: int, lanes: int) -> No
 
 
 def test_the_last_rows_are_reduced_again_where_some_are_left_over() -> None:
-    """Eleven rows are two times eight, of which the second ones begin with the fourth row."""
+    """Eleven rows are two groups of eight; the second group begins with the fourth row."""
     text = kernel_text(11, 8, 64)
     assert text.count("fmul") == 8
     assert "@llvm.smin.i64(i64 %" in text
@@ -112,7 +111,8 @@ def test_the_last_rows_are_reduced_again_where_some_are_left_over() -> None:
 
 
 def test_rows_reduced_again_read_what_they_did_before() -> None:
-    """The numbers of rows are an operand and the result of one kernel, carried by a loop."""
+    """Rows that are reduced twice read the same operand both times, even where the result takes the operand's memory
+    in a loop."""
     x = np.random.default_rng(3).normal(size=(11, 8)) / 3
 
     def body(_: Any, y: Any) -> Any:
@@ -126,7 +126,8 @@ def test_rows_reduced_again_read_what_they_did_before() -> None:
 
 
 def test_nothing_waits_for_an_extreme_but_the_next_one() -> None:
-    """Whether a number is none is known before: one comparison with what came before, and no condition of both."""
+    """An extreme depends only on the extreme before it: NaN is tested beforehand, and the two conditions are not
+    combined."""
     text = text_of(lambda x: cnp.max(x), (400,), 64, signature=(cg.TensorSpec((None,), "float64"),))
     (body,) = re.findall(r"body\.\d+:\n(?:  .*\n)*?  %\d+ = load <8 x double>(?:.*\n)*?  br", text)[:1]
     assert " or " not in text
@@ -138,6 +139,6 @@ def test_what_vectors_leave_over_of_a_sum_is_part_of_one(vector_bytes: int, mask
     signature = (cg.TensorSpec((None,), "float64"),)
     text = text_of(lambda x: cnp.sum(x + 1.0), (400,), vector_bytes, signature=signature)
     assert text.count("call <") == masks and ("@llvm.masked.load" in text) == bool(masks)
-    # What is written goes element by element.
+    # Stores go element by element.
     text = text_of(lambda x: x * x, (400,), vector_bytes, signature=signature)
     assert "@llvm.masked" not in text

@@ -1,4 +1,4 @@
-"""A short size sweep, and what the sweep's own machinery makes of a crash and of a wrong number."""
+"""A short size sweep; its machinery reports a crash and a wrong number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Sizes that only a run knows: where they differ from what nearly all are, the graph gets another plan.
+"""Sizes known only at run time: a graph gets another plan where they differ from the usual pattern.
 
-A plan takes sizes that come together for equal; where a run meets others, it is made again, and decides in the code.
+A plan assumes that broadcast sizes are equal. If a run has unequal ones, the plan is made again and decides in the
+code.
 """
 
 from __future__ import annotations
@@ -179,7 +180,8 @@ def test_the_gradient_of_a_product_over_an_unknown_size_needs_no_second_plan(ord
 
 
 def test_a_stride_that_stands_still_is_caught_where_it_should_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutants of the decision: an axis of size 1 that moves reads beyond its end; others that stand still repeat."""
+    """Mutants of the decision are caught: a stride that moves along an axis of size 1 reads out of bounds, and a
+    stride of zero elsewhere repeats elements."""
     arguments = [X, np.int64(1), np.int64(3)]
     graph = graph_of(product_of_slices, *arguments)
     expected = run_on("reference", graph, arguments)

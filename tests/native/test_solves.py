@@ -1,4 +1,4 @@
-"""Native solves by LU against NumPy: layouts, pivots, and the status where there is none."""
+"""Native LU solves agree with NumPy: layouts, pivots, and the status of a singular matrix."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def test_the_status_names_the_pivot(dtype: str, small: bool, native: Products) -
         assert native.lu_solve(singular, one, small)[1] == k + 1
     assert native.lu_solve(np.ones((n, n), dtype), one, small)[1] == 2
     x, status = native.lu_solve(eye * np.nan, one, small)
-    assert status == 0 and np.isnan(x).all()  # as LAPACK: not singular, but no numbers
+    assert status == 0 and np.isnan(x).all()  # like LAPACK: NaN, and the matrix counts as regular
     nothing, no_columns = np.zeros((0, 0), dtype), np.zeros((n, 0), dtype)
     assert native.lu_solve(nothing, nothing, small)[1] == native.lu_solve(eye, no_columns, small)[1] == 0

@@ -1,4 +1,4 @@
-"""Orders and positions in machine code, as the reference engine's."""
+"""Sorting and its positions in machine code agree with the reference engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ctrlgrad.plan.model import Branch, Outside
 
 RNG = np.random.default_rng(8)
 DTYPES = ["f8", "f4", "f2", "i8", "u1", "b1"]
-# Whether the plan knows the sizes.
+# Sizes known to the plan or not.
 SIZES = {"known": True, "unknown": False}
 
 
@@ -38,7 +38,7 @@ def agree(op: str, *operands: np.ndarray, is_known: bool = True, is_outside: boo
 
 
 def numbers(dtype: str, *shape: int) -> np.ndarray:
-    """Few different numbers, so that many are equal; some are no numbers."""
+    """Few distinct numbers, so that many are equal; some are NaN."""
     x = RNG.integers(0, 5, shape)
     if dtype == "b1":
         return x > 2
@@ -66,7 +66,10 @@ def test_many_elements_are_sorted_by_numpy() -> None:
 
 
 def test_a_long_row_of_unknown_size_takes_no_memory_for_comparisons_of_each_with_each() -> None:
-    """A row of 524,288 once asked for 288 GiB, for a branch that does not run."""
+    """A long row of unknown size needs no memory for pairwise comparisons.
+
+    A row of 524,288 once asked for 288 GiB, for a branch that does not run.
+    """
     fn = cg.function(lambda x: cnp.sort(x, axis=1), signature=[cg.TensorSpec((None, None), np.float32)])
     for n in (FEW - 1, FEW, FEW + 1, 1 << 19):
         x = RNG.normal(size=(2, n)).astype(np.float32)
@@ -75,7 +78,8 @@ def test_a_long_row_of_unknown_size_takes_no_memory_for_comparisons_of_each_with
 
 @in_turn("dtype, sizes", [*DTYPES, "i4"], list(SIZES))
 def test_the_largest_of_each_row(dtype: str, sizes: str) -> None:
-    """Rows of less than a block, of whole blocks, and of more; by selection, or by sorting where k is large."""
+    """The k largest of rows shorter than a block, of whole blocks, and longer: by selection, or by sorting where k
+    is large."""
     is_known = SIZES[sizes]
     for shape, axis in (((9,), 0), ((3, BLOCK), 1), ((BLOCK + 1, 2), 0), ((2, 3 * BLOCK - 1, 3), 1), ((0, 4), 1)):
         n = shape[axis]
@@ -129,7 +133,7 @@ def test_nonzero(dtype: str, sizes: str) -> None:
 @pytest.mark.parametrize("threads", ["1", "2", "7", "64"])
 @pytest.mark.parametrize("descending", [False, True])
 def test_threads_share_the_rows_of_a_sort(threads: str, descending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as rows and work allow, with one result for any number of them."""
+    """Threads share the rows of a sort, as many as rows and work allow; the result does not depend on their number."""
     monkeypatch.setenv("CTRLGRAD_THREADS", threads)
     lengths: list[int] = []
     found = np.argsort

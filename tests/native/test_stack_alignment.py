@@ -1,4 +1,4 @@
-"""Vectors that registers have no room for lie within lines of the cache, wherever the caller's stack begins."""
+"""Spilled vectors are aligned to cache lines, wherever the caller's stack begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ctrlgrad.engines.native.emit import PlanWriter
 
 
 def loss(x: Any, w: Any) -> Any:
-    """Keeps vectors beside calls of elementary functions, and what addresses take registers for."""
+    """A loss that spills vectors: they are live across calls of elementary functions, and addresses take registers
+    too."""
 
     def body(c: Any) -> Any:
         i, x, total = c
@@ -38,7 +39,7 @@ def assembly(vector_bytes: int) -> str:
         cpu="x86-64-v4" if vector_bytes == 64 else "x86-64-v3", features=features, opt=2, reloc="pic", codemodel="small"
     )
     module = binding.parse_assembly(text)
-    # As `target.USUAL`.
+    # The passes of `target.USUAL`.
     passes = binding.create_new_module_pass_manager()
     for add in (passes.add_sroa_pass, passes.add_instruction_combine_pass, passes.add_simplify_cfg_pass):
         add()
@@ -55,7 +56,7 @@ def test_vectors_on_the_stack_are_aligned(vector_bytes: int, register: str) -> N
 
 
 def test_every_function_with_nests_aligns_its_stack() -> None:
-    """The plan's, those of nests that it has several times, and those of parts that threads share."""
+    """Every function with nests aligns its stack: the plan's, repeated nests', and shared parts'."""
     w = np.linspace(-0.1, 0.1, 24 * 24).reshape(24, 24)
     twice = cg.function(lambda w: cnp.tanh(cnp.tanh(w @ w) @ w)).graph(w)
     long = np.linspace(0.1, 0.9, 1 << 20)

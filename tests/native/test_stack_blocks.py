@@ -1,4 +1,4 @@
-"""The blocks of stacks that many short runs push on: they are few, and versions of a stack do not see each other."""
+"""Blocks of stacks that many short runs push on: there are few, and versions of a stack are independent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 def run(given: BlockStack, pops: int, pushes: list[float]) -> BlockStack:
-    """A run of compiled code on a copy of a stack: pops, then pushes."""
+    """Replay compiled code on a copy of a stack: pops, then pushes."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
     running = RunningStack(0, words, DOUBLE, ())
     running.hold(copied(given))
@@ -61,7 +61,7 @@ def test_versions_of_a_stack_do_not_see_each_other(seed: int) -> None:
 
 
 def by_turns(x: Any, turns: Any) -> Any:
-    """A loop on one device in a loop on two: the inner one stays whole and pushes on stacks of the outer one."""
+    """A loop on one device inside a loop on two: the inner loop stays whole and pushes on stacks of the outer one."""
 
     def turn(c: Any) -> Any:
         k, y = c

@@ -1,4 +1,4 @@
-"""How often compiled code asks for the memory of stacks: not for each stack that a loop begins anew."""
+"""Requests for stack memory: a loop that begins a stack anew makes none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import FIRST_ROWS
 from ctrlgrad.memory.pool import POOL
-from ctrlgrad.runtime.stack import UNLIMITED, BlockStack
+from ctrlgrad.runtime.stack import BlockStack, resident
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[Request]]:
 
 
 def slopes(xs, steps):
-    """The derivative, in each iteration, of a branch that saves a number and of a loop of as many steps."""
+    """In each iteration, the derivative of a branch that saves a number and of an inner loop of as many steps."""
 
     def slope(x):
         def chain(y):
@@ -59,7 +59,7 @@ def test_a_stack_that_each_iteration_begins_keeps_its_block(requests: Counter[Re
 
 
 def test_a_block_that_was_emptied_serves_again(requests: Counter[Request]) -> None:
-    """Each iteration pushes more rows than the first block has."""
+    """An emptied block is used again. Each iteration pushes more rows than the first block has."""
     function, counts = cg.function(slopes, signature=(cg.TensorSpec((None,)), cg.TensorSpec((), "int64"))), []
     steps = np.int64(3 * FIRST_ROWS)
     for n in (3, 12):
@@ -74,7 +74,7 @@ def test_a_block_that_was_emptied_serves_again(requests: Counter[Request]) -> No
 
 
 def test_rows_of_an_iteration_are_not_those_of_the_one_before() -> None:
-    """A stack that goes on in another iteration is not begun anew where it lies."""
+    """A stack that lives into another iteration is not begun anew in its own memory."""
 
     def f(xs):
         def body(t, carry):
@@ -106,10 +106,13 @@ def test_under_a_budget_stacks_are_begun_as_they_were(nbytes: int) -> None:
 
 @pytest.mark.parametrize("steps", [700, 5000])
 def test_rows_read_as_one_array_get_one_block_after_the_first_run(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    """The cotangent of a product's matrix is one product over all rows of a chunk of a distributed loop."""
+    """Rows that are read as one array get one block after the first run.
+
+    The cotangent of a product's matrix is one product over all rows of a chunk of a distributed loop.
+    """
     gathered: list[int] = []
     gather = BlockStack._gathered
-    monkeypatch.setattr(BlockStack, "_gathered", lambda *given: gathered.append(given[2]) or gather(*given))
+    monkeypatch.setattr(BlockStack, "_gathered", lambda *given: gathered.append(given[1]) or gather(*given))
 
     def loss(w, h):
         return cnp.sum(cg.fori_loop(0, steps, lambda _, h: cnp.tanh(w @ h), h))
@@ -127,7 +130,7 @@ def test_rows_read_as_one_array_get_one_block_after_the_first_run(monkeypatch: p
 
 def test_memory_for_joined_rows_is_used_again() -> None:
     def rows() -> np.ndarray:
-        return UNLIMITED.array((1 << 15,), np.dtype(np.float64), "rows").open()
+        return resident((1 << 15,), np.dtype(np.float64)).array
 
     held = rows().nbytes
     before = POOL.nbytes
@@ -137,7 +140,8 @@ def test_memory_for_joined_rows_is_used_again() -> None:
 
 
 def test_rows_whose_size_is_computed_after_the_stack_was_made_get_room_in_each_run(requests: Counter[Request]) -> None:
-    """Compiled code does not say how large they are before the first one: memory of the last run may be too small."""
+    """Rows whose size is computed after their stack was made get room in each run: the last run's memory may be too
+    small."""
 
     def last(xs, steps):
         start = cnp.ones((xs.shape[0] - 1, 8))
@@ -147,18 +151,18 @@ def test_rows_whose_size_is_computed_after_the_stack_was_made_get_room_in_each_r
     rng = np.random.default_rng(0)
     for rows in (20, 60, 1, 40, 40):
         xs = rng.standard_normal((rows, 8))
-        # So few that they fit in the memory of the first run, if their number is not checked.
+        # So few steps that an unchecked count would let the rows into the first run's memory.
         steps = np.int64(min(rows, 3))
         requests.clear()
         found = slope(xs, steps)
-        # A row for each iteration: of the states and, of another shape, of the numbers that they were multiplied by.
+        # Each iteration saves a row of the state, and a row of another shape with the factors.
         assert requests[Request.FULL] >= 1
         with cg.options(engine="reference"):
             np.testing.assert_allclose(found, cg.grad(last)(xs, steps), rtol=1e-12)
 
 
 def table_of_paths(x, y):
-    """Rows that a loop inside collects and the next one reads: backwards, their cotangents are rows of a stack."""
+    """An inner loop collects rows that the next inner loop reads; backwards, their cotangents are rows of a stack."""
 
     def row(above, x):
         def cell(left, given):
@@ -179,7 +183,7 @@ def test_rows_of_an_array_become_those_of_a_stack_in_memory_that_it_had(requests
         x, y = np.linspace(0.1, 0.9, rows), np.linspace(-0.4, 0.7, cells)
         requests.clear()
         found = f(x, y)
-        # Not in each iteration: in the first one, if the last run had less memory or was one of another plan.
+        # Only the first iteration asks, if the last run had less memory or belonged to another plan.
         assert requests[Request.NEW_ROWS] <= (0 if (rows, cells) == last else 2), (rows, cells)
         last = rows, cells
         for a, b in zip(found, expected(x, y), strict=True):
@@ -187,7 +191,7 @@ def test_rows_of_an_array_become_those_of_a_stack_in_memory_that_it_had(requests
 
 
 def test_each_stack_of_an_arrays_rows_is_as_long_as_the_array(requests: Counter[Request]) -> None:
-    """A view of a longer array's memory; other references to the longer array keep it."""
+    """A stack of an array's rows has the array's length, also when the array is a view of a longer one."""
 
     def f(x, n):
         def body(i, carry):
@@ -210,7 +214,7 @@ def test_each_stack_of_an_arrays_rows_is_as_long_as_the_array(requests: Counter[
 
 @pytest.mark.parametrize("row", [(), (3,)])
 def test_slots_that_nobody_wrote_are_made_at_once(monkeypatch: pytest.MonkeyPatch, row: tuple[int, ...]) -> None:
-    """A loop over them in Python took longer than a loop that fills them."""
+    """Unwritten slots are made at once; a Python loop over them took longer than the loop that fills them."""
     one_by_one: list[int] = []
     by_rows = stacks.from_rows
     monkeypatch.setattr(

@@ -1,4 +1,5 @@
-"""Compiled programs with loops take subnormal numbers for zero; others keep them (`options(flush_subnormals=)`)."""
+"""Compiled programs with loops flush subnormal numbers to zero; other programs keep them
+(`options(flush_subnormals=)`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ has_control = pytest.mark.skipif(
 
 
 def halved(x: Any) -> Any:
-    """Each element divided by 16, in a loop."""
+    """Each element divided by 16 in a loop."""
     return cg.fori_loop(0, 4, lambda i, y: y * 0.5, x)
 
 
@@ -49,7 +50,7 @@ def test_a_program_without_loops_keeps_them() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_callers_own_arithmetic_keeps_them(fails: bool) -> None:
-    """The register is restored at the end of a call, also of one that ends with an error."""
+    """The caller's floating-point mode is restored after a call, also after a failed one."""
 
     def body(i: Any, y: Any) -> Any:
         return cg.pure_callback(lambda y: y * (1 // (not fails)), y, y)
@@ -68,7 +69,8 @@ def vanishing(engine: str) -> tuple[Callable[..., Any], np.ndarray]:
 
 
 def test_vanishing_gradients_are_those_of_the_other_engines() -> None:
-    """Flushing changes a gradient by less than the smallest normal number."""
+    """Vanishing gradients agree with the other engines: flushing changes them by less than the smallest normal
+    number."""
     native, w = vanishing("native")
     reference, _ = vanishing("reference")
     np.testing.assert_allclose(native(w), reference(w), rtol=1e-5, atol=1e-37)

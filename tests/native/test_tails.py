@@ -1,5 +1,4 @@
-"""What whole vectors leave over is part of a vector: it has the bits that whole vectors give, and nothing beyond it is
-touched."""
+"""Remainders of vectors have the bits of whole vectors, and nothing out of bounds is read or written."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ DTYPES = ("bool", "int8", "uint16", "int32", "int64", "float16", "float32", "flo
 
 @pytest.fixture(params=[16, 32, 64], ids=lambda n: f"{n} bytes")
 def vector_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> int:
-    """Vectors of another processor: LLVM makes several of this one's of them, or uses a part."""
+    """Compile for vectors of another processor: LLVM splits them into several of this one's, or uses a part of one."""
     monkeypatch.setattr(target.Target, "vector_bytes", property(lambda _: request.param))
     monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
     return int(request.param)
 
 
 def elementwise(x: Any, y: Any) -> Any:
-    """Long enough for masks, with a function of floats, a comparison and a number for all."""
+    """Elementwise functions long enough for masks, with an elementary function, a comparison and a broadcast number."""
     if x.dtype.kind == "b":
         return x | y, x & ~y
     if x.dtype.kind == "f":
@@ -65,7 +64,8 @@ def test_each_element_has_the_bits_that_it_has_in_a_whole_vector(dtype: str, is_
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("dtype", ["bool", "int16", "int32", "float32", "float64"])
 def test_reductions_take_the_elements_that_there_are(dtype: str, is_known: bool, vector_bytes: int) -> None:
-    """Numbers below 0 alone, or above, or ones: lanes beyond the end would change each result."""
+    """Reductions ignore masked lanes: operands are all negative, all positive, or ones, so such a lane would change
+    the result."""
 
     def reduce(x: Any) -> Any:
         if dtype == "bool":
@@ -91,7 +91,7 @@ def test_reductions_take_the_elements_that_there_are(dtype: str, is_known: bool,
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_is_written_beyond_the_end(dtype: str, vector_bytes: int) -> None:
-    """Parts of an array are written in a loop; the rest of it stays."""
+    """Nothing is written out of bounds: a loop writes slices of an array, and the rest stays unchanged."""
 
     def fill(x: Any, n: Any) -> Any:
         def body(i: Any, x: Any) -> Any:
@@ -107,7 +107,7 @@ def test_nothing_is_written_beyond_the_end(dtype: str, vector_bytes: int) -> Non
 
 @pytest.mark.parametrize("n", [3, 13, 50, None])
 def test_no_element_is_computed_on_its_own(n: int | None) -> None:
-    """A kernel with a function calls it for vectors alone."""
+    """A kernel calls its elementary function on vectors only."""
 
     def rows(x: Any) -> Any:
         return cnp.sum(cnp.exp(x) + x, axis=1)
@@ -122,7 +122,8 @@ def test_no_element_is_computed_on_its_own(n: int | None) -> None:
 
 @pytest.mark.parametrize("count", [*range(1, 40), 67])
 def test_functions_of_what_functions_give_are_computed_in_pairs_of_vectors(count: int) -> None:
-    """Of a size that the text knows and of one that only the run knows."""
+    """Nested elementary functions are computed for pairs of vectors, at sizes known to the text and at sizes of the
+    run."""
     x = np.linspace(-3.0, 3.0, count, dtype="float32")
     fn = lambda x: cnp.tanh(cnp.exp(-x) * x) + x
     unknown = cg.function(fn, engine="native", signature=(cg.TensorSpec((None,), "float32"),))

@@ -1,4 +1,4 @@
-"""What is written for LLVM, whose time goes with the text: no more than it has to be, and what repeats only once."""
+"""Size of the text for LLVM, whose compile time grows with it: no redundant lines, and repeated code only once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan_of(fn: Callable[..., Any], *args: Any) -> Plan:
 
 
 def text_of(plan: Plan) -> str:
-    """The text for a machine whose vectors have 32 bytes."""
+    """The text for a machine with vectors of 32 bytes."""
     return PlanWriter(plan, 32).function("plan")
 
 
@@ -46,12 +46,12 @@ def lstm(wx: Any, wh: Any, b: Any, xs: Any) -> Any:
 
 
 def layers(a: Any, w: Any) -> Any:
-    """Two layers that differ in nothing but their arrays."""
+    """Two layers that differ only in their arrays."""
     return cnp.tanh(cnp.tanh(a @ w) @ w)
 
 
 def saving(x: Any, w: Any) -> Any:
-    """Saves a row in each iteration, and its products with a matrix."""
+    """A loop that saves a row and its product with a matrix in each iteration."""
     return cnp.sum(cg.fori_loop(0, 6, lambda _, x: cnp.sin(cnp.tanh(x) @ w), x))
 
 
@@ -61,13 +61,14 @@ A, W = RNG.standard_normal((9, 24)), RNG.standard_normal((24, 24)) / 5
 def test_the_gradient_of_an_lstm_takes_few_lines() -> None:
     wx, wh, b, xs = (RNG.standard_normal(shape) for shape in ((24, 128), (32, 128), (128,), (10, 16, 24)))
     text = text_of(plan_of(cg.grad(lstm, argnums=(0, 1, 2)), wx, wh, b, xs))
-    # 1,757 lines and 229 blocks when this was written; a fourth more would be a fourth of LLVM's time.
+    # 1,757 lines and 229 blocks when this was written; a quarter more would cost a quarter of LLVM's time.
     assert text.count("\n") < 2200
     assert len(re.findall(r"^[\w.]+:$", text, re.MULTILINE)) < 285
 
 
 def test_loops_leave_nothing_to_strength_reduction() -> None:
-    """What LLVM's costliest search could change in loops with many addresses, if it saw what their counters are."""
+    """LLVM's loop strength reduction, its costliest search here, finds nothing to change in loops with many
+    addresses."""
     x, w = RNG.standard_normal((5, 9, 33)), RNG.standard_normal((9, 33))
     fn = lambda x, w: cnp.sum(cg.fori_loop(0, 5, lambda t, c: cnp.tanh(c + x[t]) * w, w) + x[:, 3, 0][:, None, None])
     module = binding.parse_assembly(text_of(plan_of(cg.grad(fn), x, w)))
@@ -95,7 +96,8 @@ def test_bools_and_integers_are_reduced_by_no_shuffles() -> None:
 
 
 def test_words_of_stacks_are_near_only_where_loops_use_them() -> None:
-    """Near, they are brought back after each request that a run may make."""
+    """Words of stacks are cached in registers only in functions whose loops use them, since each request reloads
+    them."""
 
     def branch(xs: Any) -> Any:
         return cnp.sum(cg.vmap(lambda x: cg.cond(x > 0.5, cnp.sin, lambda x: 0.5 * x * x, x))(xs))
@@ -123,7 +125,7 @@ def test_a_loop_without_iterations_is_not_written(n: int) -> None:
 
 
 def test_an_address_is_computed_once_in_a_turn() -> None:
-    """What a vector is read from and written to, and where arrays of one shape are read."""
+    """An address is computed once an iteration, for a vector's load and store and for arrays of one shape."""
     plan = plan_of(lambda x, y: cg.fori_loop(0, 3, lambda _, x: x * y + x / y - y, x), A[:, :23], A[:, 1:].copy())
     for block in re.split(r"^[\w.]+:$", text_of(plan), flags=re.MULTILINE):
         addresses = re.findall(r"= (getelementptr (?:double|float), .*)$", block, re.MULTILINE)
@@ -164,7 +166,7 @@ def test_pushes_and_pops_of_rows_are_calls() -> None:
 
 
 def test_pushes_and_pops_of_numbers_are_written_where_they_are() -> None:
-    """Their words are kept in registers, where a function would not find them."""
+    """Pushes and pops of numbers are inlined, because their words are kept in registers."""
     text = text_of(plan_of(cg.grad(lambda x: cg.while_loop(lambda x: x < 9.0, lambda x: x * x, x)), 1.1))
     assert "@room" not in text and "@last" not in text and "@begin" not in text
 
@@ -201,7 +203,8 @@ EMPTY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_a_long_axis_beside_one_of_no_elements_is_a_loop(name: str) -> None:
-    """Found: no points are few points, so each position of such an axis was written, 2,800,000 of them for minutes."""
+    """A long axis beside an empty one is a loop. Found: each position was printed, 2,800,000 of them, which took
+    minutes."""
     fn, rest = EMPTY[name]
     few, many = (text_of(plan_of(fn, np.zeros((n, *rest)))) for n in (300, 3000))
     assert len(many) < len(few) + 100

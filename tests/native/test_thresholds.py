@@ -1,7 +1,7 @@
-"""Every comparison of a size, a count or a number of threads with a constant is run just below, at and just above it.
+"""Every comparison of a size, a count or a number of threads with a constant runs just below, at and just above it.
 
-The table has each that `instruments.thresholds` finds: the programs of `at_thresholds` that meet it, or why it is none
-for sizes, or which tests are about it. A threshold without an entry fails, and so does an entry without a threshold.
+The table has an entry for each threshold that `instruments.thresholds` finds: the programs of `at_thresholds` that meet
+it, the tests about it, or the reason why it concerns no size. A missing or superfluous entry fails.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ TABLE = {
         "2": "lengths of chunks: tests/memory/test_chunk_driver.py",
         "CHUNK_BYTES": "lengths of chunks: tests/memory/test_chunk_driver.py",
     },
-    "ctrlgrad/runtime/rows.py": {
+    "ctrlgrad/engines/block_kernels.py": {
         "2": "stacks of blocks: tests/memory",
         "FIRST_ROWS FIRST_BYTES 2": "stacks of blocks: tests/memory/test_stacks_of_blocks.py",
     },
@@ -310,7 +310,7 @@ def test_what_is_no_program_is_a_reason() -> None:
 
 
 def numbers() -> dict[str, list[int]]:
-    """For each group of programs the numbers that its comparisons are with."""
+    """The constants that each group of programs is run at."""
     found: dict[str, set[int]] = {}
     for threshold in thresholds():
         name = TABLE.get(threshold.file, {}).get(" ".join(dict.fromkeys(threshold.constants)), "")
@@ -332,7 +332,8 @@ for told in sys.argv[1:]:
 
 @in_turn("threads, bits", THREADS, VECTOR_BITS)
 def test_just_below_at_and_just_above(threads: int, bits: int, request: pytest.FixtureRequest) -> None:
-    """In a process of its own: a crash is a failure, and the last line says where."""
+    """The programs of a group run at each number in a process of their own; after a crash the last line names the
+    program."""
     told = [f"{name} {n}" for name, values in sorted(numbers().items()) for n in values]
     told = some(told, -(-len(told) // len(THREADS)), request.config, THREADS.index(threads))
     variables = {**os.environ, "CTRLGRAD_THREADS": str(threads), "CTRLGRAD_VECTOR_BITS": str(bits)}

@@ -1,4 +1,5 @@
-"""Native triangular systems and Cholesky factors against NumPy: forms, layouts, blocks, and the status without one."""
+"""Native triangular solves and Cholesky factors agree with NumPy: forms, layouts, blocks, and the status of
+failures."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from ctrlgrad.engines.native.products.triangular import BLOCK
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 FORMS = list(itertools.product((True, False), (True, False)))
-# Rows by which diagonal blocks are less than whole, whole, one more, and halved several times.
+# Rows for which the last diagonal block is partial, whole or one more, and blocks are halved several times.
 ROWS = (1, 2, 3, 5, 8, 13, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1, 100, 200)
 
 
 def triangles(rng: np.random.Generator, n: int, dtype: str, lower: bool, unit: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A triangular matrix, and the same with NaN where it is not to be read."""
+    """A triangular matrix, and a copy with NaN in the triangle that must not be read."""
     part = np.tril if lower else np.triu
     a = dense(rng, n, n, dtype) / np.asarray(2 * n**0.5, dtype)
     a[np.diag_indices(n)] += np.asarray(1.5, dtype)

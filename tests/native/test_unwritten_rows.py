@@ -1,4 +1,4 @@
-"""Arrays of rows of a given size that begin in a loop, in the memory that the last one had: nothing is seen of that."""
+"""Arrays of rows that begin in a loop take the last iteration's memory, and never show its contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctrlgrad.engines.native.stacks import MOST_KEPT
 
 
 def _total(rows, n, x, size, write):
-    """n times an array of so many slots, written by a function of it and the round: what it holds, with weights."""
+    """A weighted sum over `n` rounds: each makes an array of `size` slots and fills it by `write`."""
 
     def body(i, total):
         array = cg.TensorArray("float64", size=size, element_shape=rows)
@@ -31,7 +31,7 @@ def _all(array, i, x):
 
 
 def _one(array, i, x):
-    """Another slot in each round: the others hold zeros."""
+    """Write one slot a round; the other slots hold zeros."""
     return array.write(i % 8, x)
 
 
@@ -59,7 +59,7 @@ def test_an_array_of_given_size_begins_again_without_asking(requests: list[Reque
 
 
 def test_a_slot_may_be_written_once_in_each_round() -> None:
-    """What was written in the last round does not count; what was written in this one does."""
+    """A slot written in the last round may be written again; a slot written in this round may not."""
 
     def fn(n, again):
         def body(i, total):
@@ -93,7 +93,7 @@ def test_sizes_that_change_from_round_to_round(change: Callable[[Any], Any]) -> 
 
 
 def test_rows_of_another_shape() -> None:
-    """From call to call the rows of one loop are longer or shorter, or as long and of another shape."""
+    """From call to call a loop's rows change in length, or in shape at the same length."""
 
     def fn(x, y):
         def body(i, total):
@@ -110,7 +110,7 @@ def test_rows_of_another_shape() -> None:
 
 
 def test_an_array_that_stays_is_not_begun_again() -> None:
-    """The loop carries the last round's array beside this round's, and one that it has from outside."""
+    """An array that stays is not begun again: the loop carries the last round's array, and captures another."""
 
     def fn(n, x):
         def body(i, carry):
@@ -132,7 +132,7 @@ def test_an_array_that_stays_is_not_begun_again() -> None:
 
 
 def test_an_array_that_was_copied_is_not_begun_again() -> None:
-    """A branch keeps a copy, which has the same rows, before they are read."""
+    """An array that a branch copied before its rows are read is not begun again."""
 
     def fn(n, x):
         def body(i, carry):
@@ -163,7 +163,8 @@ def test_much_memory_is_not_kept_for_the_next_call() -> None:
 @pytest.mark.parametrize("row", [(), (1,), (11,), (3, 4)])
 @pytest.mark.parametrize("slots", [1, 10, 300])
 def test_unwritten_rows_of_an_argument_have_the_shape_of_its_type(slots: int, row: tuple[int, ...]) -> None:
-    """Memory was made for scalars: loops wrote beyond its end."""
+    """Unwritten rows of an argument have the shape of its type. Memory for scalars was once made, and written out of
+    bounds."""
 
     def program(x: Any) -> Any:
         array = cg.TensorArray(np.float64, slots, row, rewritable=True)
@@ -173,7 +174,7 @@ def test_unwritten_rows_of_an_argument_have_the_shape_of_its_type(slots: int, ro
     expected = np.zeros((slots, *row))
     for i in range(20):
         expected[i % slots] = 0.5**i
-    # The loop is a plan of its own there, and the array its argument.
+    # On this engine the loop is a plan of its own, with the array as its argument.
     with cg.dataflow.settings(loops="whole"):
         found = cg.function(program, engine="dataflow")(np.ones(row))
     np.testing.assert_array_equal(found, expected)

@@ -1,4 +1,4 @@
-"""Products of a matrix and a vector in programs: which routine they call, and what comes out."""
+"""Products of a matrix and a vector in programs: the routine that is called, and the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 
-# Of a (m by n), x (n), y (m) and z (2 n numbers): what each calls where all sizes are known.
+# Programs of a (m by n), x (n), y (m) and z (2 n), each with the routines called when all sizes are known.
 ROWS, COLUMNS = {"cg_times_rows"}, {"cg_times_columns"}
 PROGRAMS: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "rows": (lambda a, x, y, z: a @ x, ROWS),
@@ -21,7 +21,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "from the left": (lambda a, x, y, z: y @ a, COLUMNS),
     "from the left, transposed": (lambda a, x, y, z: x @ a.T, ROWS),
     "added": (lambda a, x, y, z: y * y + a @ x, ROWS),
-    # There is no kernel for numbers with gaps between them: the routine finds that out.
+    # No kernel takes vectors with gaps; the routine notices the stride at run time.
     "gaps": (lambda a, x, y, z: a @ z[::2], {"cg_gemv"}),
 }
 
@@ -52,7 +52,7 @@ def test_small_products_of_known_sizes_call_their_kernel(name: str, dtype: str) 
 @pytest.mark.parametrize("name", ["rows", "columns", "gaps"])
 @pytest.mark.parametrize("m, n", [(1, 7), (9, 1), (1, 1), (0, 3), (3, 0), (2100, 520)])
 def test_products_of_other_sizes(name: str, m: int, n: int) -> None:
-    """One row or column, none, and so many that threads share the work."""
+    """One row or column, none, and enough work for several threads."""
     fn, args = PROGRAMS[name][0], arguments(m, n, "float64")
     np.testing.assert_allclose(cg.function(fn, engine="native")(*args), fn(*args), rtol=1e-10, atol=1e-10)
     if m == 2100:

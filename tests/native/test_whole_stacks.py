@@ -1,4 +1,4 @@
-"""Ops on whole stacks by blocks: as the reference kernels compute them row by row."""
+"""Ops on whole stacks by blocks agree with the reference kernels, which go row by row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F64 = np.dtype(np.float64)
 
 
 def stack(length: int, *missing: int, parts: int = 1) -> tuple[BlockStack, list]:
-    """A stack of rows of two numbers, in so many blocks, and the same as a list."""
+    """A stack of rows of two numbers in a given number of blocks, and the same rows as a list."""
     rows = [None if k in missing else np.array([k + 1.0, -k]) for k in range(length)]
     if missing or parts == 1:
         return from_rows(F64, (2,), rows), rows
@@ -56,7 +56,7 @@ def test_resized(given: tuple[BlockStack, list], length: int) -> None:
 
 
 def test_a_stack_that_gets_shorter_stays_where_it_is() -> None:
-    """A loop that takes a row off in each iteration costs a row each."""
+    """A stack that gets shorter stays in place: a loop that pops a row an iteration costs one row each."""
     blocks, _ = stack(5)
     array = blocks.blocks[0].storage.open()
     for length in (4, 3):
@@ -93,5 +93,5 @@ def test_an_append_is_undone_without_a_call_of_python(name: str, monkeypatch: py
         found = run_natively(program.graph(order), tree.leaves(program.args))
         for a, b in zip(found, program.expected(order), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
-        # The second gradient also undoes what took a row away, which leaves a row that was never written.
+        # The second gradient undoes a popped row, which leaves an unwritten row.
         assert (calls["stack_resize"] > 0) == (order == 2)

@@ -1,4 +1,4 @@
-"""Plans for tests: of functions and of graphs, for the sizes that given arguments have."""
+"""Plans of functions and of graphs, for the sizes of given arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def placed(
 
 
 def executed(graph: Graph, arguments: Sequence[Any], **settings: Any) -> list[Any]:
-    """The outputs of a graph by checked execution of its plan, or of that which it needs in its place."""
+    """The outputs of a graph by checked execution of its plan.
+
+    If a run breaks an assumption of the plan, the graph is planned and run again without this assumption.
+    """
     dropped: frozenset[Assumption] = frozenset()
     while True:
         try:

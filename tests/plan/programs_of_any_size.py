@@ -1,4 +1,4 @@
-"""Small programs of arrays whose sizes only a run knows."""
+"""Small programs of arrays whose sizes are known only at run time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_carry_that_grows(x):
 
 @small(x5, np.array([3, 1, 4, 0, 2]), signature=(cg.TensorSpec((None,)), cg.TensorSpec((None,), "int64")))
 def a_carry_that_doubles_where_it_is_full(x, i):
-    """The larger array is filled by what it replaces, which another carry reads beside the update."""
+    """The larger array is filled from the one that it replaces, which another carry reads beside the update."""
 
     def body(t, s):
         rows = cg.cond(t >= s[0].shape[0] - 5, lambda: cnp.concat([s[0], np.flip(s[0])]), lambda: s[0])
@@ -35,7 +35,7 @@ def a_carry_that_doubles_where_it_is_full(x, i):
 
 @small(x5, signature=(cg.TensorSpec((None,)),))
 def carry_updated_part_by_part(x):
-    """The parts of what is joined are computed with what is read of the whole, over the carry."""
+    """The joined parts are computed in the carry's memory, together with what reads the whole carry."""
 
     def body(_, y):
         slope = cnp.concat([x[:1], x[1:] * np.sin(y + x)[:-1]])
@@ -51,8 +51,10 @@ def _updated_once(update):
 
 @small(cube, order=1, signature=(cg.TensorSpec((3, None, 5)),))
 def slice_set_in_a_branch_and_summed_backwards(x):
-    """The cotangent of the slice is summed by the kernel that sets it to zero. The slice is shorter than the whole by a
-    number that only a run knows, and lies within: no element of it is another one, in the next row."""
+    """The kernel that zeroes the slice's cotangent also sums it.
+
+    The slice is shorter than the whole by a size known only at run time, and none of its elements lies in the next row.
+    """
     return _updated_once(lambda y: cnp.at(y)[:, 1:].set(np.sum(y)))(x)
 
 

@@ -1,4 +1,4 @@
-"""Small programs that keep rows whose sizes differ."""
+"""Small programs that save rows of different sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ctrlgrad.numpy as cnp
 
 @small(x5, np.array([0, 3, 3, 5]), square, order=1)
 def gradient_of_a_loop_over_parts(x, ends, w):
-    """Parts of three, no and two rows, which a gradient needs."""
+    """Slices of three, zero and two rows, which a gradient saves."""
     part = lambda t: np.tanh(x[ends[t] : ends[t + 1], None] * w[0] @ w)
     return cg.fori_loop(0, 3, lambda t, c: c * np.sum(np.sin(part(t)) * part(t)), 1.0)
 

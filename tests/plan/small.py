@@ -1,4 +1,4 @@
-"""How small programs are told, and what many of them take."""
+"""The registry of small programs, and arguments that many of them take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# Products of five terms are calls of routines, of fewer they are kernels.
+# Products of five terms call routines; products of fewer terms are kernels.
 x2, x5 = np.array([1.0, 2.0]), np.array([0.3, -0.2, 0.5, 0.1, -0.4])
 square = np.arange(25.0).reshape(5, 5) / 25
 wide = np.arange(32 * 33.0).reshape(32, 33) / 999

@@ -14,7 +14,7 @@ import ctrlgrad.numpy as cnp
 
 @small(x2, np.zeros((3, 2)))
 def carry_written_after_its_successor(h, rows):
-    """The new carry stands first, the old one is read after it."""
+    """The new carry is computed first, and the old one is read after it."""
     return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, cnp.at(s[1])[t].set(s[0])), (h, rows))[1]
 
 
@@ -25,7 +25,7 @@ def carry_read_by_a_kernel_of_another_space_after_its_successor(h, total):
 
 @small(x5)
 def rows_read_before_another_is_written(x):
-    """All rows are an array that is read after the stack has changed."""
+    """The array of all rows is read after the stack has changed."""
     rows = cg.TensorArray(np.float64, 3, element_shape=(5,), rewritable=True).unstack(np.stack([x, x + 1, x + 2]))
     before = rows.stack()
     return np.flip(before, 0) + rows.write(1, x * 5).stack() @ np.ones((5, 5)), before
@@ -49,7 +49,8 @@ def rows_of_a_stack_that_goes_on(x):
 
 @small(square + np.eye(5))
 def system_of_dead_values(a):
-    """The solution does not lie over the matrix or the right side, which are read while it is written."""
+    """The solution may not take the memory of the matrix or of the right-hand side, which are read while it is
+    written."""
     return cg.fori_loop(0, 3, lambda t, x: np.flip(np.linalg.solve(x * 1.1, x + 0.1)) @ np.eye(5), a)
 
 
@@ -166,7 +167,7 @@ def captured_value_in_a_loop(x):
 
 @small(x5)
 def captured_stack_in_a_loop(x):
-    """An array of rows that the loop captures and, at its head, writes to."""
+    """A loop captures an array of rows and writes to it at the start of each iteration."""
     rows = cg.TensorArray("float64", rewritable=True).push(x).push(x * 2)
     found = cg.fori_loop(0, 3, lambda t, c: c + rows.write(0, c).read(0) + rows.read(0), x)
     return found, rows.stack()
@@ -292,7 +293,7 @@ def gradient_of_a_loop_that_reads_what_it_fills(x):
 
 @small(np.array(0.3), np.arange(9.0), order=1)
 def gradient_of_a_loop_whose_carry_shrinks(s, y):
-    """A chunk that is run again begins with an array of another size than the loop."""
+    """A chunk that is run again begins with a smaller array than the loop did."""
 
     def body(t, c):
         return c[0][1:] * 1.01, np.sin(c[1]) + np.sum(c[0]) * 1e-3
@@ -345,7 +346,7 @@ ANY_MATRICES = (cg.TensorSpec((None, None)), cg.TensorSpec((None, None)))
 
 @small(matrix, points, signature=ANY_MATRICES)
 def nearest_point(matrix, points):
-    """The rows of a matrix that stays are reduced: its columns are laid out once."""
+    """The rows of an invariant matrix are reduced, so its columns are laid out once before the loop."""
     return cg.fori_loop(0, points.shape[0], lambda t, s: s + cnp.argmin(_distances(matrix, points[t])), 0)
 
 
@@ -390,7 +391,7 @@ def rows_that_turn_out_to_be_long(matrix, points):
 
 @small(matrix, points)
 def rows_of_a_matrix_beside_another_array(matrix, points):
-    """What the loop makes beside them would fit where the columns lie."""
+    """The loop makes another array, which would fit into the memory of the matrix's columns."""
 
     def body(t, s):
         turned = np.sin(cnp.transpose(matrix) * s)

@@ -1,4 +1,4 @@
-"""Products that are added to something by themselves."""
+"""Products that are added to a value accumulate into it by themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ A, B, C, D = (np.random.default_rng(k).normal(size=(5, 5)) for k in range(4))
 
 
 def accumulated(fn: Any, *arguments: Any) -> Plan:
-    """The plan, which gives what the function gives."""
+    """The plan with accumulating products, after a check that its execution gives the function's results."""
     plan = accumulate(unplaced(graph_of(fn, *arguments), arguments, without=PASSES))
     found = execute(place(plan), [x.copy() for x in arguments], reference_kernel)
     expected = fn(*arguments)
@@ -30,12 +30,12 @@ def accumulated(fn: Any, *arguments: Any) -> Plan:
 
 
 def adding(plan: Plan) -> int:
-    """How many products add, those in loops and branches too."""
+    """Number of products that accumulate, including those in loops and branches."""
     return sum(isinstance(step, Product) and step.base is not None for step in walk(plan.body))
 
 
 def sums(plan: Plan) -> list[tuple[str, str, str]]:
-    """Of each product that adds, its factors and what it is added to, as the plan's arguments are called."""
+    """Factors and base of each accumulating product, by the names of the plan's arguments."""
     names = dict(zip(plan.arguments, "abcd", strict=False))
     return [
         (names[step.a.array], names[step.b.array], names.get(step.base, "a product"))  # type: ignore[arg-type]

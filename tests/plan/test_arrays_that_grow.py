@@ -1,6 +1,7 @@
-"""Arrays that double where they are full, as the stacks of lanes under `vmap` do: an iteration costs rows, not arrays.
+"""Arrays that double when they are full, as the stacks of lanes under `vmap` do: an iteration costs rows, not whole
+arrays.
 
-Checked execution counts what is gone through: elements that are copied, and the points of kernels.
+Checked execution counts the work: elements that are copied, and points of kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LANES = np.linspace(0.1, 0.2, 5)
 
 
 def steps_of(slow: int) -> np.ndarray:
-    """How often each lane goes round: one not at all, one for long."""
+    """Trip count of each lane: 0 in one, `slow` in another."""
     return np.array([2, slow, 0, 3, 1])
 
 
@@ -50,7 +51,7 @@ def branches(x: Any, k: Any) -> Any:
 
 
 def nest(x: Any, k: Any) -> Any:
-    """The inner loop goes on as long as data says, the outer one equally often in all lanes."""
+    """A nest whose inner trip count depends on data and whose outer trip count is the same in all lanes."""
     return cg.fori_loop(0, 3, lambda _, y: np.sin(chain(y, k)), x)
 
 
@@ -59,7 +60,7 @@ def inner_loops(x: Any, k: Any) -> Any:
 
 
 def slope(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Derivative of a lane (see `traced`)."""
+    """Derivative of one lane's function (see `traced`)."""
     return lambda x, k: cg.vjp(lambda x: fn(x, k), x)[1](1.0)[0]
 
 
@@ -70,12 +71,12 @@ def of_each_lane(fn: Callable[..., Any], order: int = 1) -> Callable[..., Any]:
 
 
 def of_all_lanes(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Of the gradients of each lane, so that lanes have stacks of their own."""
+    """Gradient of the lanes' gradients, in which every lane has stacks of its own."""
     return lambda x, k: cg.grad(lambda x: cg.vmap(slope(fn))(x, k).sum())(x)
 
 
 def doubled_where_it_is_full(x: Any, k: Any) -> Any:
-    """As a user writes it: rows are added to a buffer, which is replaced by a larger one."""
+    """User code that adds rows to a buffer, and replaces a full buffer by one of twice the length."""
 
     def body(s: Any) -> Any:
         rows, t = s
@@ -100,7 +101,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
 
 
 def counted(patch: pytest.MonkeyPatch, plan: Plan, arguments: list[Any]) -> int:
-    """The elements and points that checked execution goes through."""
+    """Count the elements and points that checked execution visits."""
     found = 0
     copied, computed = Data.copied, _Machine.computed
 
@@ -123,8 +124,10 @@ def counted(patch: pytest.MonkeyPatch, plan: Plan, arguments: list[Any]) -> int:
 
 
 def traced(name: str) -> Graph:
-    """The graph, in which `vmap` batches loops that are reversed already, as it does where a callback sees cotangents:
-    each lane has stacks of its own."""
+    """The graph in which `vmap` batches loops that are reversed already, so every lane has stacks of its own.
+
+    The same happens where a callback sees cotangents.
+    """
     fn, signature = PROGRAMS[name]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(grad, "is_batched_first", lambda graph: False)
@@ -141,7 +144,8 @@ def test_an_iteration_costs_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_iteration_copies_what_grows(name: str) -> None:
-    """A branch that makes a larger array gives its memory away; nothing else moves an array."""
+    """No iteration copies a growing array: the branch that enlarges it gives its memory away, and nothing else moves
+    it."""
     graph = traced(name)
     plan = placed(graph, [LANES, steps_of(5)])
     late = {buffer.number for buffer in plan.buffers if not buffer.is_known_at_entry}
@@ -155,7 +159,8 @@ def test_no_iteration_copies_what_grows(name: str) -> None:
 
 
 def test_rows_lie_an_odd_number_of_lines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By powers of two the same slot of all lanes would share a few sets of a cache."""
+    """Rows lie an odd number of cache lines apart: by powers of two, the same slot of all lanes would share a few
+    cache sets."""
     plan = placed(traced("chain"), [LANES, steps_of(5)])
     capacities, computed = set(), _Machine.computed
 
@@ -171,7 +176,7 @@ def test_rows_lie_an_odd_number_of_lines_apart(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_native_agrees(name: str) -> None:
-    """With the reference engine, before, where and after arrays are full."""
+    """The native engine agrees with the reference engine before, when and after arrays are full."""
     graph = traced(name)
     for slow in (0, 7, 8, 9, 40):
         arguments = [LANES, steps_of(slow)]
@@ -181,7 +186,8 @@ def test_native_agrees(name: str) -> None:
 
 
 def test_a_loop_in_a_branch_gives_an_array_of_a_size_of_its_own() -> None:
-    """Found: what a branch passes on was looked for among the loop's results by identity, and its size is a name."""
+    """A loop in a branch returns an array of a size of its own. Found: the branch's result was sought among the
+    loop's results by identity, though its size is a register."""
 
     def grown(x: Any, limit: Any) -> Any:
         step = lambda i, y: cg.scan(lambda none, row: ((), row * 1.5), (), y)[1]

@@ -1,4 +1,5 @@
-"""Every plan holds: those of the corpus to second order, optimised and not, of small and of random programs."""
+"""Every plan passes the checker: plans of the corpus to second order, optimised and not, of small and of random
+programs."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from ctrlgrad.plan.chunks import loop_plan, loops_in_chunks
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.placement import place
 
-# How many random programs: each with its gradient and the gradient of that.
+# Number of random programs, each checked with its first and second derivative.
 PROGRAMS_CHECKED = int(os.environ.get("CTRLGRAD_RANDOM_PLANS", "10"))
 PER_RUN = 10
 
 
 def check_all(plan: Plan) -> None:
-    """The plan, and those of its loops whose chunks can be run again."""
+    """Check the plan, and again with chunks of its loops run a second time."""
     check(plan)
     for found in loops_in_chunks(plan):
         if found.can_repeat:

@@ -1,4 +1,4 @@
-"""Which matrices have columns laid out: those whose short rows a loop reduces and leaves as they are."""
+"""Columns of a matrix are laid out where a loop reduces its short rows and leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.plan.plans import plan_of
 
 
 def columns(block: Block) -> list[Columns]:
-    """Those of a block, and not of the blocks inside it."""
+    """The column layouts of a block, without those of inner blocks."""
     return [step for step in block.steps if isinstance(step, Columns)]
 
 
@@ -60,8 +60,8 @@ def test_what_sizes_a_run_has_is_seen_there() -> None:
         (lambda x: cnp.sum(cnp.max(x, axis=1)), 1),
         (lambda x: cnp.sum(cnp.argmin(x, axis=1)) * 1.0, 1),
         (lambda x: cnp.sum(x), 0),  # one number
-        (lambda x: cnp.sum(cnp.sum(x, axis=0)), 0),  # columns as they lie
-        (lambda x: cnp.sum(cnp.sum(x, axis=1)[::-1] * cnp.sum(x * 2.0)), 0),  # something else in the kernel
+        (lambda x: cnp.sum(cnp.sum(x, axis=0)), 0),  # columns are contiguous already
+        (lambda x: cnp.sum(cnp.sum(x, axis=1)[::-1] * cnp.sum(x * 2.0)), 0),  # the kernel does other work
         (lambda x: cnp.sum(cnp.sum(x + 1j, axis=1).real), 0),
     ],
 )

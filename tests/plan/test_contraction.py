@@ -1,4 +1,4 @@
-"""Sums of products are rounded once a product, and nothing else is contracted."""
+"""Sums of products are contracted to FMA, with one rounding a product; nothing else is contracted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_pass_can_be_left_out() -> None:
 
 @pytest.mark.skipif(not target.host().has("fma"), reason="this processor rounds twice")
 def test_a_product_is_rounded_once_with_its_sum() -> None:
-    """Every lane has numbers less 1, then products of two numbers beside 1: rounded by themselves these are 1."""
+    """Each lane adds -1 and (1 + e)(1 - e), which rounds to 1 on its own: only a contracted sum is below zero."""
     ones, step = np.ones(64), np.full(64, 2.0**-30)
     x, y = np.concatenate([ones, ones + step]), np.concatenate([-ones, ones - step])
     function = cg.function(lambda x, y: cnp.sum(x * y), engine="native")

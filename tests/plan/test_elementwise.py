@@ -1,4 +1,4 @@
-"""Every elementwise op of the graph has an expression for every dtype that its type rule accepts."""
+"""Every elementwise op has an expression for every dtype that its type rule accepts."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_elementary_functions_are_of_their_dtype(function):
 
 
 def check(expression):
-    """That arguments come before their uses and that dtypes are those which `PRIMITIVES` allows."""
+    """Check that arguments come before their uses and that dtypes are allowed by `PRIMITIVES`."""
     dtypes = []
     for number, instruction in enumerate(expression.instructions):
         assert all(0 <= a < number for a in instruction.args)

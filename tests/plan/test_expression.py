@@ -1,4 +1,4 @@
-"""Expressions as they are built: one instruction for each different operation, and constants by their bits."""
+"""The expression builder emits one instruction for each distinct operation, and compares constants by their bits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What an engine may ask of fusion: bounds of its kernels, and what goes before an update."""
+"""Limits that an engine sets for fused kernels, and the steps that go before an update."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_kernels_keep_an_engines_bounds(fn: Any, count: int, limits: Limits) -> 
 
 
 def test_what_a_kernel_reads_is_read_before_it_is_overwritten() -> None:
-    """A product that may be made in the memory of a factor comes after the kernel that reads this factor."""
+    """A kernel reads an array before it is overwritten: a product that may take a factor's memory comes after the
+    kernel that reads the factor."""
     a = np.ones((5, 5))
     plan = before_fusion(lambda a, b: (np.sin(a), a @ b), a, a + 1.0)
 
@@ -80,7 +81,7 @@ def rows(x: Any) -> Any:
 
 
 def kernels_and_pushes(fn: Any) -> list[type]:
-    """Those of a function of X, which gives what the function gives."""
+    """Kernels and pushes of the fused function of X, after a comparison with the function's results."""
     for found, expected in zip(executed(graph_of(fn, X), [X]), cg.tree.leaves(cg.function(fn)(X)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-14)
     return [type(step) for step in fuse(before_fusion(fn, X)).body.steps if isinstance(step, Kernel | Push)]
@@ -120,7 +121,7 @@ def test_an_lstm_is_one_kernel_forwards_with_all_that_it_saves_and_copies_no_row
 
 
 def update_beside_a_read(i: Any, square: Any) -> tuple[Any, Any]:
-    """A value, and what is made of it and of an update of it that a product reads."""
+    """A value and a function of it; a product reads an update of the same value."""
     y = square @ square
     wave = np.sin(y)
     return y, np.exp(wave + square @ cnp.at(y)[i].set(0.0))
@@ -146,7 +147,7 @@ def test_a_read_waits_where_an_update_needs_a_copy_anyway() -> None:
 
 
 def test_a_row_is_made_before_its_push_where_an_update_has_readers_go_first() -> None:
-    """The update's own kernel is not written yet when those of its readers are, nor is what it makes pushed."""
+    """A row is computed before its push, though the readers of an updated array go before the update's kernel."""
 
     def f(n: Any, x: Any) -> Any:
         def body(i: Any, carry: Any) -> Any:

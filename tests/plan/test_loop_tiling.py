@@ -1,4 +1,4 @@
-"""Loops that run tile by tile: those whose points do not meet, with the numbers and the values that they had before."""
+"""Loops whose points are independent run tile by tile, with the same trip counts and values."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def polynomial(x: Any, c: Any) -> Any:
-    """One carry in place, a number of each iteration from an array that the loop leaves as it is."""
+    """A polynomial: one carry updated in place, and one number an iteration from an array that the loop does not
+    change."""
     return cg.fori_loop(0, c.shape[0], lambda i, y: y * x + c[i], cnp.zeros_like(x))
 
 
 def numbers(x: Any, c: Any) -> Any:
-    """How many iterations there are depends on numbers that it carries, and more comes out than the array."""
+    """A loop whose trip count depends on numbers that it carries, and which returns more than the array."""
 
     def body(carry: Any) -> Any:
         i, t, y = carry
@@ -43,7 +44,7 @@ def numbers(x: Any, c: Any) -> Any:
 
 
 def two(x: Any, c: Any) -> Any:
-    """Two carries that need each other, and a temporary of several kernels."""
+    """Two carries that depend on each other, and a temporary of several kernels."""
 
     def body(i: Any, carry: Any) -> Any:
         y, z = carry
@@ -54,7 +55,7 @@ def two(x: Any, c: Any) -> Any:
 
 
 def rows(x: Any, c: Any) -> Any:
-    """Reads one row after the other of what it leaves as it is."""
+    """A loop that reads one row an iteration from an array that it does not change."""
     m = c[:, None] * x
     return cg.fori_loop(0, c.shape[0], lambda i, y: y * 0.5 + m[i], cnp.zeros_like(x))
 
@@ -64,7 +65,7 @@ def beside(x: Any, c: Any) -> Any:
 
 
 def moved_along(x: Any, c: Any) -> Any:
-    """As many points read as written, but one further on."""
+    """A loop that reads as many points as it writes, shifted by one."""
 
     def body(i: Any, carry: Any) -> Any:
         y, z = carry
@@ -106,7 +107,7 @@ def arguments(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tiles(function: Callable[..., Any], size: int, **given: Any) -> list[LoopTiles | None]:
-    """How each loop of a program runs."""
+    """The tiling of each loop of a program, or None."""
     args = arguments(size)
     graph = optimised_graph(cg.function(function, **given).graph(*args))
     plan = engine.plan_of(graph, engine.shapes_of(graph, args))
@@ -159,7 +160,7 @@ def test_an_index_beyond_the_end_is_told_even_where_there_are_no_points(small_ti
 
 
 def test_kernels_that_threads_share_stay_whole() -> None:
-    """All threads have more of the nearest memory than one."""
+    """Kernels shared among threads stay whole: all threads together have more first-level cache than one."""
     x = np.zeros(1 << 20)
     graph = optimised_graph(cg.function(polynomial).graph(x, np.ones(5)))
     plan = engine.plan_of(graph, engine.shapes_of(graph, [x, np.ones(5)]))

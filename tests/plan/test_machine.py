@@ -1,4 +1,4 @@
-"""Checked execution agrees with the reference engine, and says what is wrong with a plan that does not."""
+"""Checked execution agrees with the reference engine, and reports faults of a plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def agree(
     without: Collection[str] = (),
     dropped: frozenset[Assumption] = frozenset(),
 ) -> None:
-    """By one thread, and by several."""
+    """Compare with the reference engine, by one thread and by several."""
     expected = run_graph(graph, arguments)
     plan = placed(graph, arguments, without, dropped)
     for threads in (None, random.Random(0)):
@@ -63,7 +63,7 @@ def test_the_corpus(program: Program, order: int) -> None:
 
 @programs_at_orders(0, 1, 2, share=(0, 3))
 def test_the_corpus_without_passes_over_plans(program: Program, order: int) -> None:
-    """Fusion and packing change how a plan computes, not what."""
+    """Without fusion and packing the corpus gives the same results."""
     graph = optimised_graph(program.graph(order))
     agree(graph, program.leaves, without=PASSES)
 
@@ -82,7 +82,7 @@ def test_random_programs(part: int) -> None:
             try:
                 agree(graph, arguments, rtol=1e-7)
             except RunEndedError as ended:
-                # Sizes are equal that the plan took for different, or differ: the engine makes another one.
+                # The run met sizes against the plan's assumption, so the engine would make another plan.
                 if ended.status == "size":
                     continue
                 assert ended.status in get_args(Assumption)
@@ -115,7 +115,7 @@ def test_a_loop_beyond_its_maximum_ends_the_run() -> None:
 
 
 def test_parts_that_read_what_others_write_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written in place is read at another position."""
+    """Parts that read another part's writes are rejected: an array is written in place and read at other positions."""
     graph = graph_of(lambda x: cnp.flip(np.sin(x)) * 2, x5)
     plan = placed(graph, [x5], without=("fuse",))
     first, last = (step for step in walk(plan.body) if isinstance(step, Kernel))

@@ -1,4 +1,4 @@
-"""The checker is judged: every mutant of the passes that make and place plans is caught on a small program."""
+"""Mutants of the passes that make and place plans: the checker rejects each of them on a small program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MUTANTS: list[Any] = []
 
 
 def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
-    """A mutation that must be caught on each of these programs."""
+    """Register a mutation that the checker must reject on each of these programs."""
 
     def add(mutation: Mutation) -> Mutation:
         MUTANTS.extend(pytest.param(mutation, name, id=f"{mutation.__name__}-{name}") for name in programs)
@@ -35,7 +35,7 @@ def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
 
 
 class _Nothing(liveness.After):
-    """Nothing is needed after a step."""
+    """A liveness result in which every value is dead after the step."""
 
     def __contains__(self, value: object) -> bool:
         return False
@@ -82,7 +82,7 @@ def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     "a_carry_that_doubles_where_it_is_full",
 )
 def a_carry_is_overwritten_before_its_old_value_is_read(patch: pytest.MonkeyPatch) -> None:
-    """The new carry overwrites the old one, although a later step still reads that."""
+    """The new carry overwrites the old one before a later step reads the old one."""
     patch.setattr(_Placement, "is_wanted_free", lambda self, wanted, array, step: self.fits(array, wanted.buffer))
 
 
@@ -92,7 +92,7 @@ def a_carry_is_overwritten_before_its_old_value_is_read(patch: pytest.MonkeyPatc
     "a_carry_that_doubles_where_it_is_full",
 )
 def a_carry_has_one_buffer(patch: pytest.MonkeyPatch) -> None:
-    """What is reserved for the next value is free while the one of this iteration lies elsewhere."""
+    """The buffer reserved for the next carry counts as free while this iteration's carry lies elsewhere."""
 
     def is_free(self: Any, buffer: int, array: Any, step: Any) -> bool:
         return not any(other in self.live.after[step] for other in self.holds[buffer])
@@ -125,7 +125,7 @@ def all_rows_are_read_in_place_though_the_stack_changes(patch: pytest.MonkeyPatc
 
 @mutant("system_of_dead_values", "factors_and_their_gradient")
 def factors_are_written_over_what_they_are_made_of(patch: pytest.MonkeyPatch) -> None:
-    """Though a reference kernel may be asked what to say of it."""
+    """Factors overwrite their matrix, although a reference kernel may still need it for the error."""
 
     class Careless(liveness.Liveness):
         def __init__(self, plan: Any) -> None:
@@ -264,7 +264,7 @@ def a_side_that_moves_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> No
 
 @mutant("row_read_in_a_loop_that_carries_its_stack")
 def a_row_stays_where_it_is_when_a_chunk_ends(patch: pytest.MonkeyPatch) -> None:
-    """Loops are taken to touch only the stacks that they push to, and not those whose blocks they close."""
+    """A loop counts as touching only the stacks that it pushes to, without the stacks whose blocks it closes."""
     right = Slots._is_touched
 
     def is_touched(self: Any, block: Any, start: int, end: int, handle: int) -> bool:
@@ -281,7 +281,7 @@ def stacks_are_taken_to_be_where_they_are_wanted(patch: pytest.MonkeyPatch) -> N
 
 @mutant("array_from_outside_goes_on_in_a_loop")
 def two_results_of_a_block_are_one_stack(patch: pytest.MonkeyPatch) -> None:
-    """A stack goes to two places at once."""
+    """One stack moves to two handles at once."""
 
     def moved(self: Any, block: Any, wanted: Any, needed: Any) -> Any:
         pairs = [(v, t) for v, t in wanted if isinstance(v, Stack) and not self.is_there(v, t)]
@@ -308,7 +308,7 @@ def columns_of_a_part_that_moves_are_laid_out_before_the_loop(patch: pytest.Monk
 
 @mutant("rows_of_a_matrix_beside_another_array")
 def columns_may_be_written_over(patch: pytest.MonkeyPatch) -> None:
-    """Where they lie is free as soon as they have been laid out."""
+    """The memory of laid-out columns counts as free at once."""
     patch.setattr(effects, "_fields", effects._fields.__wrapped__)
     patch.setitem(ROLES, Operand, ROLES[Operand] | {"Reads": ("view", "gathered")})
 
@@ -333,7 +333,7 @@ def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, mutation: Mutation,
 
 
 def test_a_row_that_stays_is_lost_by_the_end_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And by nothing else, where no block is ever full."""
+    """The end of a chunk alone makes this mutant fail, where no block is ever full."""
     program = SMALL["row_read_in_a_loop_that_carries_its_stack"]
     graph = graph_of(program.fn, *program.arguments)
     a_row_stays_where_it_is_when_a_chunk_ends(monkeypatch)

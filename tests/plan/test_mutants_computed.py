@@ -1,4 +1,4 @@
-"""Checked execution is judged: mutants whose places are right, and whose numbers, parts or repeated chunks are not."""
+"""Mutants with correct places but wrong numbers, parts or repeated chunks: checked execution rejects each of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MUTANTS: list[Any] = []
 
 
 def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
-    """A mutation that must be caught on each of these programs."""
+    """Register a mutation that must be rejected on each of these programs."""
 
     def add(mutation: Mutation) -> Mutation:
         MUTANTS.extend(pytest.param(mutation, name, id=f"{mutation.__name__}-{name}") for name in programs)
@@ -39,7 +39,7 @@ def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
 
 @mutant("transpose_of_a_dead_value")
 def fusion_reads_other_positions(patch: pytest.MonkeyPatch) -> None:
-    """What lies where is right; the numbers are not."""
+    """Fusion accepts reads at other positions, so places are right and numbers are wrong."""
     patch.setattr(fusion._Group, "takes", lambda self, kernel: True)
 
 
@@ -106,7 +106,7 @@ def rows_come_back_with_their_sizes_turned(patch: pytest.MonkeyPatch) -> None:
 
 
 def runs(graph: Graph, arguments: list[Any]) -> Iterator[list[Any]]:
-    """By one thread, and by several in a few orders; chunks run again."""
+    """Run by one thread, by several in a few orders, and with chunks run again."""
     plan = placed(graph, arguments)
     yield execute(plan, arguments, reference_kernel, rows_per_block=2, repeats=True)
     for seed in range(8):

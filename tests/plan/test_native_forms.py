@@ -1,4 +1,4 @@
-"""Which ops a plan leaves to the reference kernels: each by name, with the reason."""
+"""Every op that plans leave to reference kernels, with the reason."""
 
 from __future__ import annotations
 

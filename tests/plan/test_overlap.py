@@ -1,4 +1,4 @@
-"""Which elements a kernel may write where it reads: those of a view that meets none twice, of whatever sizes."""
+"""A kernel may write the elements that it reads if its view meets no element twice, at any size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def view(whole: Sizes, shape: Sizes, strides: Sizes | None = None, offset: Sizes
 
 
 def may_update(read: View, written: View | None = None, how: str = "store") -> bool:
-    """Whether a kernel may update an array where it reads it."""
+    """Return true if a kernel may update an array in place while reading it."""
     target = read if written is None else written
     write = Write(target, (0,), how, base=target.array)
     return reads_only_what_it_writes(Operand(read), write)
@@ -86,7 +86,7 @@ def test_other_elements_than_those_that_are_read_are_not_written(size: Size) -> 
 
 
 def test_elements_that_no_other_point_writes_are_read() -> None:
-    """Halves that do not overlap, of known sizes."""
+    """Reads of one half and writes of the other do not overlap, at known sizes."""
     half = lambda first: view(sizes(8), sizes(4), offset=sizes(first))
     assert may_update(half(0), half(4)) and not may_update(half(1), half(4))
 

@@ -1,6 +1,7 @@
-"""Plans as text that a reader of the graph's text can follow: `tests/golden/plan/NAME.txt`.
+"""Plans as text that follows the graph's text: `tests/golden/plan/NAME.txt`.
 
-`pytest tests/plan --update-golden` writes them anew. They hold for any machine: what depends on it is `plans.PANELS`.
+`pytest tests/plan --update-golden` writes them anew. The texts hold for any machine; the part that depends on it is
+`plans.PANELS`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def small(name: str) -> Example:
 
 
 def vmapped_loop() -> Example:
-    """Each lane has a number of iterations of its own."""
+    """A vmapped loop in which every lane has its own trip count."""
 
     def halvings(x: Any) -> Any:
         return cg.while_loop(lambda c: c[0] > 1.0, lambda c: (c[0] * 0.5, c[1] + 1.0), (x, 0.0))[1]
@@ -105,7 +106,8 @@ def kernels(plan: Plan) -> int:
 
 
 def test_every_step_is_in_the_text() -> None:
-    """Loops by their numbers, pushes by what they give, products by their operands, packed or not."""
+    """Every step is printed: loops by their numbers, pushes by the pushed value, products by their operands, packed
+    or not."""
     for name in EXAMPLES:
         plan = placed(*EXAMPLES[name]())
         text = format_plan(plan)

@@ -1,4 +1,4 @@
-"""Buffers are released with the last step that uses them; the checker judges each release."""
+"""Buffers are released with the last step that uses them, and the checker judges each release."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ X, N = np.linspace(0.0, 1.0, 5), np.int64(4)
 
 
 def collecting(x: Any, n: Any) -> Any:
-    """Rows that a loop collects become one array, whose size only the run knows."""
+    """A loop collects rows into one array whose size is known only at run time."""
     _, rows = cg.scan(lambda total, v: (total + v, np.sin(total) * x), 0.0, x[:n])
     return cnp.sum(cnp.sort(rows, axis=0)[0])
 
 
 def looping(x: Any, n: Any) -> Any:
-    """A value of before the loop is needed in each iteration; what an iteration makes, only there."""
+    """A value from before the loop is live in each iteration; a value of an iteration is live only in it."""
     first = cnp.sort(x[:n])
 
     def body(carry: Any) -> Any:
@@ -56,7 +56,7 @@ def test_what_a_loop_reads_from_outside_is_released_after_it() -> None:
 
 
 def moved_earlier(plan: Plan) -> Iterator[Plan]:
-    """The plan with the memory that a step reads released by the step before it."""
+    """The plan with one release moved to the step before."""
     for block in blocks_in(plan.body):
         for before, step in zip(block.steps, block.steps[1:], strict=False):
             mine = plan.releases.get(step)

@@ -1,4 +1,4 @@
-"""Roles of the fields of steps: each field has one, and a wrong one is noticed on small programs."""
+"""Every field of a step has a role, and a wrong role is noticed on small programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ctrlgrad.plan.effects import binds, defines, numbers_of, reads, walk, yield
 from ctrlgrad.plan.model import ROLES, STEPS, Plan, Value, part, step
 from ctrlgrad.plan.printer import _Printer
 
-# The roles of fields that hold objects of these classes.
+# The roles of fields whose type holds one of these classes.
 HELD = {
     frozenset({"Block"}): ("Runs",),
     frozenset(cls.__name__ for cls in ROLES if cls not in STEPS or cls.__name__ == "Kernel"): ("Parts",),
@@ -43,7 +43,7 @@ def plans() -> list[Plan]:
 
 
 def judge_types(cls: Any) -> None:
-    """Fields that hold values have a role that says so, and no others."""
+    """Fields that hold values have a role that says so; other fields have none."""
     for role, names in ROLES[cls].items():
         for name in names:
             held = set(re.findall(r"\w+", cls.__annotations__[name].partition("[")[2]))
@@ -52,12 +52,12 @@ def judge_types(cls: Any) -> None:
 
 
 def judge(plan: Plan) -> None:
-    """Each value is defined at one place, and what is read is defined."""
+    """Each value is defined at one place, and every value that is read is defined."""
     given = [*plan.arguments, *(r for r, _, _ in plan.sizes), *(a for a, _ in plan.constants)]
     defined = Counter(v for each in given for v in (each if isinstance(each, tuple) else (each,)))
     wanted: set[Value] = set()
     for known in walk(plan.body):
-        one: Any = replace(known)  # type: ignore[type-var]  # of which nothing has been found out
+        one: Any = replace(known)  # type: ignore[type-var]  # a copy without cached results
         defined.update([*defines(one), *binds(one)])
         wanted.update([*reads(one), *numbers_of(one), *yields(one)])
     assert max(defined.values()) == 1, defined.most_common(1)
@@ -76,7 +76,7 @@ def test_every_field_has_a_role(cls: Any) -> None:
     judge_types(cls)
 
 
-# Other roles that a field might be given by mistake.
+# Wrong roles that a field might be given.
 OTHERS = {
     "Reads": ("Attribute", "Defines"),
     "Defines": ("Attribute", "Reads"),
@@ -117,7 +117,8 @@ def test_a_field_without_a_role_is_refused(declare: Any) -> None:
 
 @pytest.mark.parametrize("cls", STEPS)
 def test_every_step_has_a_rule_a_text_and_machine_code(cls: Any) -> None:
-    """Without a rule of its own the checker takes a step for one that makes numbers and arrays, and no stacks."""
+    """Every step type has a rule in the checker, a text and machine code. Without a rule the checker takes a step
+    for one that defines numbers and arrays, and no stacks."""
     assert callable(getattr(PlanWriter, cls.kind))
     assert cls.text or callable(getattr(_Printer, cls.kind))
     plain = not ROLES[cls]["Updates"] and not ROLES[cls]["Runs"] and not ROLES[cls]["Parts"]

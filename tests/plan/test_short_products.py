@@ -1,4 +1,4 @@
-"""Products of few terms for few columns are kernels, one with what is done to them; others stay products."""
+"""Products of few terms for few columns become kernels and fuse; other products call routines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.plan.plans import plan_of
 
 
 def steps_of(fn: Callable[..., Any], *args: Any, order: int = 0) -> tuple[int, int]:
-    """How many products and how many kernels a plan has."""
+    """Number of products and number of kernels in a plan."""
     steps = list(walk(plan_of(fn, *args, order=order).body))
     return sum(isinstance(s, Product) for s in steps), sum(isinstance(s, Kernel) for s in steps)
 
@@ -78,7 +78,7 @@ def test_what_is_done_to_one_is_done_in_its_kernel() -> None:
     def summed(a: Any, b: Any, w: Any) -> Any:
         return cg.fori_loop(0, 3, lambda i, s: s + w * (a @ (b * s[0, 0])), cnp.zeros((9, 3)))
 
-    # Zeros, the scaled right side, and all the rest.
+    # The kernels are the zeros, the scaled right-hand side, and the rest.
     assert steps_of(summed, a, b, w) == (0, 3)
 
 

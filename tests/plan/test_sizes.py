@@ -1,4 +1,4 @@
-"""Sizes that only a run knows: what of them a plan knows to be equal, so that it is as good as one for known sizes."""
+"""A plan finds out which run-time sizes are equal, and is then as good as a plan for known sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def size_guards(plan: Plan) -> int:
 
 
 def neighbours(x):
-    """A loop that joins slices of what it carries."""
+    """A loop that joins slices of its carry."""
     return cg.fori_loop(0, 3, lambda _, y: y + 0.1 * cnp.concat([x[:1], x[1:] * y[:-1]]), x)
 
 
@@ -84,7 +84,8 @@ def test_the_two_cuts_of_a_size_are_all_of_it(n: int, at: int) -> None:
 
 
 def test_sizes_that_change_from_iteration_to_iteration_come_from_their_stack() -> None:
-    """The number that is pushed first is no sign of what the others are."""
+    """Sizes that change between iterations are saved on a stack; the first pushed size does not stand for the later
+    ones."""
 
     def grown(x):
         def outer(_, total):

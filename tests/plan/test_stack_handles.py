@@ -1,4 +1,4 @@
-"""Which stacks change places: none where each branch of a conditional gives back the stack that it was given."""
+"""Moves of stacks between handles: none where each branch of a conditional returns the stack that it was given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def moves(block: Any) -> list[Any]:
 
 
 def gradient() -> Graph:
-    """Of a loop within one arm of a conditional, within two loops: its stacks go through all of them."""
+    """The gradient of a loop in one branch of a conditional, inside two loops; its stacks pass through all of them."""
 
     def arm(y: Any) -> Any:
         return cg.while_loop(lambda z: z < 2.0, lambda z: cnp.sin(z) * z + 1.1, y)

@@ -1,4 +1,4 @@
-"""Kernels that run tile by tile: they read what they read one after the other, and stay behind no more than needed."""
+"""Kernels that run tile by tile read in step, and lag behind no more than needed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Made:
         return array
 
     def kernel(self, target: tuple[int, Size], sources: Sequence[tuple[int, Size]], stride: Size = ONE) -> Kernel:
-        """The sum of a number and of what lies in some buffers from some elements on, to a buffer from one on."""
+        """A kernel that sums a number and the operands, each a buffer with an offset, into a buffer with an offset."""
         builder = ExpressionBuilder()
         total = builder.constant(float(len(self.places)), DOUBLE)
         operands = []
@@ -67,7 +67,7 @@ def _value(size: Size, names: dict[str, int]) -> int:
 
 
 def _run(made: Made, kernel: Kernel, points: range, memory: np.ndarray, names: dict[str, int]) -> None:
-    """Some points of a kernel, one after the other."""
+    """Run some points of a kernel, one after the other."""
     (write,) = kernel.writes
     constant = kernel.expression.instructions[0].value
     for i in points:
@@ -86,7 +86,7 @@ def test_tiles_compute_what_kernels_compute_one_after_the_other(seed: int, small
     for _ in range(rng.integers(2, 7)):
         target, at = int(rng.integers(4)), offsets[rng.integers(5)]
         sources = [(int(rng.integers(4)), offsets[rng.integers(5)]) for _ in range(rng.integers(1, 4))]
-        # A kernel reads what it overwrites only where it writes.
+        # A kernel reads an array that it overwrites only at the point that it writes.
         steps.append(made.kernel((target, at), [(b, at if b == target else o) for b, o in sources]))
     found = made.tiles(steps)
     assert found is not None and found[1] == len(steps)
@@ -134,7 +134,7 @@ def test_buffers_that_grow_when_they_are_needed_stay_apart(small_tiles: None) ->
 
 
 def _chain(x: Any, n: Any) -> Any:
-    """A step that reads beside its point in both directions, over an array that it writes in place."""
+    """A step that reads on both sides of its point, over an array that it writes in place."""
 
     def step(_: Any, y: Any) -> Any:
         before = cnp.concat([x[:1], x[1:] * y[:-1]])

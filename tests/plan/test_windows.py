@@ -1,4 +1,4 @@
-"""Kernels that run tile by tile keep a window of a temporary that no other kernel reads."""
+"""Kernels that run tile by tile keep only a window of a temporary that no other kernel reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def shifted(x: Any, by: int) -> Any:
-    """Each element from so many places before or after, zeros where there is none."""
+    """The array shifted by some places, with zeros at the free end."""
     n = x.shape[0]
     if by >= 0:
         return cnp.concat([cnp.zeros(by), x])[:n]
@@ -39,7 +39,7 @@ def shifted(x: Any, by: int) -> Any:
 
 
 def chain(x: Any, n: Any) -> Any:
-    """Steps of a Runge-Kutta kind, each of which reads beside what the one before it has written."""
+    """Steps of a Runge-Kutta kind: each reads neighbours in the array that the step before has written."""
 
     def slope(y: Any) -> Any:
         return cnp.concat([x[:1], x[1:] * y[:-1]])
@@ -64,7 +64,7 @@ def both_sides(x: Any, n: Any) -> Any:
 
 
 def random_program(seed: int) -> Callable[[Any, Any], Any]:
-    """Sums of earlier arrays, each shifted by a few elements; some are needed again after the loop."""
+    """Sums of earlier arrays, each shifted by a few elements; some are used again after the loop."""
     rng = np.random.default_rng(seed)
     terms = [[(int(rng.integers(k + 1)), int(rng.integers(-9, 10))) for _ in range(2)] for k in range(5)]
     kept = int(rng.integers(1, 6))
@@ -89,7 +89,7 @@ def planned(function: Any, size: int, **given: Any) -> Plan:
 
 
 def windows(plan: Plan) -> list[Window]:
-    """Those of the loop's body."""
+    """The windows of the loop's body."""
     (loop,) = (step for step in walk(plan.body) if isinstance(step, Loop))
     for number in range(len(loop.body.steps)):
         found = tiles_of(loop.body.steps, number, plan)
@@ -100,7 +100,7 @@ def windows(plan: Plan) -> list[Window]:
 
 def test_temporaries_that_nobody_else_reads_are_windows(small_tiles: None) -> None:
     assert len(windows(planned(chain, 1000))) == 3
-    # Where sizes are not known, the sums of `y` and a slope are arrays of their own.
+    # At unknown sizes the sums of `y` and a slope are arrays of their own.
     assert len(windows(planned(chain, 1000, signature=SPECS))) == 4
 
 
@@ -114,12 +114,12 @@ def test_what_is_carried_or_needed_elsewhere_is_whole(small_tiles: None) -> None
 
         return cg.fori_loop(0, n, step, (x, x))
 
-    # Of `a` alone.
+    # The only window is that of `a`.
     assert len(windows(planned(kept, 1000))) == 1
 
 
 def needed_besides(x: Any, n: Any) -> Any:
-    """A temporary that is summed too, and one from before the loop that only its kernels read."""
+    """A temporary that is also summed, and an array from before the loop that only the loop's kernels read."""
     z = cnp.sin(x)
 
     def step(_: Any, carry: Any) -> Any:
