@@ -303,13 +303,13 @@ class Arena:
                 users.remove(mark)
         return users
 
-    def vacate(self, mark: Mark | None) -> None:
+    def vacate(self, mark: Mark) -> None:
         """Bytes of the device are given back that computation up to a mark uses."""
-        if mark is not None and (self.vacated is None or mark.number > self.vacated.number):
+        if self.vacated is None or mark.number > self.vacated.number:
             self.vacated = mark
 
     def _give(self, slot: Slot) -> None:
-        if slot.level == 0:
+        if slot.level == 0 and slot.last_use is not None:
             self.vacate(slot.last_use)
         self.accounts[slot.level].subtract(slot.nbytes, slot.kind)
         self._logging.log(Give, slot.number)

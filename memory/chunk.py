@@ -90,8 +90,9 @@ class ChunkRecord:
     nbytes: int = 0
     # Blocks with a holder.
     held: int = 0
-    # The places of all its blocks.
+    # The places of all its blocks, and the bytes of them that wait for copies: kept by `ResidencyIndex`.
     places: int = 0
+    uncopied: int = 0
 
     @property
     def is_alive(self) -> bool:

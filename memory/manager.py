@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,7 +107,7 @@ class Manager:
         self.planner = Planner(device.copies_take_cores)
         self.throttle = Throttle(device, self.order)
         self.checkpoints = Checkpoints(
-            self.residency, self.planner, self.throttle, self.recorder, self.lock, self._chunk_again
+            self.residency, self.planner, self.throttle, self.recorder, self.lock, partial(ReplayedChunk, self)
         )
         self.chunks, self._loops = itertools.count(1), itertools.count(1)
         # Blocks that finalizers found without a holder: appended from anywhere, worked off by `enter` under the lock.
@@ -215,9 +216,6 @@ class Manager:
             self.checkpoints.discard_all(loop)
             self._let_go(loop)
 
-    def _chunk_again(self, chunk: ChunkRecord, is_kept: bool) -> ReplayedChunk:
-        return ReplayedChunk(self, chunk, is_kept)
-
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
         with self.lock:
@@ -268,7 +266,8 @@ class Manager:
         if not chunk.held and chunk.is_sealed:
             self.recorder.ended(chunk)
             self.ended(chunk)
-            self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
+            if chunk.loop.states.kept:
+                self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
             self.end(chunk.loop)
 
     def free_blocks(self, chunk: ChunkRecord) -> None:

@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Iterator
 from ctrlgrad.errors import BlockLostError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena import BLOCKS, STATES, Arena, Mark, Slot, budget_error
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
-from ctrlgrad.memory.devices.device import Stream, raised
+from ctrlgrad.memory.devices.device import raised
 from ctrlgrad.memory.planner import Planner, Transfer, uncopied_bytes
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
+from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place, Use
 from ctrlgrad.memory.schedule import OrderedNumbers
 from ctrlgrad.memory.sizes import show_exactly
 
@@ -55,9 +55,8 @@ class ResidencyIndex:
         self._numbers = [OrderedNumbers() for _ in range(levels + 1)]
         self._further = [numbers.sorted for numbers in self._numbers[1:-1]]
         self.away_bit = 1 << levels
-        # Chunks that no copy was started of, with their bytes, and the sum of these.
+        # Chunks that wait for copies, and the sum of their bytes.
         self._uncopied = OrderedNumbers()
-        self._uncopied_by_chunk: dict[int, int] = {}
         self.uncopied_bytes = 0
 
     def add(self, chunk: ChunkRecord) -> None:
@@ -68,7 +67,8 @@ class ResidencyIndex:
     def remove(self, chunk: ChunkRecord) -> None:
         """A chunk holds nothing any more."""
         if self._chunks.pop(chunk.number, None) is not None:
-            self._update(chunk)
+            if chunk.places:
+                self._update(chunk)
             self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
@@ -116,12 +116,12 @@ class ResidencyIndex:
     def put_uncopied(self, chunk: ChunkRecord, nbytes: int) -> None:
         """A chunk waits for copies of so many bytes; 0: it waits for none. One that holds nothing does not wait."""
         nbytes = nbytes if chunk.number in self._chunks else 0
-        before = self._uncopied_by_chunk.pop(chunk.number, 0)
-        self.uncopied_bytes += nbytes - before
-        if nbytes:
-            self._uncopied_by_chunk[chunk.number] = nbytes
-        if bool(nbytes) != bool(before):
+        if nbytes == chunk.uncopied:
+            return
+        if not nbytes or not chunk.uncopied:
             self._uncopied.put(chunk.number, nbytes > 0)
+        self.uncopied_bytes += nbytes - chunk.uncopied
+        chunk.uncopied = nbytes
 
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
@@ -319,7 +319,7 @@ class Residency:
         if block.failures:
             # Work that is put on a stream before its errors have been seen fails with it.
             self.order.settle((self.device.out, self.device.disk))
-        self._copy_out(block, level, target)
+        self._copy(block, level, target)
         return True
 
     def _give_up_copies(self, keep: ChunkRecord | None) -> bool:
@@ -337,33 +337,22 @@ class Residency:
 
     # Copies, evictions and drops of blocks whose new slots are already allocated.
 
-    def _copy_out(self, block: BlockRecord, level: int, target: Slot) -> None:
-        """Start the copy from a level to the next one away from the device."""
-        self._copy(block, level, target, self.device.out if level == 0 else self.device.disk, CopyOut)
-        self._statistics.copies_out += 1
-        self._statistics.bytes_out += block.nbytes
-
-    def _copy_in(self, block: BlockRecord, level: int, target: Slot) -> None:
-        """Start the copy from a level to the next one towards the device."""
-        self._copy(block, level, target, self.device.into if level == 1 else self.device.disk, Fetch)
-        self._statistics.copies_in += 1
-        self._statistics.bytes_in += block.nbytes
-
-    def _copy(
-        self, block: BlockRecord, level: int, target: Slot, stream: Stream, action: type[CopyOut] | type[Fetch]
-    ) -> None:
-        source = block.slots[level]
+    def _copy(self, block: BlockRecord, level: int, target: Slot) -> None:
+        """Start the copy from a level to a neighbouring one."""
+        source, names, device = block.slots[level], self._tier_names, self.device
         assert source is not None and source.written is not None
+        is_out = target.level > level
+        stream = device.disk if level + target.level > 1 else device.out if is_out else device.into
         self.order.follow(stream, source.written)
         if target.level == 0 and self.arena.vacated is not None:
             self.order.follow(stream, self.arena.vacated)
         self._recorder.log(Place, block.number, target.number)
         self.index.put(block, target)
-        self._recorder.log(action, block.number, source.number, target.number, stream.name)
+        self._recorder.log(CopyOut if is_out else Fetch, block.number, source.number, target.number, stream.name)
         begun = stream.record()
         failure: BaseException | None = None
         try:
-            self.device.copy(source.piece, target.piece, block.nbytes, stream)
+            device.copy(source.piece, target.piece, block.nbytes, stream)
         except BaseException as error:
             # Some of it may be under way, so it ends where one does that fails on its stream.
             failure = error
@@ -374,10 +363,14 @@ class Residency:
         target.users.append(mark)
         target.written = mark
         self.transfers.append(Transfer(source.level, target.level, block.nbytes, begun, mark))
-        names = self._tier_names
         self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
+        statistics = self._statistics
+        if is_out:
+            statistics.copies_out, statistics.bytes_out = statistics.copies_out + 1, statistics.bytes_out + block.nbytes
+        else:
+            statistics.copies_in, statistics.bytes_in = statistics.copies_in + 1, statistics.bytes_in + block.nbytes
 
     def _is_whole(self, block: BlockRecord, level: int) -> bool:
         """Return true if a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
@@ -421,7 +414,12 @@ class Residency:
             self._clear(block, range(len(block.slots)))
 
     def free(self, block: BlockRecord) -> None:
-        """Drop a block that is not read again."""
+        """Drop a block that is not read again. Computation issued so far may still write or read an open one."""
+        slot = block.slots[0]
+        if slot is not None and (block.pins or block.is_open):
+            self._recorder.log(Use, slot.number)
+            slot.last_use = self.order.mark(self.device.compute)
+        block.pins = 0
         self._recorder.log(Free, block.number)
         self._clear(block, range(len(block.slots)))
 
@@ -475,7 +473,7 @@ class Residency:
             target = self.take_if_free(1, block.nbytes, BLOCKS)
             if target is None:
                 return False
-            self._copy_out(block, 0, target)
+            self._copy(block, 0, target)
         chunk.is_leaving = True
         return True
 
@@ -492,7 +490,7 @@ class Residency:
             target = self.take_if_free(2, block.nbytes, BLOCKS)
             if target is None:
                 break
-            self._copy_out(block, 1, target)
+            self._copy(block, 1, target)
             total -= block.nbytes
 
     # Fetches, backward.
@@ -506,12 +504,12 @@ class Residency:
         try:
             if len(block.slots) > 2 and block.slots[1] is None and block.slots[2] is not None:
                 landing = self.take(1, block.nbytes, BLOCKS, f"reading {block.label}", block.chunk)
-                self._copy_in(block, 2, landing)
+                self._copy(block, 2, landing)
             slot = self._take_to_read(block)
             if block.slots[1] is None:
                 self.arena.retire(slot)
                 raise BlockLostError(f"block {block.label!r}: no tier has its bytes")
-            self._copy_in(block, 1, slot)
+            self._copy(block, 1, slot)
         finally:
             block.pins -= 1
         return slot
@@ -559,7 +557,7 @@ class Residency:
             landing = self.take_if_free(1, block.nbytes, BLOCKS)
             if landing is None:
                 return False
-            self._copy_in(block, 2, landing)
+            self._copy(block, 2, landing)
         counted = self.arena.counted(0, block.nbytes)
         if not self.accounts[0].fits(counted):
             return False
@@ -567,5 +565,5 @@ class Residency:
             slot = self.arena.take(0, counted, BLOCKS)
         except TierRefusedError:
             return False
-        self._copy_in(block, 1, slot)
+        self._copy(block, 1, slot)
         return True
