@@ -11,10 +11,9 @@ from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.dataflow.settings import current_settings, is_one_plan
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
-from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists, row_pushes_of, rows_in_blocks
 from ctrlgrad.engines.device_array import lies_on_card
-from ctrlgrad.engines.exact_errors import error_of, exact_errors
-from ctrlgrad.engines.forward_reads import first_forward, with_point
+from ctrlgrad.engines.exact_errors import error_of, exact_errors, first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
@@ -24,7 +23,6 @@ from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.session import current
-from ctrlgrad.runtime.rows import row_pushes_of, rows_in_blocks
 
 
 def run_on(

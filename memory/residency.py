@@ -27,7 +27,7 @@ from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import Stream, raised
 from ctrlgrad.memory.planner import Planner, Transfer, uncopied_bytes
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place, Use
+from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
 from ctrlgrad.memory.schedule import OrderedNumbers
 from ctrlgrad.memory.sizes import show_exactly
 
@@ -53,6 +53,7 @@ class ResidencyIndex:
         self._chunks: dict[int, ChunkRecord] = {}
         # Chunks by level, and at last those with a block that is wanted and not on the device.
         self._numbers = [OrderedNumbers() for _ in range(levels + 1)]
+        self._further = [numbers.sorted for numbers in self._numbers[1:-1]]
         self.away_bit = 1 << levels
         # Chunks that no copy was started of, with their bytes, and the sum of these.
         self._uncopied = OrderedNumbers()
@@ -129,7 +130,7 @@ class ResidencyIndex:
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        return any([numbers.sorted for numbers in self._numbers[1:-1]])
+        return any(self._further)
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
@@ -401,11 +402,7 @@ class Residency:
 
     def is_clean(self, block: BlockRecord, level: int = 0) -> bool:
         """Return true if a level further away has all bytes."""
-        # No generator: `any` would call it for every block that leaves.
-        for other in range(level + 1, len(block.slots)):
-            if self._is_whole(block, other):
-                return True
-        return False
+        return any(map(self._is_whole, itertools.repeat(block), range(level + 1, len(block.slots))))
 
     def _evict(self, block: BlockRecord, level: int) -> None:
         """A block leaves a level; another one has its bytes."""
@@ -424,12 +421,7 @@ class Residency:
             self._clear(block, range(len(block.slots)))
 
     def free(self, block: BlockRecord) -> None:
-        """Drop a block that is not read again. Computation issued so far may still write or read an open one."""
-        slot = block.slots[0]
-        if slot is not None and (block.pins or block.is_open):
-            self._recorder.log(Use, slot.number)
-            slot.last_use = self.order.mark(self.device.compute)
-        block.pins = 0
+        """Drop a block that is not read again."""
         self._recorder.log(Free, block.number)
         self._clear(block, range(len(block.slots)))
 

@@ -7,7 +7,7 @@ A graph whose ops all go to one device of the processor needs no messages: it ru
 `check_nans` may ask for the executor alone. Then a cluster on the processor runs by the
 reference engine's kernels, or in machine code where a setting says so, and one on a GPU as a program of the CUDA
 engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
-stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.runtime.rows`.
+stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.engines.block_kernels`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.stages import stage_loops
 from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.engines.block_kernels import IN_BLOCKS
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, RowPush, add_row_pushes
 from ctrlgrad.engines.reference import REFERENCE, Kernels
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.forks import once
@@ -54,7 +54,6 @@ from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.walk import walk
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
-from ctrlgrad.runtime.rows import RowPush, add_row_pushes
 from ctrlgrad.source import here
 
 LOOPS = (None, "lowered", "whole")

@@ -225,6 +225,8 @@ def concrete(x: Any) -> Any:
     return found
 
 
+FUNCTIONS["array.concrete"] = concrete
+
 _SCALARS = (bool, int, float, complex)
 
 

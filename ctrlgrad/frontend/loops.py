@@ -17,8 +17,8 @@ from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_t
 from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
 from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced
 from ctrlgrad.frontend.carry import Carry, settle
-from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, explains_calls, same_structure
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, same_structure
+from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace

@@ -17,7 +17,8 @@ from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError, loca
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Float0, cast, traced_by_jax, type_of, value_in
 from ctrlgrad.frontend.apply import tensor_type as operand_type
-from ctrlgrad.frontend.checks import check_function, explains_calls
+from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch

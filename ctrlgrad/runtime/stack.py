@@ -3,7 +3,8 @@
 A stack is a list of blocks; a block is one contiguous array `[capacity, *element]` of which the first `count` rows
 are in use. A compiled loop appends a block per chunk that it runs, and takes rows from the last block; the rows are
 written and read in place, between `open` and `close` of the block. Interpreted code pushes and pops single rows: pushed
-rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between.
+rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between. A stack on
+a device (`ctrlgrad.engines.cuda.stacks`) lends its rows: they are read where they lie.
 
 A block lies in a storage, which is opened before its rows are touched and closed afterwards; between two uses a memory
 manager may keep the rows in another tier. Without a budget rows stay in place, and both do nothing.
@@ -19,7 +20,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -126,6 +127,10 @@ class Resident(InPlace):
             return False
         return True
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
     def open(self) -> np.ndarray:
         return self.array
 
@@ -186,7 +191,8 @@ def resident(shape: Sequence[int], dtype: np.dtype, label: str = "rows") -> Resi
 class Block:
     """One contiguous array of rows, `count` of them in use."""
 
-    storage: Storage
+    # A `Storage`; on a device one with its array.
+    storage: Any
     count: int
     # The most rows that were in use.
     most: int = field(init=False)
@@ -208,9 +214,9 @@ class BlockStack:
     shared: bool = False
     # Slots that were written, if a loop tracks them; None: all of them. An unwritten slot holds zeros.
     written: np.ndarray | None = None
-    # Source of blocks for rows that are pushed one by one, and the block on top while it has room.
+    # Source of blocks for rows that are pushed one by one, and the storage on top while it takes more of them.
     tails: Tails | None = None
-    tail: Tail | None = None
+    tail: Any = None
     # The block that is read, and its rows, which stay in place until `rest`.
     reading: Block | None = None
     read_from: Any = None
@@ -232,17 +238,17 @@ class BlockStack:
             self._looked()
             yield from found
 
-    def copy(self) -> BlockStack:
+    def copy(self) -> Self:
         """Another stack of the same rows; the rows themselves are shared from now on."""
         self.shared, self.tail = True, None
         for block in self.blocks:
             block.storage.share()
-        found = self._empty()
+        found: Self = self._empty()
         for block in self.blocks:
             found.add(Block(block.storage, block.count))
         return found
 
-    def _empty(self) -> BlockStack:
+    def _empty(self) -> Any:
         """A stack without rows, but with the same options."""
         return BlockStack(self.dtype, self.shape, [], True, self.written, self.tails)
 
@@ -269,7 +275,10 @@ class BlockStack:
             last.count -= dropped
             count -= dropped
             if not last.count:
+                if self.reading is last:
+                    self.rest()
                 self.blocks.pop()
+                self.tail = None
                 last.storage.free()
 
     # Single rows.
@@ -297,7 +306,7 @@ class BlockStack:
         moved = 0
         # A block most of whose rows were popped would hold all their bytes: what is left of it goes with the new ones.
         if below is not None and 2 * below.count <= min(below.most, tail.capacity):
-            moved = sum([tail.put(row) for row in self.open(below)[: below.count]])
+            moved = sum([tail.put(row) for row in self.used(below)])
             self.rest()
             # All rows of a block are alike: the tail takes all of them or none, if it is not settled meanwhile.
             if 0 < moved < below.count:
@@ -312,12 +321,10 @@ class BlockStack:
         last = self.blocks[-1]
         row = self._kept(self.open(last)[last.count - 1])
         self.tail = None
-        if last.count == 1:
-            self.rest()
         self.drop(1)
         return row
 
-    def row(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         """The row at an index from 0; None for a slot never written."""
         if self.written is not None and not self.written[index]:
             return None
@@ -335,6 +342,10 @@ class BlockStack:
             self.rest()
             self.read_from, self.reading = block.storage.open(), block
         return self.read_from
+
+    def used(self, block: Block) -> Any:
+        """As `open`, without the rows above those in use."""
+        return self.open(block)[: block.count]
 
     def rest(self) -> None:
         """Nothing reads the stack for now: a memory manager may move its blocks."""
@@ -492,7 +503,7 @@ def summed(a: Any, b: Any) -> Any:
     whole = _with_zeros_behind(longer, len(longer))
     total = whole.blocks[0].storage.open()
     for block in shorter.blocks:
-        total[block.below : block.below + block.count] += shorter.open(block)[: block.count]
+        total[block.below : block.below + block.count] += shorter.used(block)
     shorter.rest()
     if longer.written is not None:
         whole.written = longer.written[: len(longer)].copy()

@@ -22,6 +22,7 @@ from ctrlgrad.frontend.apply import (
     EagerStack,
     as_array,
     cast,
+    concrete,
     evaluate,
     float0_like,
     is_float0,
@@ -30,8 +31,8 @@ from ctrlgrad.frontend.apply import (
     value_in,
 )
 from ctrlgrad.frontend.array.promote import ensured, unknown_axes
-from ctrlgrad.frontend.checks import check_function, check_leaves, explains_calls, same_structure, structure
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
+from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.frontend.tracer import in_trace, set_aside
@@ -380,7 +381,7 @@ def stop_gradient(x: Any) -> Any:
 
 def _stop_leaf(x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.type.is_differentiable:
-        return x
+        return concrete(x)
     builder = recorder()
     return Tensor(builder, builder.emit("stop_gradient", [value_in(builder, x)], source=here()), x.weak)
 

@@ -15,9 +15,9 @@ from instruments.comparing import assert_same_bits
 from instruments.sessions import assert_no_chunks, checked_session
 from programs import BY_NAME
 
+from ctrlgrad.engines import block_kernels as rows_of_stacks
+from ctrlgrad.engines.block_kernels import RowBlock, RowPush, RowPushes, RowTails, row_pushes, rows_in_blocks
 from ctrlgrad.execution import run_on
-from ctrlgrad.runtime import rows as rows_of_stacks
-from ctrlgrad.runtime.rows import RowBlock, RowPush, RowPushes, RowTails, row_pushes, rows_in_blocks
 from ctrlgrad.runtime.stack import BlockStack, Resident
 
 DOUBLE = np.dtype(np.float64)
@@ -82,7 +82,7 @@ def test_a_stack_is_a_list(seed: int, limit: int | None, monkeypatch: pytest.Mon
                 models.append(list(model))
             elif what == "read" and model:
                 index = draw.randrange(len(model))
-                np.testing.assert_array_equal(stack.row(index), model[index])
+                np.testing.assert_array_equal(stack[index], model[index])
             elif what == "all":
                 np.testing.assert_array_equal(stack.tensor(), np.array(model).reshape(-1, 2))
             elif what == "die" and len(stacks) > 2:
@@ -169,7 +169,7 @@ def test_two_threads_may_read_and_copy_a_stack_at_once() -> None:
 
             def read(shared: BlockStack = stack, found: list[list[float]] = found) -> None:
                 mine = shared.copy()
-                found.append([float(mine.pop()) for _ in range(300)] + [float(shared.row(7))])
+                found.append([float(mine.pop()) for _ in range(300)] + [float(shared[7])])
 
             threads = [threading.Thread(target=copy_context().run, args=(read,)) for _ in range(3)]
             for thread in threads:

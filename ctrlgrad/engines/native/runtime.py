@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
+from ctrlgrad.engines.block_kernels import describe
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -27,7 +28,6 @@ from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
-from ctrlgrad.runtime.rows import describe
 from ctrlgrad.runtime.stack import empty
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
