@@ -27,7 +27,7 @@ from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import raised
 from ctrlgrad.memory.planner import Planner, Transfer, uncopied_bytes
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
+from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place, Use
 from ctrlgrad.memory.schedule import OrderedNumbers
 from ctrlgrad.memory.sizes import show_exactly
 
@@ -414,7 +414,12 @@ class Residency:
             self._clear(block, range(len(block.slots)))
 
     def free(self, block: BlockRecord) -> None:
-        """Drop a block that is not read again."""
+        """Drop a block that is not read again. Computation issued so far may still write or read an open one."""
+        slot = block.slots[0]
+        if slot is not None and (block.pins or block.is_open):
+            self._recorder.log(Use, slot.number)
+            slot.last_use = self.order.mark(self.device.compute)
+        block.pins = 0
         self._recorder.log(Free, block.number)
         self._clear(block, range(len(block.slots)))
 
