@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.batching.batcher import Batcher
+from ctrlgrad.batching.batcher import BATCH, Batcher, batches
 from ctrlgrad.batching.lanes import (
     Batched,
     Fresh,
@@ -26,7 +26,6 @@ from ctrlgrad.batching.lanes import (
     set_apart,
 )
 from ctrlgrad.batching.stacks import as_uniform
-from ctrlgrad.batching.table import BATCH, batches
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, Trait, Value, attributes

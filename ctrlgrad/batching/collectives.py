@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.batching.batcher import Batcher
+from ctrlgrad.batching.batcher import Batcher, batches
 from ctrlgrad.batching.lanes import Lane, Rows
-from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Node
 from ctrlgrad.ir.attributes import DYNAMIC, Collective, CollectiveAlong, Permutation

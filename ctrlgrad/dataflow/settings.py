@@ -124,13 +124,13 @@ class Settings:
         is_recorder = self.recorder is None or isinstance(self.recorder, Recorder)
         _check("recorder", self.recorder, is_recorder, "a ctrlgrad.dataflow.Recorder, or None")
 
-    @property
-    def leaves_choice(self) -> bool:
-        """True if nothing is said of how a graph runs but where its ops go, and how many iterations are in flight."""
-        return replace(self, parallel_iterations=None, place=None) == Settings()
-
 
 _SETTINGS: ContextVar[Settings] = ContextVar("dataflow settings", default=Settings())  # noqa: B039
+
+
+def _leave_choice(settings: Settings) -> bool:
+    """True if settings say nothing of how a graph runs but where its ops go, and how many iterations are in flight."""
+    return replace(settings, parallel_iterations=None, place=None) == Settings()
 
 
 def current_settings() -> Settings:
@@ -234,7 +234,7 @@ def is_one_plan(graph: Graph, settings: Settings) -> bool:
     >>> is_one_plan(graph, Settings()), is_one_plan(graph, Settings(loops="lowered"))
     (True, False)
     """
-    if not settings.leaves_choice:
+    if not _leave_choice(settings):
         return False
     choose = settings.place or as_written
 
@@ -284,7 +284,7 @@ def prepare(graph: Graph, settings: Settings, check_nans: bool | Literal["gradie
     """
     is_counted, window = memory.current() is not None, settings.parallel_iterations
     by = _Place(settings.place)
-    may_divide = settings.leaves_choice and not (check_nans or is_counted or isinstance(graph, FlatGraph))
+    may_divide = _leave_choice(settings) and not (check_nans or is_counted or isinstance(graph, FlatGraph))
     made_by = settings.clusters, settings.loops, settings.pieces
     choices = _Choices(*made_by, window, by, check_nans, is_counted, may_divide)
     return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))

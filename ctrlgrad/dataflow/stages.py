@@ -59,6 +59,7 @@ from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import Carry, Number, emit_loop, loop_name, step_of
 from ctrlgrad.ir.flow import StackFlow
 from ctrlgrad.ir.walk import has_effect
+from ctrlgrad.passes import inline_calls
 from ctrlgrad.passes.recurrence import rows
 from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import bytes_of
@@ -97,6 +98,7 @@ def stage_loops(graph: Graph, choose: Choice, window: int | None = None) -> tupl
 
     `choose` says where an ordinary op goes, as for `place`; `window`, if given, stands for every loop's.
     """
+    graph = inline_calls(graph)
     homes, found = _Homes(graph, choose), Staged()
     if not all(map(_is_worker, set(homes.known.values()))):
         return None
@@ -298,6 +300,9 @@ class _Division:
     def _devices(self) -> list[str]:
         """Give each unit its device; return them all."""
         for unit, takers in zip(reversed(self.units), reversed(self.after), strict=True):
+            for node in unit.nodes:
+                if len(several := self.homes.of(node)) > 1:
+                    raise _CannotDivide(f"a {node.op.name} in it lies on {' and '.join(sorted(several))}")
             homes = set[str]().union(*(self.homes.of(node) for node in unit.nodes))
             if all(node.op.name == "add" for node in unit.nodes):
                 # A running total of terms from several devices, such as the gradient of a shared parameter.

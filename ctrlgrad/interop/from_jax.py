@@ -23,7 +23,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop import array_rules, control, linalg, random  # noqa: F401  (they fill the table)
+from ctrlgrad.interop import array_rules  # noqa: F401  (it fills the table)
 from ctrlgrad.interop.avals import (
     Flat,
     constant,

@@ -137,10 +137,36 @@ class RuleSetters:
 
     fn: Callable[..., Any]
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
     def __getattr__(self, name: str) -> Any:
         if name in ("defjvp", "defjvps", "defvjp", "def_vmap") and "fn" in vars(self):
             return getattr(self.fn, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Differentiable(RuleSetters):
+    """A function with a derivative rule: `rule` of `custom_jvp`; `forward`, `backward` and `push` of `custom_vjp`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
+        check_function(type(self).__name__, fn)
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
+        self.rule: Callable[..., Any] | None = None
+        self.forward: Callable[..., Any] | None = None
+        self.backward: Callable[..., Any] | None = None
+        self.push: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
 
 
 class CustomCall:
@@ -267,7 +293,7 @@ def may_be_tangent(wanted: Type, given: Type) -> bool:
     return not wanted.is_differentiable or may_be_same(wanted, given)
 
 
-class custom_jvp(RuleSetters):
+class custom_jvp(Differentiable):
     """A function with a forward rule of its own; as `jax.custom_jvp`. Reverse mode uses the rule's transpose.
 
     `defjvp(rule)`: `rule(primals, tangents)` takes two tuples and returns (result, tangent of the result), the
@@ -284,22 +310,6 @@ class custom_jvp(RuleSetters):
     >>> float(cg.grad(lambda x: 3.0 * sign_of(x))(2.0))
     3.0
     """
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        nondiff_argnums: int | Sequence[int] = (),
-        nondiff_argnames: str | Sequence[str] = (),
-    ) -> None:
-        check_function("custom_jvp", fn)
-        functools.update_wrapper(self, fn)
-        self.fn = fn
-        self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
-        self.rule: Callable[..., Any] | None = None
-        self.symbolic_zeros = False
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
         """Give the forward rule; with `symbolic_zeros` the tangents that are zero because nothing that is
@@ -413,7 +423,7 @@ _LIKE_THE_ARGUMENT = (
 )
 
 
-class custom_vjp(RuleSetters):
+class custom_vjp(Differentiable):
     """A function with a reverse rule of its own; as `jax.custom_vjp`.
 
     `defvjp(forward, backward)`: `forward(*args)` returns (result, residuals); `backward(residuals, cotangent)`
@@ -430,24 +440,6 @@ class custom_vjp(RuleSetters):
     >>> float(cg.grad(lambda x: 100.0 * clipped(x))(2.0))
     1.0
     """
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        nondiff_argnums: int | Sequence[int] = (),
-        nondiff_argnames: str | Sequence[str] = (),
-    ) -> None:
-        check_function("custom_vjp", fn)
-        functools.update_wrapper(self, fn)
-        self.fn = fn
-        self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
-        self.forward: Callable[..., Any] | None = None
-        self.backward: Callable[..., Any] | None = None
-        self.push: Callable[..., Any] | None = None
-        self.symbolic_zeros = False
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
 
     @explains_calls
     def defvjp(

@@ -100,32 +100,19 @@ def value_and_grad(
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         source = here()
-        numbers = check_argnums("grad", argnums, args)
-        chosen = [args[n] for n in numbers]
-        leaves, treedef = tree.flatten(tuple(chosen))
-        paths = chosen_paths(fn, args, numbers)
-        check_leaves("grad: an argument", leaves, paths)
-        floats = float_positions(leaves) if allow_int else range(len(leaves))
-        if not allow_int:
-            check_differentiable("grad", leaves, paths, source)
+        chosen = _Chosen("grad", fn, argnums, args, kwargs, allow_int)
         if holomorphic:
-            check_complex("grad", "an argument", leaves, holomorphic, source)
+            check_complex("grad", "an argument", chosen.leaves, holomorphic, source)
 
         def call(tensors: list[Any]) -> Any:
-            replaced = list(args)
-            for n, x in zip(numbers, tree.unflatten(treedef, tensors), strict=True):
-                replaced[n] = x
-            return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
+            return _loss(chosen.of_leaves(*tensors), has_aux, holomorphic, source)
 
-        traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = _halves(traced, floats, (0,), selected=False)
-        outputs, back = _recorded(halves, traced, floats, leaves, selected=False)
+        traced = trace_function(fn, chosen.leaves, leaf_names(fn, args, chosen.numbers), call)
+        halves = _halves(traced, chosen.floats, (0,), selected=False)
+        outputs, back = _recorded(halves, traced, chosen.floats, chosen.leaves, selected=False)
         found = back([cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
-        gradient = tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))
-        if not isinstance(argnums, tuple | list):
-            (gradient,) = gradient
-        return value, gradient
+        return value, chosen.pack(with_float0(chosen.leaves, dict(zip(chosen.floats, found, strict=True))))
 
     static = StaticArguments("value_and_grad", fn, static_argnums, static_argnames)
     return Transformed(value_and_gradient, fn, "value_and_grad", all_but(argnums), static)

@@ -558,9 +558,6 @@ class custom_vmap(RuleSetters):
         self.fn = fun
         self.rule: Callable[..., Any] | None = None
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
     def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
         """Give the rule; returns it."""
         self.rule = vmap_rule

@@ -102,8 +102,7 @@ def test_control_loops_are_stacked() -> None:
     graph = cg.function(f).graph(0.5)
     outputs, outcome = run(graph, [np.float64(0.5)])
     assert_same(outputs, run_on("reference", graph, [np.float64(0.5)]))
-    # Frames on each device: the root, the outer loop, and the inner loop in 4 outer iterations, the last of them
-    # dead.
+    # Frames on each device: the root, the outer loop, and the inner loop in 4 outer iterations, the last one dead.
     assert [counts.frames_opened for counts in outcome.counts.values()] == [6, 6]
 
 

@@ -81,6 +81,7 @@ def test_two_layers_and_their_gradients_are_a_pipeline(trips: int) -> None:
     sent = sum(c.sent for c in outcome.counts.values())
     assert chunks < sent <= 9 * chunks + 12, "a message for each value a chunk; stacks stay on their device"
     assert max(c.iterations for c in outcome.counts.values()) <= 2 * (chunks + 1) + 1
+    assert max(c.most_in_flight for c in outcome.counts.values()) <= 32 // (min(trips, 32) // stages.SHARE)
 
 
 def test_gradients_of_a_pipeline_agree_with_finite_differences_and_jax() -> None:
@@ -157,6 +158,25 @@ def test_chains_over_devices_at_random(seed: int) -> None:
     assert_same(run_on("dataflow", graph, [x]), run_on("reference", graph, [x]), 1e-10)
 
 
+def test_checkpoints_and_inner_loops_are_in_stages() -> None:
+    """The lower cell is computed again in the backward pass; the upper one has a loop of its own."""
+
+    def deep(x: Any, w: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, low, high = carry
+            with cg.device("cpu:0"):
+                low = cg.checkpoint(lambda low, row: cnp.tanh(cnp.tanh(low @ w) + row))(low, x[i])
+            with cg.device("cpu:1"):
+                high = cg.fori_loop(0, 3, lambda k, high: cnp.sin(high + low), high)
+            return i + 1, low, high
+
+        return cnp.sum(cg.while_loop(lambda c: c[0] < 20, body, (0, x[0], x[0]))[2])
+
+    graph = cg.function(cg.value_and_grad(deep, argnums=(0, 1))).graph(X, W)
+    assert is_divided(graph)
+    assert_same(run(graph, [X, W])[0], run_on("reference", graph, [X, W]), 1e-12)
+
+
 # Loops that stay as they are.
 
 
@@ -194,6 +214,25 @@ def test_devices_that_wait_for_each_other_are_not_divided(caplog: pytest.LogCapt
     graph = cg.function(ring).graph(0.5)
     assert "cpu:0 and cpu:1 need values of each other's last iteration (cos, sin)" in reason(graph, caplog)
     assert_same(run(graph, [0.5])[0], run_on("reference", graph, [0.5]), 0.0)
+
+
+def test_a_branch_over_devices_keeps_a_loop_whole(caplog: pytest.LogCaptureFixture) -> None:
+    def either(x: Any) -> Any:
+        def there(a: Any) -> Any:
+            with cg.device("cpu:1"):
+                return cnp.sin(a)
+
+        def body(carry: Any) -> Any:
+            i, a = carry
+            with cg.device("cpu:0"):
+                a = cg.cond(a > 0.5, there, lambda a: cnp.cos(a) + a, a)
+            return i + 1, a
+
+        return cg.while_loop(lambda c: c[0] < 20, body, (0, x))[1]
+
+    graph = cg.function(either).graph(0.7)
+    assert "a cond in it lies on cpu:0 and cpu:1" in reason(graph, caplog)
+    assert_same(run(graph, [0.7])[0], run_on("reference", graph, [0.7]), 0.0)
 
 
 @pytest.mark.parametrize(

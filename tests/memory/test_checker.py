@@ -1,4 +1,4 @@
-"""The checker finds what is wrong with a plan: each kind of mistake, and waits that are left out of a real trace."""
+"""The checker rejects each kind of faulty plan, and a real trace from which a wait was removed."""
 
 from __future__ import annotations
 
@@ -196,7 +196,8 @@ def recorded(tiers: int) -> tuple[list[Action], list[int | None]]:
 
 @pytest.mark.parametrize("tiers", [2, 3])
 def test_waits_that_are_left_out_of_a_trace_are_missed(tiers: int) -> None:
-    """Some waits are certain by others; each that is not is seen, and for each kind of waiter there are some."""
+    """Removing a wait from a trace is detected, unless another wait implies it; each kind of waiter has a detected
+    one."""
     actions, limits = recorded(tiers)
     check(actions, limits)
     missed = set()

@@ -1,4 +1,4 @@
-"""How the driver of chunks, which all engines share, divides a loop, and in which order it does what."""
+"""The driver of chunks, which all engines share: how it divides a loop, and the order of its calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctrlgrad.runtime.stack import Blocks, Storage
 
 
 class Runs:
-    """Chunks of one run of a loop: notes what the driver does with them."""
+    """Chunks of one run of a loop, with a log of the driver's calls."""
 
     def __init__(self, log: list[Any], replay: Any = None) -> None:
         self.log, self.replay = log, replay
@@ -54,7 +54,7 @@ class Runs:
 
 
 class Loop:
-    """A loop that pushes so many bytes an iteration."""
+    """A loop that pushes a given number of bytes an iteration."""
 
     def __init__(self, log: list[Any], nbytes: float = 0, known: bool = True) -> None:
         self.log, self.nbytes, self.known = log, nbytes, known
@@ -104,7 +104,7 @@ def driver_of(lengths: Lengths | int, replay: Any = None, **given: Any) -> tuple
 
 
 def lengths_of(driver: ChunkDriver[int], loop: Loop, log: list[Any], iterations: int) -> list[int]:
-    """Run so many iterations; how many each chunk had."""
+    """Run a number of iterations, and return the length of each chunk."""
     for _ in range(iterations):
         driver.before()
         driver.after(loop.run(1))
@@ -120,7 +120,7 @@ def chunks_of_1000_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_grow_up_to_what_their_bytes_allow() -> None:
     driver, loop, log = driver_of(Lengths(4, 64), nbytes=100)
     assert lengths_of(driver, loop, log, 40) == [4, 8, 10, 10, 8]
-    # No blocks are lent for more.
+    # No blocks are lent for more iterations.
     assert [item[1] for item in log if item[0] == "lend"] == [4, 8, 10, 10, 10]
 
 

@@ -1,4 +1,4 @@
-"""Python calls for the life of a block: their number does not depend on how many blocks there are."""
+"""Python calls in the life of a block: their number does not depend on the number of blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEVICES = FOLDER + "/devices"
 
 
 def calls_a_chunk(count: int, limit: int, tiers: tuple[str, ...], **ways: Any) -> float:
-    """Calls of functions of the memory package, its devices left out, for each run of a chunk, again or not."""
+    """Calls of functions of the memory package, without its devices, for each run of a chunk."""
     device = SimulatedDevice(dict.fromkeys(tiers, 1 << 40), blocking=True)
     manager = Manager(device, Budget(device=limit))
     driver = Driver(manager, chunks(count))
@@ -52,7 +52,10 @@ def calls_a_chunk(count: int, limit: int, tiers: tuple[str, ...], **ways: Any) -
 
 @pytest.mark.parametrize("number", [3, 4, 5])
 def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of forty chunks are dropped, and none can be fetched: without a bound each reading would look at all."""
+    """A fetch ahead looks at a bounded number of chunks.
+
+    Most of forty chunks are dropped, and none can be fetched; without a bound each reading would look at all.
+    """
     looked, away = [], ResidencyIndex.away
 
     def counted(self: ResidencyIndex, newest: ChunkRecord) -> Iterator[ChunkRecord]:
@@ -74,7 +77,7 @@ def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.
 @pytest.mark.parametrize("room", [8, 24])
 @pytest.mark.parametrize(("way", "most"), [("copied", 131), ("computed again", 72)])
 def test_the_calls_for_a_block_are_few_whatever_the_number_of_blocks(way: str, most: int, room: int) -> None:
-    """All calls of the manager in a block's life, from its push to its pop, with 100 and with 2,000 blocks."""
+    """A block's life takes few calls of the manager, from its push to its pop, with 100 blocks and with 2,000."""
     tiers, ways = (("device", "host"), {"swap": True}) if way == "copied" else (("device",), {})
     few, many = (calls_a_chunk(count // BLOCKS, room * CHUNK, tiers, **ways) / BLOCKS for count in (100, 2_000))
     assert few <= most and many <= most, (few, many)

@@ -1,6 +1,6 @@
-"""The CUDA device on a fake CuPy that checks CuPy's rules: what cannot be seen on a card, and no card is needed.
+"""The CUDA device on a fake CuPy that enforces CuPy's rules, so that no card is needed.
 
-The rules of every device run on the fake in `test_devices.py`, and on a real card in `tests/gpu`.
+`test_devices.py` runs the rules of every device on the fake, and `tests/gpu` runs them on a real card.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def test_without_cupy_or_without_a_card(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_block_lives_until_its_copy_is_over_whoever_forgets_it(card: Card) -> None:
-    """Without the device's own hold the block is back in the arena while the copy reads it."""
+    """A block lives until its copy is over. Without the device's own reference the arena would reuse the block
+    during the copy."""
     device = CudaDevice()
     block, backup = device.memory.allocate(4096), device.pinned.allocate(4096)
     put(device, block, 7)
@@ -85,7 +86,7 @@ def test_a_block_lives_until_its_copy_is_over_whoever_forgets_it(card: Card) -> 
     gate.set()
     copied.wait()
     assert backup.handle.bytes(4096).tolist() == [7] * 4096
-    # The next copy lets go of what is over.
+    # The next copy releases the memory of finished copies.
     other = device.memory.allocate(512)
     device.copy(other, backup, 512, device.out)
     device.out.record().wait()
@@ -141,7 +142,7 @@ def test_blocks_go_round(card: Card) -> None:
         pieces = [device.memory.allocate(n) for n in (1000, 1024, 4096)]
         for piece in pieces:
             device.memory.free(piece)
-    # In CuPy's units of 512 bytes.
+    # Sizes are in CuPy's units of 512 bytes.
     assert card.allocated == [1024, 1024, 4096]
     device.close()
     gc.collect()
@@ -166,7 +167,7 @@ def test_one_slab_is_pinned_and_cut(card: Card) -> None:
 
 
 def test_slabs_never_pass_the_host_budget(card: Card) -> None:
-    """A second slab was taken whole once, whatever was left of the budget."""
+    """Slabs stay within the host budget. A whole second slab was once taken, whatever was left of the budget."""
     device = CudaDevice(slab_bytes=64 * KIB, host_bytes=100 * KIB)
     pieces = [device.pinned.allocate(60 * KIB)]
     pieces.append(device.pinned.allocate(30 * KIB))
@@ -174,7 +175,7 @@ def test_slabs_never_pass_the_host_budget(card: Card) -> None:
     with pytest.raises(TierRefusedError, match="no free part that is large enough") as caught:
         device.pinned.allocate(8 * KIB)
     assert "102400 of 102400 bytes pinned, of which 8192 are free" in str(caught.value)
-    # Both slabs are free and too small: they go, and one comes that does.
+    # Both slabs are free and too small, so they are released for a larger one.
     device.pinned.free(pieces.pop())
     device.pinned.free(pieces.pop())
     del caught
@@ -187,7 +188,7 @@ def test_slabs_never_pass_the_host_budget(card: Card) -> None:
 
 
 def test_a_loop_within_a_host_budget_that_is_no_number_of_slabs(card: Card, tmp_path: Path) -> None:
-    """What the slabs refuse goes to disk, or is an error that says so."""
+    """With a host budget that is no multiple of a slab, further blocks go to disk or raise a clear error."""
     device = CudaDevice(directory=tmp_path, slab_bytes=16 * KIB, host_bytes=40 * KIB)
     manager = Manager(device, Budget(device=24 * KIB, host=40 * KIB))
     loop = manager.loop("loop", swap=True)
@@ -216,7 +217,7 @@ def test_a_loop_within_a_host_budget_that_is_no_number_of_slabs(card: Card, tmp_
 def test_pinned_memory_is_refused(card: Card) -> None:
     card.pinned_limit = 20 * KIB
     device = CudaDevice(slab_bytes=64 * KIB)
-    # The slab is refused, what is needed is not.
+    # The system refuses a slab but grants the bytes that are needed.
     piece = device.pinned.allocate(16 * KIB)
     assert card.pinned == [16 * KIB]
     with pytest.raises(TierRefusedError, match="refused pinned host memory") as caught:
@@ -235,7 +236,7 @@ def test_out_of_memory_empties_the_ring_once_and_then_says_so(card: Card) -> Non
     for piece in small[:3]:
         device.memory.free(piece)
     del piece
-    # Someone else on the card has what the cache counts on.
+    # Another process takes memory of the card that the cache counts on.
     card.capacity = 6 * KIB
     large = device.memory.allocate(4 * KIB)
     assert card.device_bytes == 6 * KIB
@@ -257,7 +258,7 @@ def test_a_failed_copy_is_an_error_of_the_library(card: Card) -> None:
         device.out.record().wait()
     with pytest.raises(ExecutionError, match="cuda:0: closing"):
         device.close()
-    # All the same everything is given back.
+    # All memory is returned all the same.
     del block, backup
     gc.collect()
     assert (card.device_bytes, card.pinned_bytes) == (0, 0)
@@ -282,12 +283,12 @@ def test_the_disks_error_comes_through_the_streams(card: Card, tmp_path: Path) -
     device.copy(backup, block, 512, device.into)
     device.compute.wait(device.into.record())
     consumed = device.compute.record()
-    # Nothing has blocked the host so far.
+    # Nothing has blocked the host until here.
     assert not consumed.is_done()
     gate.set()
     with pytest.raises(BlockLostError, match="have changed"):
         consumed.wait()
-    # Seen: later events of the stream are good again.
+    # The error was reported, so later events of the stream succeed.
     device.compute.record().wait()
     device.disk.wait(device.out.record())
     device.disk.record().wait()
@@ -329,7 +330,7 @@ def test_times_are_taken_only_where_asked(card: Card) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The host's clock and the card's, which only the test moves."""
+    """The clocks of the host and of the card, which only the test advances."""
     found = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: found[0])
     return found
@@ -337,7 +338,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("hours", [0, 1, 24])
 def test_times_are_as_fine_after_hours(card: Card, clock: list[float], hours: int) -> None:
-    """Milliseconds since the beginning, as a float32, would be 0.25 apart after an hour and 8 after a day."""
+    """Times keep their resolution for hours. As float32 milliseconds since the start they would be 0.25 ms apart
+    after an hour."""
     device = CudaDevice(timing=True)
     clock[0] += 3600.0 * hours
     events = []
@@ -365,7 +367,7 @@ def test_an_event_that_is_done_long_after_it_was_recorded(card: Card, clock: lis
 
 
 def test_a_copy_waits_for_the_release_of_its_own_memory(card: Card) -> None:
-    """Of two blocks the one that was released before the work that goes on now: the copy into it is over first."""
+    """A copy into released memory waits for that memory's release only, so it overlaps with the work that runs now."""
     device = CudaDevice()
     blocks = [device.tiers[0].allocate(KIB) for _ in range(2)]
     source = device.tiers[1].allocate(KIB)
@@ -393,7 +395,7 @@ def test_foreign_events_and_ways_are_refused(card: Card) -> None:
 
 
 def test_cupy_has_what_the_fake_offers() -> None:
-    """Where CuPy is installed, with a card or without."""
+    """The real CuPy has every name that the fake offers, with a card or without."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cupy = pytest.importorskip("cupy")

@@ -1,4 +1,4 @@
-"""Every device keeps the rules; what is special to the CPU: threads, the cache of buffers, the process's own memory."""
+"""Every device keeps the common rules; the CPU adds threads, the cache of buffers, and the process's own memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ KINDS = ("simulated", "simulated, blocking", "cpu", "cuda, fake", "cuda, fake, t
 def make(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Machine]]:
-    """A maker of machines of one kind; they are closed, and the fake card has seen no broken rule."""
+    """Make machines of one kind and close them after the test; the fake card must have seen no broken rule."""
     made: list[Machine] = []
     card = install(monkeypatch)
     card.delay = 0.002
@@ -181,7 +181,7 @@ def test_an_error_is_raised_by_every_event_after_it_until_the_host_has_seen_it()
     good.wait()
     with pytest.raises(OSError, match="first"):
         two.wait()
-    # An event recorded before the error was seen reports it, and so does one that is recorded later.
+    # Every event of the stream raises the error, whether it was recorded before or after the error was reported.
     with pytest.raises(OSError, match="first"):
         one.wait()
     stream.record().wait()
@@ -193,7 +193,8 @@ def test_an_error_is_raised_by_every_event_after_it_until_the_host_has_seen_it()
 
 
 def test_an_event_that_was_queued_when_the_host_saw_an_error_raises_it_too() -> None:
-    """Found: it raised nothing where the worker reached it after the host had seen the error at an earlier event."""
+    """An event that was queued when the host saw an error raises it too. Found: it raised nothing if the worker
+    reached it after the host had seen the error at an earlier event."""
     stream, go_on = WorkerStream("out"), threading.Event()
     stream.put(lambda: 1 // 0)
     first = stream.record()
@@ -302,7 +303,7 @@ def test_a_changed_byte_on_disk_reaches_the_computation_as_an_error(tmp_path: Pa
     device.copy(far, block, 100, device.into)
     with pytest.raises(BlockLostError, match="have changed"):
         device.compute.wait(device.into.record())
-    # The next block is as good as ever.
+    # The next block works again.
     device.array(block, [100], np.dtype("u1"))[:] = 7
     device.copy(block, far, 100, device.out)
     device.into.wait(device.out.record())
@@ -363,7 +364,7 @@ device.close()
 
 
 def test_the_process_grows_with_what_is_used_and_not_with_what_is_spilled(tmp_path: Path) -> None:
-    """200 MiB through 4 MiB of slots."""
+    """200 MiB go through 4 MiB of slots: the process grows with the memory in use, not with the bytes spilled."""
     if not os.path.exists("/proc/self/statm"):
         pytest.skip("the system does not tell a process's memory")
     done = subprocess.run([sys.executable, "-c", GROWTH, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -1,4 +1,5 @@
-"""Rows that interpreted code pushes in a session: same bits, in blocks that leave and come back, and nothing left."""
+"""Rows that interpreted code pushes in a session have the same bits, in blocks that are copied out and back, and
+leave no memory."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ def pushes(graph: Any) -> bool:
     return any(node.op.name == "stack_push" for node in walk(graph))
 
 
-# The dataflow engine has the other half of the corpus (tests/dataflow/test_budgets.py).
+# The other half of the corpus runs on the dataflow engine (tests/dataflow/test_budgets.py).
 @programs_at_orders(0, 1, 2, share=(1, 2))
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
-    """Down to a budget that does not do: until then every bit is that of the run without one."""
+    """Shrink the budget until it is insufficient: every result before that has the bits of the unlimited run."""
     graph, leaves = program.graph(order), program.leaves
     if not pushes(graph):
         return
@@ -62,9 +63,9 @@ def test_a_long_loop_of_scalars_leaves_and_comes_back() -> None:
         assert SLOPE(0.7, LONG) == expected
         stats = session.manager().stats
     assert stats.copies_out > 30 and stats.bytes_out > 8 * LONG * 3 // 4
-    # What leaves comes back once, and what is still there at the turn does not.
+    # An evicted block is fetched once; a block that is still on the device at the turn is not fetched.
     assert stats.evictions == stats.copies_in
-    # A copy is of a block of many rows.
+    # A copy moves a block of many rows.
     assert stats.copies_out < LONG // 50
 
 
@@ -93,7 +94,8 @@ class Clockwork:
 
 
 def test_copies_run_beside_the_pushes_and_pops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link of two rows per second hides all copies of a loop that pushes one; the oldest leave first."""
+    """Copies run beside pushes and pops: a link of two rows a second hides all copies of a loop that pushes one. The
+    oldest blocks leave first."""
     expected = SLOPE(0.7, SHORT)
     clockwork = Clockwork(monkeypatch, rows_per_second=2.0)
     with checked_session(1024, {"cpu": clockwork.device}) as session:
@@ -107,7 +109,7 @@ def test_copies_run_beside_the_pushes_and_pops(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_link_that_is_too_slow_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the count of waits above means something."""
+    """A link that is too slow stalls the loop, so that a count of no stalls above is meaningful."""
     clockwork = Clockwork(monkeypatch, rows_per_second=0.25)
     with checked_session(1024, {"cpu": clockwork.device}) as session:
         SLOPE(0.7, SHORT)
@@ -160,7 +162,7 @@ def test_checkpoint_is_refused() -> None:
 
 
 def test_a_loop_whose_sizes_depend_on_data_pushes_into_blocks_too() -> None:
-    """Beside one whose sizes do not."""
+    """A loop whose sizes depend on data pushes into blocks too, beside a loop of fixed sizes."""
 
     def growing(x: Any) -> Any:
         body = lambda c: (c[0] + 1, np.sin(c[1]) * cnp.sum(x[: c[0] % 7 + 1]))
@@ -178,7 +180,7 @@ def test_a_loop_whose_sizes_depend_on_data_pushes_into_blocks_too() -> None:
 
 
 def test_an_error_in_the_loop_leaves_nothing_behind() -> None:
-    """Even while the caller holds the error, with all frames that it came through."""
+    """An error in the loop leaves no memory, even while the caller holds the error and its frames."""
 
     def beyond(x: Any) -> Any:
         return cg.while_loop(lambda c: c[0] < 500, lambda c: (c[0] + 1, np.tanh(c[1]) * x[c[0]]), (0, x[0]))[1]
@@ -210,7 +212,7 @@ def test_rows_of_several_shapes_stay_and_the_profile_says_so() -> None:
 
 
 def test_a_history_that_is_pushed_on_and_read() -> None:
-    """Each read ends the block on top; blocks stay as few bytes as rows."""
+    """A history that is pushed and read in turn: each read ends the top block, and blocks stay as small as the rows."""
 
     def history(x: Any) -> Any:
         def body(c: Any) -> Any:

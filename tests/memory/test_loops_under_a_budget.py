@@ -1,5 +1,8 @@
-"""Loops of the native engine under a budget: same values, never more counted bytes, and a clear error below what is
-needed. The programs are the corpus's and an LSTM."""
+"""Loops of the native engine under a budget: same values, counted bytes within the limit, and a clear error if it is
+too small.
+
+The programs are the corpus and an LSTM.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ lstm = partial(recurrent.lstm, "native")
 
 
 def assert_all_given_back(manager: Manager) -> None:
-    """After its session: nothing is held any more."""
+    """Check that a closed session holds nothing."""
     kinds = manager.accounts[0].kinds
     assert not kinds["blocks"] and not kinds["entry states"] and not manager.index, kinds
 
@@ -52,7 +55,10 @@ def assert_all_given_back(manager: Manager) -> None:
 def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
     length: int, ways: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chunk has five iterations; the driver hears of most when the next state is to be kept, or at the end."""
+    """Chunks that will be recomputed run in the same bytes, one after the other.
+
+    A chunk has five iterations; the driver is called for the next entry state and at the end.
+    """
     monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
 
@@ -88,10 +94,11 @@ def everything_leaves() -> Iterator[None]:
 def test_distributed_loops_have_the_same_bits_with_shorter_chunks(
     steps: int, limit: int, dtype: str, everything_leaves: None
 ) -> None:
-    """A weight's gradient was the sum of one product a chunk, whose length the budget decides.
+    """Distributed loops have the same bits with shorter chunks.
 
-    Here the gradients of two weights, the rows of the inputs and the outputs leave the loop; three products are added
-    to one weight's gradient, and what stays in the loop.
+    A weight's gradient was once a sum of one product a chunk, and the budget decides the chunk's length. Here the
+    gradients of two weights, the rows of the inputs and the outputs leave the loop; three products are added to one
+    weight's gradient, and some stay in the loop.
     """
     rng = np.random.default_rng(0)
     draw = lambda *shape: (rng.normal(size=shape) / shape[-2] ** 0.5).astype(dtype)
@@ -121,7 +128,7 @@ def test_distributed_loops_have_the_same_bits_with_shorter_chunks(
 
 @programs_at_orders(1, 2, share=(0, 3))
 def test_corpus_in_less_and_less_memory(program: Program, order: int, everything_leaves: None) -> None:
-    """Down to a budget that does not do: until then the values have the bits of the unlimited run."""
+    """Shrink the budget until it is insufficient: every result before that has the bits of the unlimited run."""
     graph, leaves = program.graph(order), program.leaves
     if not any(isinstance(v.type, StackType) for node in graph.nodes for v in node.results):
         return  # nothing is pushed
@@ -142,7 +149,7 @@ def test_corpus_in_less_and_less_memory(program: Program, order: int, everything
 
 
 def test_budgets_of_all_sizes_run_one_program() -> None:
-    """Only where products are batched do the passes make something else of a graph for chunks of another size."""
+    """Budgets of all sizes run one program: a graph depends on the chunk length only where products are batched."""
     graph = BY_NAME["triple_nesting"].graph(1)
     found = optimised_graph(graph)
     for limit in (None, 1 << 30, 1 << 20, 1 << 10):
@@ -152,7 +159,7 @@ def test_budgets_of_all_sizes_run_one_program() -> None:
 
 @pytest.fixture
 def chunks_of_16_kib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many chunks without a budget."""
+    """Chunks of 16 KiB, so that there are many without a budget."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 16 << 10)
 
 
@@ -167,7 +174,7 @@ def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any]) -> None:
     assert found[0] == value
     np.testing.assert_array_equal(found[1], gradient)
     assert stats.peak_bytes["device"] <= limit
-    # What is saved is many times the budget.
+    # The saved values take many times the budget.
     assert stats.copies_out + stats.drops > 20
     if loop is swapping:
         assert stats.bytes_in > 8 * limit and not stats.recomputed_chunks
@@ -176,7 +183,7 @@ def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any]) -> None:
 
 
 def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
-    """`checkpoint` acts by itself; memory grows with the square root of the length."""
+    """`checkpoint` works without a budget; memory grows with the square root of the length."""
     peaks = []
     for steps in (100, 400, 1600):
         w, xs = sequence(steps)
@@ -193,7 +200,8 @@ def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
 def test_entry_states_give_way_to_blocks(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many chunks the link can carry: a budget that does for one way does for the others."""
+    """Entry states make room for blocks, whatever share of chunks the link can carry: a budget that suffices for one
+    policy suffices for all."""
 
     def flow(x: Any) -> Any:
         body = lambda c: (c[0] + 1, c[1] + 0.01 * np.sin(c[1]))
@@ -286,7 +294,10 @@ def test_threads_share_a_session() -> None:
 
 
 def test_a_chunk_that_runs_again_with_more_room_frees_each_block_once() -> None:
-    """What the inner loop pushes does not fit the first blocks; the checker found them freed twice."""
+    """A chunk that runs again with more room frees each block once.
+
+    The inner loop's rows do not fit the first blocks; the checker once found them freed twice.
+    """
 
     def bursts(x: Any) -> Any:
         def outer(c: Any) -> Any:
@@ -305,7 +316,8 @@ def test_a_chunk_that_runs_again_with_more_room_frees_each_block_once() -> None:
 
 @pytest.mark.parametrize("steps", [0, 3, 256, 257])
 def test_chunks_that_push_nothing_are_forgotten(steps: int) -> None:
-    """Each call left the records of its empty chunks, and what they captured, to the end of the session."""
+    """Chunks that push nothing are forgotten. Each call once kept the records of its empty chunks to the session's
+    end."""
     slope = cg.function(
         cg.grad(lambda x, n: cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, np.sin(c[1]) * x), (0, x))[1]),
         engine="native",
@@ -328,7 +340,7 @@ def test_a_loop_that_cannot_be_run_again_refuses_checkpoint() -> None:
 
 
 def rows_by_length(x: Any, **option: Any) -> Any:
-    """A loop that asks how many rows the array has that it fills."""
+    """A loop that reads the length of the array that it fills."""
     body = lambda c: (c[0] + 1, c[1].push(np.sin(c[2])), np.sin(c[2]) * 0.5 * c[2] + c[1].size() * 1e-3)
     array = cg.TensorArray(np.float64).push(x)
     _, array, y = cg.while_loop(lambda c: c[0] < 300, body, (0, array, x), **option)
@@ -357,7 +369,8 @@ def rows_by_all(x: Any, **option: Any) -> Any:
 
 @pytest.mark.parametrize("fn", [rows_by_length, rows_by_rows, rows_by_all])
 def test_a_loop_that_reads_what_it_fills_is_not_run_again(fn: Any) -> None:
-    """The rows from before a chunk are not there when it is run again: gradients were wrong."""
+    """A loop that reads the rows that it fills is not run again. A repeated chunk lacks the rows from before it, and
+    gave wrong gradients."""
     x = np.full(20, 0.3)
     with pytest.raises(UserInputError, match="cannot be run again"):
         cg.function(cg.grad(lambda x: fn(x, checkpoint=True)), engine="native")(x)
@@ -367,7 +380,7 @@ def test_a_loop_that_reads_what_it_fills_is_not_run_again(fn: Any) -> None:
 
 
 def test_a_loop_around_a_scan_is_run_again() -> None:
-    """The inner scan's rows live for one iteration: they are made anew."""
+    """A loop around a scan is run again: the inner scan's rows live for one iteration."""
 
     def scans(x: Any, **options: Any) -> Any:
         def outer(c: Any) -> Any:
@@ -386,13 +399,13 @@ def test_a_loop_around_a_scan_is_run_again() -> None:
 
 
 def loops_in_a_loop(x: Any, n: Any) -> Any:
-    """The outer loop pushes what the inner one does: an iteration of it is most of the rows."""
+    """An outer loop with inner ones: one iteration of it pushes most of the rows."""
     inner = lambda _, x: cg.fori_loop(0, n, lambda _, z: np.sin(z) * 1.01, x) + x
     return cnp.sum(cg.fori_loop(0, 3, inner, x))
 
 
 def descent(x: Any, n: Any) -> Any:
-    """The outer loop carries no stack: each iteration of it begins those of the inner loop anew."""
+    """An outer loop that carries no stack: each iteration begins the inner loop's stacks anew."""
     slope = cg.grad(lambda x: cnp.sum(cg.fori_loop(0, n, lambda _, z: np.sin(z) * 1.01, x)))
     return cg.fori_loop(0, 3, lambda _, x: x - 0.1 * slope(x), x)
 
@@ -400,7 +413,7 @@ def descent(x: Any, n: Any) -> Any:
 @pytest.mark.parametrize("fn", [cg.grad(loops_in_a_loop), descent], ids=["pushing", "not pushing"])
 @pytest.mark.parametrize("limit", [1 << 13, 1 << 15])
 def test_an_iteration_of_an_outer_loop_may_push_more_than_the_budget(fn: Any, limit: int) -> None:
-    """Rows of 128 bytes, 500 of them in each iteration of the outer loop."""
+    """One iteration of an outer loop may push more than the budget: 500 rows of 128 bytes."""
     x, function = np.linspace(0.1, 0.9, 16), cg.function(fn, engine="native")
     expected = function(x, 500)
     with checked_session(limit) as session:
@@ -410,25 +423,25 @@ def test_an_iteration_of_an_outer_loop_may_push_more_than_the_budget(fn: Any, li
 
 
 def growing(x: Any, **option: Any) -> Any:
-    """A loop in which a size depends on data."""
+    """A loop with a size that depends on data."""
     body = lambda c: (c[0] + 1, c[1] + 0.1 * cnp.sum(x[: c[0] % 7 + 1]) * np.sin(c[1]))
     return cnp.sum(cg.while_loop(lambda c: c[0] < 400, body, (0, np.ones(64)), **option)[1])
 
 
 def stretched(x: Any, k: Any, **option: Any) -> Any:
-    """A loop whose plan takes `k` for the length of `x`; an array of one element is stretched all the same."""
+    """A loop whose plan assumes that `k` is the length of `x`; an array of one element is broadcast nevertheless."""
     body = lambda c: (c[0] + 1, c[1] + cnp.sum(cnp.sin(x[:k]) * x * c[1]))
     return cg.while_loop(lambda c: c[0] < 5, body, (0, 1.0), **option)[1]
 
 
 def test_checkpoint_where_a_size_turns_out_to_be_one() -> None:
-    """The first plan takes two sizes for equal; another one stretches the array, and its chunks are run again too."""
+    """A chunk of another plan is recomputed too: the first plan assumes equal sizes, and the second broadcasts one."""
     x = np.linspace(0.5, 1.0, 8)
     reference = cg.function(cg.grad(stretched), engine="reference")
     checkpointed = cg.function(cg.grad(lambda x, k: stretched(x, k, checkpoint=True)), engine="native")
     for k in (8, 1, 8):
         np.testing.assert_allclose(checkpointed(x, k), reference(x, k), rtol=1e-12)
-    # A mistake is told as what it is.
+    # A mistake in the program is reported as such.
     with pytest.raises(ShapeError, match="do not broadcast"):
         checkpointed(x, 3)
 

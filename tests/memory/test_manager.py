@@ -54,7 +54,8 @@ def test_without_a_budget_nothing_leaves() -> None:
 
 
 def test_backups_cost_nothing_to_drop() -> None:
-    """Copies end before room is needed: no push waits, and each block crosses the link at most once each way."""
+    """Backups cost nothing to drop: copies end before room is needed, no push waits, and each block is copied at
+    most once each way."""
     with Run(Budget(device=5 * CHUNK), simulated(bandwidth=1.1 * CHUNK)) as run:
         Driver(run.manager, chunks(40)).run(swap=True)
         stats = run.manager.stats
@@ -80,7 +81,8 @@ def test_three_tiers() -> None:
 
 
 def test_two_loops_are_one_stack() -> None:
-    """The second loop's chunks are the younger ones: the first loop's leave for them, and come back after them."""
+    """Two loops share one stack: the first loop's chunks are evicted for the second loop's, and are fetched after
+    them."""
     with Run(Budget(device=4 * CHUNK)) as run:
         first, second = (Driver(run.manager, chunks(6), label=label) for label in ("first", "second"))
         for driver in (first, second):
@@ -169,7 +171,8 @@ def test_a_request_larger_than_the_budget_moves_nothing() -> None:
 
 
 def test_fetches_leave_room_for_temporaries() -> None:
-    """What temporaries took before is kept free for them: no block comes only to leave again."""
+    """Fetches leave room for temporaries: as much as temporaries took before stays free, so no block is fetched only
+    to be evicted."""
     with Run(Budget(device=4 * CHUNK)) as run:
         driver = Driver(run.manager, chunks(12))
         driver.start(swap=True)
@@ -182,7 +185,7 @@ def test_fetches_leave_room_for_temporaries() -> None:
 
 
 def test_what_the_host_sees_only_when_it_waits_for_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To see that a copy is done is not to see that its source was written, which came before it."""
+    """A copy that the host sees as done may still wait for its source's writer: eviction waits for both."""
     waited: set[SimulatedEvent] = set()
     wait, step, steps = SimulatedEvent.wait, Residency._step, []
 
@@ -209,7 +212,7 @@ def test_what_the_host_sees_only_when_it_waits_for_it_leaves(monkeypatch: pytest
 
 
 def pushed(run: Run, number: int) -> list[Any]:
-    """Blocks of one-block chunks, filled with their number."""
+    """Blocks of chunks with one block each, filled with their number."""
     memory = run.manager.loop("loop", swap=True)
     found = []
     for value in range(number):
@@ -369,7 +372,8 @@ def test_two_managers_do_not_know_each_other() -> None:
 
 
 def test_many_chunks_cost_no_more_each() -> None:
-    """The search for a block to copy or evict used to go through all chunks that were ever pushed."""
+    """The cost of a chunk does not grow with their number. The search for a block to copy or evict once went through
+    all chunks."""
     looked: list[int] = []
 
     class Counting(list[Any]):

@@ -1,4 +1,5 @@
-"""What goes wrong reaches the caller, everything is given back, and the next call works; or another way is taken."""
+"""A fault raises an error, returns all memory, and leaves the next call working; or the manager falls back to
+another policy."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ LENGTH = 10
 
 
 class Trial:
-    """A loop on a faulty device: first with the fault, then again."""
+    """A loop on a faulty device: first with the fault, then again without."""
 
     def __init__(self, *faults: Fault, tiers: int = 2, host: int | None = None, **options: Any) -> None:
         names = ("device", "host", "disk")[:tiers]
@@ -33,7 +34,7 @@ class Trial:
         self.manager = Manager(self.device, Budget(device=3 * CHUNK, host=host), self.recording)
 
     def fails(self, kind: type[BaseException], match: str = "", **ways: Any) -> BaseException:
-        """The loop fails, gives everything back, and runs when it is tried again."""
+        """Check that the loop fails, returns all memory, and runs when it is tried again."""
         driver = Driver(self.manager, chunks(LENGTH))
         with pytest.raises(kind, match=match) as caught:
             driver.run(**ways)
@@ -43,7 +44,7 @@ class Trial:
         return caught.value
 
     def runs(self, **ways: Any) -> None:
-        """The loop runs, and nothing is left."""
+        """Check that the loop runs and leaves no memory."""
         driver = Driver(self.manager, chunks(LENGTH))
         driver.run(**ways)
         manager = self.manager
@@ -101,7 +102,7 @@ def test_an_interrupt_of_a_copy_reaches_the_caller_at_once(name: str) -> None:
     driver = Driver(trial.manager, chunks(LENGTH))
     with pytest.raises(KeyboardInterrupt):
         driver.run(swap=True)
-    # A caller that has not abandoned the loop gets memory, or an error that says why not.
+    # A caller that has not abandoned the loop gets memory, or an error with the reason.
     with suppress(MemoryBudgetError):
         trial.manager.allocate((3 * CHUNK,), np.dtype(np.uint8), "an array")
     assert driver.memory is not None
@@ -144,7 +145,7 @@ def test_changed_bytes_on_disk_are_computed_again() -> None:
 @pytest.mark.parametrize("nth", [1, 5])
 @pytest.mark.parametrize("stream", ["out", "in", "disk"])
 def test_a_worker_that_dies(stream: str, nth: int, blocking: bool) -> None:
-    """How much was queued when it died is a matter of threads: the loop runs on, or fails; then another worker does."""
+    """When a worker dies, the loop goes on or fails, depending on the threads' timing; then a new worker serves."""
     trial = Trial(Fault("kill", stream, nth), tiers=3, host=2 * CHUNK, blocking=blocking)
     driver = Driver(trial.manager, chunks(LENGTH))
     try:
@@ -206,7 +207,8 @@ def test_a_host_budget_that_is_full() -> None:
 
 @pytest.mark.parametrize("nth", [3, 5, 8])
 def test_device_memory_refused_though_the_budget_allows_it_is_asked_for_again(nth: int) -> None:
-    """After blocks have left: the tier may be shared with others."""
+    """Device memory that is refused within the budget is asked for again after blocks have left: other processes may
+    use the tier."""
     trial = Trial(Fault("refuse", "device", nth))
     trial.runs(swap=True)
     assert trial.device.tiers[0].allocations > 2 * LENGTH
@@ -225,7 +227,8 @@ def test_a_smaller_device_than_the_budget_is_used_to_its_end() -> None:
 
 
 def test_a_state_is_let_go_though_its_chunk_was_given_up() -> None:
-    """It was still counted after the manager had been closed: no chunk led to the loop any more."""
+    """A state is released though its chunk was discarded. It was once still counted after the manager had been
+    closed."""
     trial = Trial()
     driver = Driver(trial.manager, chunks(1))
     driver.start(checkpoint=True)
@@ -299,7 +302,7 @@ def test_the_disk_of_the_cpu_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyP
             driver.run(swap=True)
         assert driver.memory is not None
         driver.memory.abandon()
-        # The other way is open: it is taken, and said.
+        # The fallback is possible: it is taken and reported.
         Driver(manager, chunks(LENGTH)).run()
         assert manager.stats.recomputed_chunks and manager.stats.fallbacks
     Driver(manager, chunks(LENGTH)).run(swap=True)

@@ -1,4 +1,4 @@
-"""Random loops, budgets and links on the simulated device: nothing lost, no budget passed, everything freed."""
+"""Random loops, budgets and links on the simulated device: no lost bytes, no budget exceeded, all memory freed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTES = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class LoopCase:
-    """One loop: rows of its chunks' blocks, its ways, and how it is driven."""
+    """One loop: the rows of its chunks' blocks, its policies, and how it is driven."""
 
     rows: tuple[tuple[int, ...], ...]
     swap: bool | None
@@ -43,7 +43,7 @@ class Case:
     """Loops, run forward in turns and backward in the mirrored order, and a device."""
 
     loops: tuple[LoopCase, ...]
-    # How many chunks of which loop run at a stretch.
+    # Pairs of a loop and a number of chunks that run in sequence.
     turns: tuple[tuple[int, int], ...]
     device: int | None
     host: int | None
@@ -97,7 +97,7 @@ def simulated(case: Case, faults: tuple[Fault, ...] = ()) -> SimulatedDevice:
 
 
 class Temporary:
-    """Bytes that are in use while a chunk runs."""
+    """Bytes in use while a chunk runs."""
 
     def __init__(self, manager: Manager, nbytes: int) -> None:
         self.allocation = manager.allocate((nbytes,), BYTES, "temporary")
@@ -129,7 +129,7 @@ def drive(case: Case, manager: Manager, drivers: list[Driver]) -> None:
 
 
 def is_enough(case: Case) -> bool:
-    """Whether a budget must do: what has to be there at once, with all else elsewhere."""
+    """Return true if a budget must suffice: it holds the bytes needed at once, with all other bytes elsewhere."""
     if case.device is None:
         return True
     can_copy = (case.tiers > 2 and case.host is None) or (case.tiers == 2 and case.host is None)
@@ -150,14 +150,14 @@ faults = st.lists(
 
 
 def is_judged(fault: Fault) -> bool:
-    """Bytes that change between device and host have no checksum, so that no check sees it."""
+    """Return true if a check can detect the fault: bytes corrupted between device and host have no checksum."""
     return fault.kind != "corrupt" or fault.place == "disk"
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases, faults)
 def test_random_faults(case: Case, faults: tuple[Fault, ...]) -> None:
-    """Right values or an error of the library; after it nothing is held, and the manager goes on working."""
+    """Random faults give right values or a library error; afterwards nothing is held, and the manager works again."""
     faults = tuple(fault for fault in faults if is_judged(fault))
     device = simulated(case, faults)
     recording = Recording()
@@ -173,7 +173,7 @@ def test_random_faults(case: Case, faults: tuple[Fault, ...]) -> None:
         driver.memory.abandon()
     del driver, drivers
     gc.collect()
-    # Three faults may still be to come; after them the manager works.
+    # Up to three faults may follow; after them the manager works.
     for _ in range(5):
         again = Driver(manager, [[1]] * 3)
         try:
@@ -199,7 +199,7 @@ def test_random_loops(case: Case) -> None:
     try:
         drive(case, manager, [])
         event("enough")
-        # Before the end of the manager, which would give back whatever was forgotten.
+        # Checked before the manager is closed, which would release forgotten blocks.
         assert not manager.index
         assert not manager.accounts[0].kinds["entry states"] and not manager.accounts[0].kinds["running state"]
     except MemoryBudgetError as error:

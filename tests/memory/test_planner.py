@@ -1,4 +1,4 @@
-"""The planner's choices, and how long loops take on the simulated device's clock, against a model of the rules."""
+"""The planner's choices, and the duration of loops on the simulated device's clock, against a model of the rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import Budget
 
 STATE = 2
-# A chunk computes forward for one second and backward for two; this link copies one chunk in just one second.
+# A chunk computes forward for one second and backward for two; this link copies one chunk a second.
 NEEDED = float(CHUNK)
 
 
@@ -33,7 +33,7 @@ class Result:
 
 
 def run(length: int, room: int, bandwidth: float, *, blocking: bool = True, **ways: Any) -> Result:
-    """A loop under a budget of so many chunks, over a link of so many bytes per second."""
+    """Run a loop under a budget in chunks, over a link with a bandwidth in bytes per second."""
     device = SimulatedDevice(
         {"device": 1 << 30, "host": 1 << 30}, blocking=blocking, bandwidth_out=bandwidth, bandwidth_in=bandwidth
     )
@@ -124,7 +124,7 @@ def test_times_are_measured() -> None:
 
 
 class CopiesByItself(SimulatedDevice):
-    """As the CPU: the cores that compute make the copies."""
+    """A device like the CPU: copies take the cores that compute."""
 
     copies_take_cores = True
 
@@ -134,7 +134,8 @@ class CopiesByItself(SimulatedDevice):
     [(0.2, "copy"), (0.3, "recompute"), (1.0, "recompute"), (4.0, "recompute")],
 )
 def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: float, way: str) -> None:
-    """Out and in, and each second of copying counts twice; a chunk computes forward for one second."""
+    """If copies take cores, all chunks get the cheaper policy. A copy out and in counts twice its seconds; a chunk
+    computes forward for one."""
     device = CopiesByItself(
         {"device": 1 << 30, "disk": 1 << 30},
         blocking=True,
@@ -150,7 +151,7 @@ def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: 
     copies, runs = manager.stats.copies_out - copies, manager.stats.recomputed_chunks - runs
     manager.close()
     assert (copies > 50, runs > 20) == (way == "copy", way == "recompute")
-    # The second time it is known beforehand.
+    # The second run knows the choice from the start.
     assert (copies == 0) == (way == "recompute") and (runs == 0) == (way == "copy")
     reasons = {reason for _, reason in recording.became.values()}
     better = {"copy": "computing it again", "recompute": "copying it"}[way]
@@ -159,7 +160,7 @@ def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: 
 
 
 def test_a_link_that_slows_down_is_measured_again() -> None:
-    """The second run of a loop on a link that has become four times slower copies less."""
+    """A link that becomes four times slower is measured again: the second run of the loop copies less."""
     device = SimulatedDevice(
         {"device": 1 << 30, "host": 1 << 30}, blocking=True, bandwidth_out=2 * NEEDED, bandwidth_in=2 * NEEDED
     )
@@ -174,6 +175,6 @@ def test_a_link_that_slows_down_is_measured_again() -> None:
 
 
 def test_length_costs_nothing_more_per_iteration_when_swapped() -> None:
-    """Flat within three per cent on a link that can carry it, as in the table of TensorFlow's swapping."""
+    """The time per iteration is the same within 3 % at all lengths, on a link that can carry the copies."""
     per_chunk = [run(length, 4, 1.5 * NEEDED, swap=True).seconds / length for length in (25, 50, 100, 200)]
     assert max(per_chunk) <= 1.03 * min(per_chunk)

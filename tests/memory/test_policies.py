@@ -1,4 +1,4 @@
-"""What the user says of a loop, and why its chunks have their policy: one cause, not a list of possible ones."""
+"""Options of a loop, and the reason for its chunks' policy: one cause, not a list of possible ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers come back when no array refers to them any more, and not before."""
+"""Buffers return to the pool when no array refers to them any more, and not before."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_small_arrays_have_memory_of_their_own() -> None:
 @pytest.mark.parametrize("dtype", [np.dtype(np.int8), DOUBLE, BFLOAT16])
 @pytest.mark.parametrize("count", [0, 3, 1000, ROWS + 3])
 def test_memory_begins_where_a_vector_may(count: int, dtype: np.dtype) -> None:
-    """As NumPy gives it, memory begins at any multiple of 16."""
+    """Memory of the pool is aligned for vectors; NumPy's begins at any multiple of 16."""
     pool = ArrayPool()
     held = [pool.empty((count, 5), dtype) for _ in range(5)]
     assert [x.ctypes.data % 64 for x in held if count] == [0] * (5 if count else 0)

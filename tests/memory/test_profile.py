@@ -58,7 +58,8 @@ def copied(start: float, end: float, block: int, way: str, nbytes: int = BLOCK) 
 
 
 def recorded() -> Profile:
-    """Two blocks: one goes out and comes back, one stays. Each phase has a stall, the second inside a computation."""
+    """A recording of two blocks: one is copied out and back, one stays. Each phase has a stall, the second one
+    inside a computation."""
     made = Profile()
     made.devices[1] = "simulated"
     made.tiers[1] = (("device", 20_000), ("host", None))
@@ -89,7 +90,7 @@ def recorded() -> Profile:
 def test_the_numbers_of_a_recording() -> None:
     found = recorded().summary()
     assert (found.devices, found.seconds) == (("simulated",), 12.0)
-    # The stall inside the computation is not computation.
+    # A stall inside a computation does not count as computation.
     assert (found.forward_seconds, found.backward_seconds) == (4.0, 5.0)
     assert (found.stalled("forward"), found.stalled("backward"), found.elsewhere) == (1.0, 1.0, 1.0)
     assert (found.recomputed_chunks, found.recomputed_seconds) == (1, 1.0)
@@ -148,7 +149,7 @@ pushed values
 
 
 class Untimed:
-    """An event of a device that takes no times."""
+    """An event of a device without timestamps."""
 
     time = None
 
@@ -257,7 +258,7 @@ def test_slices_of_a_row_never_overlap(recording: Profile, tmp_path: Path) -> No
         rows[event["tid"]].append(event)
     assert set(rows) >= {ROWS["compute"], ROWS["out"], ROWS["in"]}
     for events in rows.values():
-        # Nanoseconds are exact here; microseconds as floats are not.
+        # Nanoseconds are exact here, unlike microseconds as floats.
         spans = sorted((round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in events)
         assert all(start < end for start, end in spans)
         assert all(a[1] <= b[0] for a, b in pairwise(spans))
@@ -289,7 +290,7 @@ def test_counters_never_pass_the_budget(recording: Profile) -> None:
 
 
 def around(made: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
-    """The slice in which an arrow's point lies."""
+    """The slice that contains an arrow's point."""
     (found,) = [s for s in slices(made) if s["tid"] == event["tid"] and s["ts"] <= event["ts"] <= s["ts"] + s["dur"]]
     return found
 
@@ -310,7 +311,7 @@ def test_arrows_lead_from_push_to_pop_through_the_copies(recording: Profile) -> 
         assert (first["cat"], first["args"]["chunk"]) == ("forward", note.chunk)
         assert last["cat"] == "backward"
         assert [c["args"]["block"] for c in copies] == [note.block] * len(copies)
-        # Every copy of the block that was over when it was read; one away may end later, for nothing.
+        # All copies of the block that were done when it was read; a copy out may end later, unused.
         moves = [c for c in recording.copied if c.block == note.block]
         early = [c for c in moves if c.end is not None and microseconds(c.end) <= points[-1]["ts"]]
         assert [c["args"]["to"] for c in copies] == [c.target for c in early]
@@ -323,7 +324,7 @@ def test_arrows_lead_from_push_to_pop_through_the_copies(recording: Profile) -> 
 
 
 def microseconds(moment: float) -> float:
-    """A time of the run in the trace, whose first event is at 0; so is the run's here."""
+    """Microseconds of a time in the run; the trace starts at 0, like the run."""
     return round(moment * 1e9) / 1e3
 
 
@@ -361,11 +362,11 @@ def test_the_picture(recording: Profile, tmp_path: Path) -> None:
     write_plot(recording, tmp_path / "picture.png")
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
     pixels = matplotlib.imread(tmp_path / "picture.png")[..., :3]
-    # A panel for each tier that something lay in, and for none else.
+    # One panel for each tier that held a block.
     tiers = sum(usage.peak > 0 for usage in usages(recording))
     assert pixels.shape[1] == 1320
     assert 120 * (2.2 * tiers + 1) < pixels.shape[0] < 120 * (2.2 * (tiers + 1) + 1)
-    # Computation's colour is there, and that of stalls where something stalled.
+    # The colour of computation is there, and the colour of stalls if there were any.
     assert has(pixels, "#4878a8")
     assert has(pixels, "#c8352b") == bool(recording.summary().stalls)
 
@@ -386,7 +387,7 @@ def test_the_picture_marks_what_was_done_otherwise_than_planned(tmp_path: Path) 
     black = []
     for name in ("without", "with"):
         made = recorded()
-        # One in the middle of the backward computation, of which the mark covers a part.
+        # A fallback in the middle of the backward computation, which its mark covers in part.
         made.fell_back = [FellBack(7, 1, "h: its copy was lost")] if name == "with" else []
         write_plot(made, tmp_path / f"{name}.png")
         pixels = matplotlib.imread(tmp_path / f"{name}.png")[..., :3]

@@ -1,4 +1,4 @@
-"""The intervals that the numbers of a recording are made of."""
+"""Intervals, from which the numbers of a recording are computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every interleaving of streams and host on small cases: right values, no deadlock, budget kept, sound actions."""
+"""Every interleaving of streams and host on small cases: right values, no deadlock, no budget exceeded, valid
+actions."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def swapped(rows: list[list[int]], **ways: object) -> Callable[[Manager], Driver
 
 
 def half_way_back(manager: Manager) -> Driver:
-    """Forward, one chunk back, forward again, then all the way."""
+    """A loop that goes forward, one chunk back, forward again, and then all the way back."""
     driver = Driver(manager, [[2]] * 3)
     driver.start(swap=True)
     driver.forward(2)
@@ -103,7 +104,7 @@ def test_random_schedules(name: str, order: str) -> None:
 
 
 def test_a_wait_that_is_left_out_shows() -> None:
-    """The search finds the schedule in which a fetch lands before its bytes are unused."""
+    """A removed wait is detected: the search finds the schedule in which a fetch overwrites bytes still in use."""
 
     def program(manager: Manager) -> Driver:
         manager.arena.vacate = lambda mark: None  # type: ignore[method-assign]

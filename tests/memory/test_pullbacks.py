@@ -1,4 +1,4 @@
-"""Pullbacks and linear maps under a budget: the rows that they have saved enter a call in blocks that have room."""
+"""Pullbacks and linear maps under a budget: their saved rows enter a call in blocks with room for more."""
 
 import numpy as np
 import pytest
@@ -101,7 +101,8 @@ def test_a_linear_map_of_a_loop_is_made_and_called_in_a_traced_function(engine):
 
 @pytest.mark.parametrize("carries", [1, 2])
 def test_a_pullback_needs_one_row_of_each_carry_more_than_a_gradient(carries):
-    """Rows of a last chunk are there when `grad` goes back; a pullback computes them again."""
+    """A pullback needs one row of each carry more than a gradient: it recomputes the last chunk's rows, which `grad`
+    still has."""
     x = np.ones(1000)
 
     def f(x):
@@ -134,7 +135,8 @@ def test_a_pullback_that_is_never_called_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("ways", [{"swap_memory": True}, {"checkpoint": True}])
 def test_a_failure_at_any_request_for_bytes_leaves_nothing(ways, error, tmp_path, monkeypatch):
-    """Every fifth request fails once, in a call of its own; the next call finds all bytes, and the same numbers."""
+    """A failed request for bytes leaves no memory: every fifth request fails once in a call, and the next call gives
+    the same numbers."""
 
     @cg.function
     @cg.grad

@@ -1,4 +1,4 @@
-"""Computing chunks again: how often, in which order, and with how many kept states."""
+"""Recomputation of chunks: how often, in which order, and with how many entry states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ctrlgrad.memory.sizes import Budget
 
 
 def run(length: int, budget: Budget | None = None, state_bytes: int = 8, **ways: Any) -> tuple[Driver, Manager, float]:
-    """One loop forward and back; its seconds, and a trace that the checker has approved."""
+    """Run one loop forward and back. Return its driver, its manager and its seconds; the checker approves the trace."""
     device = SimulatedDevice({"device": 1 << 30}, blocking=True)
     recording = Recording()
     manager = Manager(device, budget, recording)
@@ -32,12 +32,12 @@ def run(length: int, budget: Budget | None = None, state_bytes: int = 8, **ways:
     return driver, manager, seconds
 
 
-# The arithmetic of the papers.
+# Formulas of the papers.
 
 
 @functools.cache
 def fewest_by_search(length: int, states: int) -> int:
-    """The recursion that the closed form solves, minimised by trying."""
+    """The recurrence of the closed form, minimised by search."""
     if length <= 1:
         return length
     if states == 1:
@@ -63,7 +63,8 @@ def test_the_first_split_is_one_that_reaches_the_optimum() -> None:
 
 @pytest.mark.parametrize("limit", [2, 3, 5, 8])
 def test_online_states_repeat_no_step_more_often_than_the_paper_allows(limit: int) -> None:
-    """Wang, Moin and Iaccarino: of C(s + t, s) steps none runs again more than t times, s = limit - 1."""
+    """Placed states repeat no step more often than Wang, Moin and Iaccarino allow: of C(s + t, s) steps none runs
+    again more than t times, with s = limit - 1."""
     states = OnlineStates(limit)
     tight = 0
     for step in range(120):
@@ -77,7 +78,8 @@ def test_online_states_repeat_no_step_more_often_than_the_paper_allows(limit: in
 
 
 def repeats(kept: list[int], length: int, limit: int) -> list[int]:
-    """How often each step runs on the way back, the manager's way: the nearest state, then `placed_states`."""
+    """Number of runs of each step on the way back, as the manager does it: from the nearest state, with
+    `placed_states`."""
     counts = [0] * length
     kept = list(kept)
     for step in reversed(range(length)):
@@ -106,7 +108,7 @@ def test_online_levels_on_a_small_case() -> None:
 
 def test_exact_order_with_one_state() -> None:
     driver, _, _ = run(4, checkpoint=1)
-    # The last chunk's blocks are still there.
+    # The last chunk's blocks are still held.
     assert driver.advances == [0, 1, 2, 0, 1, 0]
 
 
@@ -125,10 +127,11 @@ def test_states_before_all_chunks_run_each_once() -> None:
 @pytest.mark.parametrize("states", [1, 2, 3, 5])
 @pytest.mark.parametrize("length", [1, 2, 5, 10, 21, 35, 56])
 def test_runs_stay_between_the_optimum_and_the_bound(length: int, states: int) -> None:
-    """The length is not known before the end, so the optimum for a known length is the lower bound."""
+    """The number of runs lies between the optimum for a known length and the bound; the length is unknown before the
+    end."""
     driver, manager, _ = run(length, checkpoint=states)
     assert manager.stats.most_states <= states
-    # The forward run itself counts as the first sweep; the last chunk needs no run of its own.
+    # The forward run counts as the first sweep, and the last chunk needs no run of its own.
     total = length + len(driver.advances)
     assert fewest_runs(length, states) <= total
     assert states == 1 or total <= (max(repetitions(length, states - 1), 1) + 1) * length
@@ -142,7 +145,7 @@ def test_memory_grows_with_the_square_root_at_less_than_half_the_time_more(state
         _, manager, seconds = run(length, state_bytes=state_bytes, checkpoint=True)
         assert seconds <= 1.45 * 3.0 * length
         peaks[length] = manager.stats.peak_bytes["device"]
-        # States and the blocks of one group, each within twice the best choice.
+        # Entry states and the blocks of one group, each within twice the optimum.
         assert peaks[length] <= 4 * math.sqrt(length * state_bytes * CHUNK) + 3 * CHUNK + 2 * state_bytes
     assert peaks[1024] <= 2.9 * peaks[256] and peaks[1024] <= 9 * peaks[16]
 
@@ -152,13 +155,14 @@ def test_a_budget_is_used_to_run_less_often(room: int) -> None:
     driver, manager, _ = run(40, Budget(device=room * CHUNK), checkpoint=True)
     assert manager.stats.peak_bytes["device"] <= room * CHUNK
     if room >= 6:
-        # Every chunk that was dropped runs once.
+        # Every dropped chunk runs once.
         assert len(driver.advances) == manager.stats.drops == len(set(driver.advances))
 
 
 @pytest.mark.parametrize("checkpoint", [True, 1, 2, 5])
 def test_states_are_found_without_the_blocks_before_them(checkpoint: int) -> None:
-    """Each dropped chunk fills its blocks once more. All else is run without blocks, no more often than with them."""
+    """Entry states are found without blocks: each dropped chunk fills its blocks once more, and all other runs make
+    none."""
     known, _, _ = run(40, Budget(device=8 * CHUNK), checkpoint=checkpoint)
     device = SimulatedDevice({"device": 1 << 20}, blocking=True)
     manager = Manager(device, Budget(device=8 * CHUNK))
@@ -175,7 +179,10 @@ def test_states_are_found_without_the_blocks_before_them(checkpoint: int) -> Non
 def test_states_leave_room_for_the_runs_between_them(
     room: int, state_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many runs for 700 chunks; 28,506 and 5,682 where states took half of a small budget, 2,451 where an eighth."""
+    """Entry states leave room for the runs between them: at most `most` runs for 700 chunks.
+
+    There were 28,506 and 5,682 when states took half of a small budget, and 2,451 when they took an eighth.
+    """
     monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
     for ways in ({}, {"checkpoint": True}):
@@ -215,7 +222,7 @@ def test_a_loop_that_cannot_run_again_cannot_be_checkpointed() -> None:
 
 
 class Liar(Driver):
-    """Asks for other blocks when it runs again."""
+    """A loop that asks for other blocks when it runs again."""
 
     def filled(self, state: Any, chunk: Chunk) -> Any:
         chunk.block((3, 1), DOUBLE, "other")

@@ -1,4 +1,4 @@
-"""Blocks that are complete while their chunk still runs: they may leave, those that are being written may not."""
+"""Complete blocks of a running chunk may be evicted; blocks still being written may not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NBYTES = 100
 
 @pytest.mark.parametrize("tiers", [2, 3])
 def test_blocks_that_are_complete_leave_before_their_chunk_is_over(tiers: int) -> None:
-    """One chunk has four times as many bytes as the budget, going out and coming in."""
+    """Complete blocks are evicted before their chunk ends: one chunk has four times the budget's bytes, out and in."""
     with Run(Budget(device=2 * NBYTES, host=4 * NBYTES if tiers == 3 else None), simulated(tiers)) as run:
         loop = run.manager.loop("loop")
         chunk, blocks = loop.begin(), []
@@ -52,7 +52,7 @@ def test_a_block_that_is_being_written_does_not_leave() -> None:
 
 
 class Again:
-    """Fills the one block of a chunk again."""
+    """A replay that fills the chunk's blocks again."""
 
     def advance(self, state: Any, chunks: Any, first: int, last: int) -> Any:
         for chunk in chunks:

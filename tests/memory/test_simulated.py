@@ -1,4 +1,4 @@
-"""The simulated device: virtual time, real bytes, broken rules that show, and injected faults."""
+"""The simulated device: virtual time, real bytes, visible violations of the rules, and injected faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIB = 1024
 
 
 def device(**options: object) -> SimulatedDevice:
-    """A thousand bytes a second: times are easy to read."""
+    """A simulated device of a thousand bytes a second, for simple times."""
     settings = {"bandwidth_out": 1000.0, "bandwidth_in": 500.0, "disk_bandwidth": 100.0} | options
     return SimulatedDevice({"device": 16 * KIB, "host": 16 * KIB, "disk": 16 * KIB}, **settings)  # type: ignore[arg-type]
 
@@ -54,7 +54,7 @@ def test_streams_run_beside_each_other_and_the_host_waits_for_the_latest() -> No
     assert (made.now(), computed.is_done(), copied.is_done()) == (1.0, False, True)
     computed.wait()
     assert made.now() == 3.0
-    # Work that is issued later starts later, although its stream has been free for long.
+    # Work that is issued later starts later, even if its stream has been idle for long.
     made.copy(block, backup, 1000, made.out)
     later = made.out.record()
     later.wait()
@@ -124,14 +124,14 @@ def test_fresh_and_freed_bytes_are_poisoned() -> None:
 
 
 def test_a_missing_wait_shows_as_wrong_bytes() -> None:
-    """Not a rule of the library: that the device can tell a right manager from a wrong one."""
+    """A missing wait shows as wrong bytes, so the device can tell a correct manager from a wrong one."""
     found = set()
     for seed in range(30):
         made = device(seed=seed, delay=0.05)
         block, backup = filled(made, 64, 9), made.tiers[1].allocate(64)
         landing = made.tiers[0].allocate(64)
         made.copy(block, backup, 64, made.out)
-        # into does not wait for out.
+        # `into` does not wait for `out`.
         made.copy(backup, landing, 64, made.into)
         made.into.record().wait()
         made.out.record().wait()
@@ -209,7 +209,7 @@ def test_injected_failure_of_a_copy_reaches_all_that_depends_on_it() -> None:
         with pytest.raises(ExecutionError, match="copy 2 on stream 'out'"):
             event.wait()
     assert set(made.peek(backups[1]).tolist()) == {FRESH}
-    # Both streams have said so; now they are as good as new.
+    # Both streams have reported the failure, and work again.
     made.copy(blocks[1], backups[1], 64, made.out)
     made.into.wait(made.out.record())
     made.into.record().wait()

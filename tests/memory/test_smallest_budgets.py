@@ -1,4 +1,4 @@
-"""Smallest budgets that suffice: memory without a later use goes first, and no measured time decides."""
+"""Smallest sufficient budgets: memory without a later use is freed first, and no measured time decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Choose = Callable[[float], None]
 
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
-    """Have the planner copy a share of the chunks, whatever the times are."""
+    """Have the planner copy a given share of the chunks, whatever the times are."""
 
     def choose(share: float) -> None:
         monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
@@ -33,7 +33,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
 
 
 def lines(lengths: tuple[int, ...] = (40, 23, 31)) -> Callable[[], list[Any]]:
-    """The gradients of a character model by some batches of 7 lines."""
+    """The gradients of a character model for some batches of 7 lines."""
     rng = np.random.default_rng(0)
     model = Model(Settings(hidden=8, batch=7, engine="native"), 40, 7)
     params = model.init(cg.random.key(0))
@@ -54,7 +54,10 @@ def suffices(run: Callable[[], object], limit: int) -> bool:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_character_model_is_trained_in_little_memory(share: float, choose: Choose) -> None:
-    """Copied and computed again: 263 and 322 KB were needed when buffers and stacks lay idle to the end of a call."""
+    """A character model trains within 150 KB by copies or recomputation.
+
+    It took 263 and 322 KB while buffers and stacks stayed idle to the end of a call.
+    """
     choose(share)
     run = lines()
     expected = run()
@@ -81,11 +84,12 @@ def test_what_suffices_for_copies_suffices_whatever_the_planner_chooses(choose: 
 
 
 def test_a_call_begins_anew_with_copies_where_there_is_no_room_to_compute_again(choose: Choose) -> None:
-    """Once a session: from then on its loops keep to copies."""
+    """A call begins anew with copies if there is no room for recomputation. This happens once a session; its loops
+    then keep to copies."""
     run = lines((40,))
     expected = run()
     choose(1.0)
-    # A twentieth more than what copies need.
+    # The limit is 5 % above the need of copies.
     limit = memory.plan(run).least * 21 // 20
     choose(0.0)
     with checked_session(limit) as session:
@@ -97,7 +101,7 @@ def test_a_call_begins_anew_with_copies_where_there_is_no_room_to_compute_again(
 
 
 def test_a_call_with_effects_keeps_to_copies(choose: Choose) -> None:
-    """It could not begin anew: what was told would be told twice."""
+    """A call with effects keeps to copies: beginning anew would repeat its effects."""
     told: list[float] = []
 
     def flow(x: Any) -> Any:
@@ -118,8 +122,10 @@ def test_a_call_with_effects_keeps_to_copies(choose: Choose) -> None:
 
 
 def test_what_nobody_needs_any_more_makes_room() -> None:
-    """Arrays whose sizes only the run knows are sorted one after the other, by indices of 80 KB: one of 40 KB into a
-    second one, then one of 20 KB. Their elements differ in size, so that none lies where another one was.
+    """Memory of dead arrays is freed.
+
+    Arrays of run-time sizes are sorted one after the other, by indices of 80 KB: one of 40 KB into a second one, then
+    one of 20 KB. Their dtypes differ, so that none takes another one's memory.
     """
 
     def sorted_again(x: Any, k: Any) -> Any:
@@ -151,7 +157,7 @@ def test_what_nobody_needs_any_more_is_used_again_by_arrays_of_another_size() ->
 
 
 def recurrence(ways: dict[str, Any]) -> Callable[[], Any]:
-    """The gradient of 200 iterations over 100 numbers."""
+    """The gradient of a recurrence of 200 iterations over 100 numbers."""
 
     @cg.function
     @cg.grad
@@ -225,7 +231,7 @@ def test_a_plan_of_a_function_with_a_budget_of_its_own_that_is_too_small_says_so
 
 
 def test_nothing_is_copied_in_a_budget_that_was_never_near() -> None:
-    """Blocks that fill a fourth of a budget stay: 4.7 KiB went to disk where the peak was 17.4 KiB of 64 KiB."""
+    """Blocks that fill a quarter of a budget stay. Once 4.7 KiB went to disk at a peak of 17.4 KiB of 64 KiB."""
     run = recurrence({})
     with memory.budget() as session:
         expected = run()

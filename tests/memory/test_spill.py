@@ -1,4 +1,4 @@
-"""The spill file: bytes come back or an error says what is lost; the file goes away, however its owner ends."""
+"""The spill file: bytes come back, or an error says which are lost; the file is removed however its owner ends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(folder: Path) -> list[str]:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=60))
 def test_ranges_never_overlap_and_free_neighbours_join(steps: list[tuple[bool, int]]) -> None:
-    """Against a model: one owner for each granule."""
+    """Ranges never overlap and free neighbours join, by comparison with a model that has one owner for each granule."""
     free = FreeList(granule=16)
     free.add(Range(0, 64 * 16))
     taken: list[Range] = []
@@ -76,7 +76,7 @@ def test_bytes_come_back(tmp_path: Path) -> None:
         file.write(extent, memoryview(bytes_of(number, size)))
     for number, (size, extent) in enumerate(zip(sizes, extents, strict=True)):
         np.testing.assert_array_equal(back(file, extent, size), bytes_of(number, size))
-    # Fewer than were written: the last piece is checked as a whole all the same.
+    # Read fewer bytes than were written: the last piece is checked as a whole.
     np.testing.assert_array_equal(back(file, extents[-1], 1500), bytes_of(5, 5000)[:1500])
     file.close()
 
@@ -88,10 +88,10 @@ def test_places_are_used_again_and_the_file_grows_in_steps(tmp_path: Path) -> No
     assert file.size == 8 * PAGE
     file.free(extents[1])
     assert file.allocate(PAGE + 1).place == extents[1].place
-    # Six pages at the end of the file, of which none is free yet: one step of eight.
+    # No page is free at the end of the file, so it grows by one step of eight for six pages.
     assert file.allocate(6 * PAGE).place == Range(8 * PAGE, 6 * PAGE)
     assert file.size == 16 * PAGE
-    # Twelve pages: two are free at the end, ten are missing.
+    # For twelve pages two are free at the end, and ten are missing.
     assert file.allocate(12 * PAGE).place == Range(14 * PAGE, 12 * PAGE)
     assert file.size == 26 * PAGE == os.stat(str(file.path)).st_size
     # Preallocated: the blocks of the disk are reserved, not only the length.
@@ -184,12 +184,12 @@ def test_short_writes_and_reads_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_refusal_by_the_system_and_what_is_there_stays(tmp_path: Path) -> None:
-    """The system's limit on a file's size; a disk that is full takes the same way."""
+    """If the system refuses a larger file, its contents stay. The limit on a file's size stands for a full disk."""
     file = SpillFile(tmp_path, step_bytes=16 * PAGE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5 * PAGE, before[1]))
     try:
-        # A step of sixteen pages is refused, the four that are needed are not.
+        # The system refuses a step of sixteen pages but grants the four that are needed.
         extent = file.allocate(4 * PAGE)
         file.write(extent, memoryview(bytes_of(1, 4 * PAGE)))
         with pytest.raises(TierRefusedError, match="the file has its largest size") as caught:
@@ -208,7 +208,7 @@ def test_a_refusal_by_the_system_and_what_is_there_stays(tmp_path: Path) -> None
 
 
 def test_a_full_disk_in_the_middle_of_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some filesystems promise room and then have none."""
+    """A disk may be full in the middle of a write, because some filesystems grant room that they do not have."""
     file = SpillFile(tmp_path, piece_bytes=100)
     extent = file.allocate(1000)
     write = os.pwrite
@@ -272,7 +272,7 @@ except UserInputError as error:
 
 
 def test_a_folder_that_this_user_cannot_write() -> None:
-    """As soon as the budget is entered, not when the first block leaves."""
+    """A folder without write permission fails when the budget is entered, not at the first eviction."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o555)
         done = subprocess.run([sys.executable, "-c", NOT_OURS, folder], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Spill files and other processes: what a killed one left, ends without close, forks."""
+"""Spill files and other processes: leftovers of a killed process, ends without `close`, forks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_next_start_removes_what_a_killed_process_left_and_nothing_of_a_live
     try:
         paths = [Path(child.stdout.readline().strip()) for child in children if child.stdout]
         assert sorted(tmp_path.iterdir()) == sorted(paths)
-        # Both live: a start in between removes nothing.
+        # Both processes live, so a start in between removes nothing.
         assert SpillFile(tmp_path).removed == []
         children[0].send_signal(signal.SIGKILL)
         children[0].wait()
@@ -103,7 +103,7 @@ def test_a_forked_child_neither_uses_nor_removes_nor_locks_its_parents_file(tmp_
     path, child = done.stdout.split()
     try:
         assert done.returncode == -signal.SIGKILL
-        # The parent is dead and its child lives on: the file is a leftover.
+        # The parent is dead and its child lives, so the file is a leftover.
         assert [str(p) for p in remove_leftovers(tmp_path)] == [path]
     finally:
         os.kill(int(child), signal.SIGKILL)

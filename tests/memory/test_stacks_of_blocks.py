@@ -1,4 +1,4 @@
-"""Stacks whose rows lie in blocks of a session: what holds for lists holds for them, and blocks go with their rows."""
+"""Stacks whose rows lie in a session's blocks behave like lists, and blocks are freed with their rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOUBLE = np.dtype(np.float64)
 
 @contextmanager
 def rows(limit: int | None = None, keeps_axes: bool = False) -> Iterator[RowPushes]:
-    """Inside a call in a session."""
+    """A source of rows inside a call in a session."""
     with checked_session(limit), rows_in_blocks(dict, keeps_axes):
         source = row_pushes()
         assert source is not None
@@ -37,7 +37,8 @@ def new_stack(source: RowPushes, shape: tuple[int, ...]) -> BlockStack:
 
 
 def test_rows_keep_their_order_of_axes() -> None:
-    """Else sums over them would differ in the last bit; found by a gradient of attention."""
+    """Rows keep their order of axes; otherwise sums over them would differ in the last bit. Found by a gradient of
+    attention."""
     program = BY_NAME["attention_over_a_growing_memory"]
     graph, leaves = program.graph(2), program.leaves
     with checked_session(4096):
@@ -106,7 +107,8 @@ def test_a_stack_that_dies_frees_its_blocks() -> None:
 
 
 def test_what_is_left_of_a_block_goes_with_the_rows_above() -> None:
-    """Else each turn would leave one row behind that holds a whole block."""
+    """A block's remaining row moves when the rows above are popped; otherwise every round would leave a row that
+    holds a whole block."""
     with rows() as source:
         stack, model = new_stack(source, (4,)), []
         for turn in range(30):
@@ -121,7 +123,7 @@ def test_what_is_left_of_a_block_goes_with_the_rows_above() -> None:
 
 
 def test_blocks_of_a_manager_are_not_written_to_again() -> None:
-    """There may be copies of them elsewhere, which would not know."""
+    """A manager's settled block is not written to again, because copies of it may exist."""
     with rows() as source:
         stack = new_stack(source, ())
         for number in range(5):
@@ -136,7 +138,8 @@ def test_blocks_of_a_manager_are_not_written_to_again() -> None:
 def test_no_row_is_lost_where_another_thread_settles_a_block_at_any_time(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """A thread that is short of room settles blocks of others: before their first row, and while rows move in."""
+    """No row is lost when another thread, short of room, settles a block before its first row or while rows are
+    written."""
     draw = random.Random(seed)
     put = RowBlock.put
 

@@ -1,4 +1,4 @@
-"""Blocks that come, stay and go beside those that leave: no byte is fetched twice because of them."""
+"""Blocks that are pushed and read during the way back cause no second fetch of evicted blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = CHUNK // (8 * WIDTH)
 
 
 def run(length: int, room: int, staying: int) -> Statistics:
-    """A loop whose way back has a loop of its own, which pushes so many chunks' bytes and reads them at once."""
+    """Run a loop whose way back pushes blocks of `staying` chunks' bytes in an inner loop, and reads them at once."""
     device = SimulatedDevice({"device": 1 << 30, "host": 1 << 30}, blocking=True)
     recording = Recording()
     manager = Manager(device, Budget(device=room * CHUNK), recording)
@@ -41,7 +41,8 @@ def run(length: int, room: int, staying: int) -> Statistics:
 @pytest.mark.parametrize("room", [5, 6, 9])
 @pytest.mark.parametrize("staying", [1, 2, 3])
 def test_what_was_fetched_ahead_does_not_make_way_for_blocks_that_stay(room: int, staying: int) -> None:
-    """Each such block drove a fetched one out, which was fetched again when it was gone: up to four times the bytes."""
+    """A block fetched ahead is not evicted for a block that stays: such evictions once cost up to four times the
+    bytes."""
     stats = run(24, room, staying)
     assert stats.copies_out > 20
     assert stats.copies_in <= stats.copies_out

@@ -1,4 +1,4 @@
-"""Bytes in use as a profile shows them: every change counts, and managers that share a tier's name are told apart."""
+"""Bytes in use as a profile shows them: every change counts, and managers with equal tier names are kept apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def simulated(name: str = "simulated", *faults: Fault) -> SimulatedDevice:
 
 
 def test_bytes_that_are_held_between_two_blocks_are_in_the_peak() -> None:
-    """A reservation that came and went between two takings of blocks was in no sample once."""
+    """The peak includes bytes held between two blocks. A reservation made and released between two samples was once
+    missed."""
     with profile() as recording, budget(device=1 << 16, devices={"cpu": simulated()}) as session:
         manager = session.manager()
         chunk = manager.loop("loop").begin()
@@ -55,7 +56,7 @@ def test_managers_of_one_kind_are_added_up() -> None:
 
 
 def test_a_peak_stands_beside_its_own_limit() -> None:
-    """The last budget's limit stood beside the highest peak of all once."""
+    """A peak is shown with its own limit. The last budget's limit was once shown beside the highest peak."""
     with profile() as recording:
         for room in (6, 3):
             with budget(device=room * CHUNK, devices={"cpu": simulated()}) as session:
@@ -68,7 +69,7 @@ def test_a_peak_stands_beside_its_own_limit() -> None:
 
 
 def test_two_devices_have_two_curves() -> None:
-    """Their bytes were drawn as one curve that jumped between them once."""
+    """Two devices have two curves. Their bytes were once drawn as one curve that jumped between them."""
     devices = {"cpu": simulated(), "moon": simulated("moon")}
     with profile() as recording, budget(device=8 * CHUNK, devices=devices) as session:
         held = session.manager("moon").reserve(7 * CHUNK, "scratch")
@@ -86,7 +87,7 @@ def test_what_was_done_otherwise_than_planned_is_told() -> None:
         manager = session.manager()
         Driver(manager, chunks(10)).run()
         fallbacks = list(manager.stats.fallbacks)
-    # What was put on the stream before anybody saw the failure fails with it, however often it was tried till then.
+    # Copies queued on the stream before the failure was seen fail with it, however often each was tried.
     copies = len(fallbacks) // 2
     assert len(set(fallbacks)) == 2 and len(fallbacks) == 2 * copies
     assert [fell.text for fell in recording.fell_back] == fallbacks

@@ -4,7 +4,7 @@ The block that it sees is open: pushes fill it, pops empty it, reads and writes 
 the words say how many rows of it are in use. A stack that has not been touched yet shows no block, only how many rows
 lie below.
 
-A stack that begins anew does so in memory that it had (`RunningStack.begin`): within a run compiled code finds its
+A stack that begins anew does so in memory that it had (`FrameStack.begin`): within a run compiled code finds its
 block, or the largest that was emptied; between two runs there is room for what the last one pushed.
 
 In a memory session the loops of a plan run in chunks, whose blocks a manager copies away or computes again. At the
@@ -73,7 +73,7 @@ SHARE = 4
 Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
 
 
-class RunningStack:
+class FrameStack:
     """One handle: a stack and its words."""
 
     def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, rows: Sizes | None) -> None:
@@ -389,11 +389,6 @@ class RunningStack:
         self.show(block, True)
 
 
-def copied(stack: Any) -> Any:
-    """Another stack of the same rows."""
-    return stack.copy() if isinstance(stack, BlockStack) else list(stack)
-
-
 # A call while it runs, as chunks, outside calls and errors see it. `runtime` has the frame and the program.
 
 
@@ -433,7 +428,7 @@ class Frame(Protocol):
     plan: Plan
     words: np.ndarray
     memory: FrameMemory
-    stacks: list[RunningStack]
+    stacks: list[FrameStack]
     # That of a memory session, which puts itself here.
     session: Any
 

@@ -71,25 +71,22 @@ def _transformed(x: Any, axis: int, inverse: bool) -> Any:
     return apply("fft", [x], {"axis": axis, "inverse": inverse})
 
 
-_INVERSE = frozenset(("ifft", "ifft2", "ifftn", "irfft", "irfft2", "irfftn", "ihfft"))
-
-
-def _scaled(operation: str, x: Any, size: Any, norm: Any) -> Any:
+def _scaled(operation: str, x: Any, size: Any, norm: Any, inverse: bool) -> Any:
     if norm not in (None, "backward", "ortho", "forward"):
         raise TypeMismatchError(
             f"{operation}: an unknown norm", expected="'backward', 'ortho' or 'forward'", got=repr(norm)
         )
     if norm == "ortho":
         return divide(x, cast(sqrt(cast(size, np.float64)), dtype_of(x)))
-    return divide(x, cast(size, dtype_of(x))) if (operation in _INVERSE) is (norm != "forward") else x
+    return divide(x, cast(size, dtype_of(x))) if inverse is (norm != "forward") else x
 
 
-def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any) -> Any:
+def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) -> Any:
     x = _as_complex(operation, x)
     place = axis_of(operation, axis, rank_of(x))
     if n is not None or shape_of(x)[place] == 0:
         x = _resized(x, place, _size(operation, x, place, n))
-    return _scaled(operation, _transformed(x, place, operation in _INVERSE), dim(x, place), norm)
+    return _scaled(operation, _transformed(x, place, inverse), dim(x, place), norm, inverse)
 
 
 def _first_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
@@ -126,36 +123,36 @@ def _from_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
     return real_part(_transformed(concatenated([kept, mirrored], place), place, True)), size
 
 
-# The transforms along one axis: each takes its name, x, n, the axis and the norm.
+# The transforms along one axis.
 
 
-def _along(name: str, summary: str, example: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _along(name: str, inverse: bool, summary: str, example: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     def function(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-        return fn(name, x, n, axis, norm)
+        return fn(name, x, n, axis, norm, inverse)
 
     return array_function()(described(function, name, summary, f"cnp.fft.{example}"))
 
 
-def _halved(name: str, x: Any, n: Any, axis: Any, norm: Any) -> Any:
-    return _scaled(name, *_first_half(name, x, n, axis), norm)
+def _halved(name: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) -> Any:
+    return _scaled(name, *_first_half(name, x, n, axis), norm, inverse)
 
 
-def _restored(name: str, x: Any, n: Any, axis: Any, norm: Any) -> Any:
-    return _scaled(name, *_from_half(name, x, n, axis), norm)
+def _restored(name: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) -> Any:
+    return _scaled(name, *_from_half(name, x, n, axis), norm, inverse)
 
 
 _SUMMARY = "y[k] = sum over j of x[j] exp(-2 pi i j k / n) along an axis, cut or filled up with zeros to n first."
-fft = _along("fft", _SUMMARY, "fft([1.0, 0.0]) -> array([1.+0.j, 1.+0.j])", _one)
-ifft = _along("ifft", "The inverse of `fft`.", "ifft([2.0, 0.0]) -> array([1.+0.j, 1.+0.j])", _one)
+fft = _along("fft", False, _SUMMARY, "fft([1.0, 0.0]) -> array([1.+0.j, 1.+0.j])", _one)
+ifft = _along("ifft", True, "The inverse of `fft`.", "ifft([2.0, 0.0]) -> array([1.+0.j, 1.+0.j])", _one)
 _SUMMARY = "The first n // 2 + 1 elements of the `fft` of real numbers: the rest are their conjugates."
-rfft = _along("rfft", _SUMMARY, "rfft([1.0, 0.0, 0.0]).shape -> (2,)", _halved)
+rfft = _along("rfft", False, _SUMMARY, "rfft([1.0, 0.0, 0.0]).shape -> (2,)", _halved)
 _SUMMARY = "The inverse of `rfft`: n real numbers, by default 2 * (m - 1) of m."
-irfft = _along("irfft", _SUMMARY, "irfft([1.0, 0.0]) -> array([0.5, 0.5])", _restored)
+irfft = _along("irfft", True, _SUMMARY, "irfft([1.0, 0.0]) -> array([0.5, 0.5])", _restored)
 _SUMMARY = "The `fft` of n numbers with conjugate symmetry, given by the first n // 2 + 1: real."
 _conjugated = lambda name, x, *given: _restored(name, conjugate(_as_complex(name, x)), *given)
-hfft = _along("hfft", _SUMMARY, "hfft([1.0, 0.0]) -> array([1., 1.])", _conjugated)
+hfft = _along("hfft", False, _SUMMARY, "hfft([1.0, 0.0]) -> array([1., 1.])", _conjugated)
 _EXAMPLE = "ihfft([1.0, 1.0]).shape -> (2,)"
-ihfft = _along("ihfft", "The inverse of `hfft`.", _EXAMPLE, lambda *given: conjugate(_halved(*given)))
+ihfft = _along("ihfft", True, "The inverse of `hfft`.", _EXAMPLE, lambda *given: conjugate(_halved(*given)))
 
 # The transforms along several axes.
 
@@ -173,55 +170,55 @@ def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
     return list(zip(places, sizes, strict=True))
 
 
-def _several(operation: str, x: Any, plan: Sequence[tuple[int, Any]], norm: Any) -> Any:
+def _several(operation: str, x: Any, plan: Sequence[tuple[int, Any]], norm: Any, inverse: bool) -> Any:
     for place, n in plan:
-        x = _one(operation, x, n, place, norm)
+        x = _one(operation, x, n, place, norm, inverse)
     return x
 
 
-def _whole(name: str, x: Any, s: Any, axes: Any, norm: Any) -> Any:
+def _whole(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
     x = _as_complex(name, x)
-    return _several(name, x, _plan(name, x, s, axes), norm)
+    return _several(name, x, _plan(name, x, s, axes), norm, inverse)
 
 
-def _whole_halved(name: str, x: Any, s: Any, axes: Any, norm: Any) -> Any:
+def _whole_halved(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
     x = _real_operand(name, x)
     *others, (place, n) = _plan(name, x, s, axes)
-    return _several(name, rfft(x, n, place, norm), others, norm)
+    return _several(name, rfft(x, n, place, norm), others, norm, inverse)
 
 
-def _whole_restored(name: str, x: Any, s: Any, axes: Any, norm: Any) -> Any:
+def _whole_restored(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
     x = _as_complex(name, x)
     *others, (place, n) = _plan(name, x, s, axes)
-    return irfft(_several(name, x, others, norm), n, place, norm)
+    return irfft(_several(name, x, others, norm, inverse), n, place, norm)
 
 
 def _along_axes(
-    name: str, summary: str, example: str, fn: Callable[..., Any], chosen: Any = None
+    name: str, inverse: bool, summary: str, example: str, fn: Callable[..., Any], chosen: Any = None
 ) -> Callable[..., Any]:
     def function(x: Any, /, s: Any = None, axes: Any = chosen, norm: Any = None) -> Any:
-        return fn(name, x, s, axes, norm)
+        return fn(name, x, s, axes, norm, inverse)
 
     return array_function()(described(function, name, summary, f"cnp.fft.{example}"))
 
 
 _SUMMARY = "`fft` along several axes (None: all), each in the size that `s` names."
-fftn = _along_axes("fftn", _SUMMARY, "fftn([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])", _whole)
-ifftn = _along_axes("ifftn", "The inverse of `fftn`.", "ifftn([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])", _whole)
+fftn = _along_axes("fftn", False, _SUMMARY, "fftn([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])", _whole)
+ifftn = _along_axes("ifftn", True, "The inverse of `fftn`.", "ifftn([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])", _whole)
 _SUMMARY = "`rfft` along the last of several axes, `fft` along the preceding ones."
-rfftn = _along_axes("rfftn", _SUMMARY, "rfftn([[1.0, 0.0, 0.0]]).shape -> (1, 2)", _whole_halved)
+rfftn = _along_axes("rfftn", False, _SUMMARY, "rfftn([[1.0, 0.0, 0.0]]).shape -> (1, 2)", _whole_halved)
 irfftn = _along_axes(
-    "irfftn", "The inverse of `rfftn`.", "irfftn([[1.0, 0.0]]) -> array([[0.5, 0.5]])", _whole_restored
+    "irfftn", True, "The inverse of `rfftn`.", "irfftn([[1.0, 0.0]]) -> array([[0.5, 0.5]])", _whole_restored
 )
 _LAST = (-2, -1)
 _EXAMPLE = "fft2([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
-fft2 = _along_axes("fft2", "`fftn` along two axes.", _EXAMPLE, _whole, _LAST)
+fft2 = _along_axes("fft2", False, "`fftn` along two axes.", _EXAMPLE, _whole, _LAST)
 _EXAMPLE = "ifft2([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
-ifft2 = _along_axes("ifft2", "The inverse of `fft2`.", _EXAMPLE, _whole, _LAST)
+ifft2 = _along_axes("ifft2", True, "The inverse of `fft2`.", _EXAMPLE, _whole, _LAST)
 _EXAMPLE = "rfft2([[1.0, 0.0, 0.0]]).shape -> (1, 2)"
-rfft2 = _along_axes("rfft2", "`rfftn` along two axes.", _EXAMPLE, _whole_halved, _LAST)
+rfft2 = _along_axes("rfft2", False, "`rfftn` along two axes.", _EXAMPLE, _whole_halved, _LAST)
 _EXAMPLE = "irfft2([[1.0, 0.0]]) -> array([[0.5, 0.5]])"
-irfft2 = _along_axes("irfft2", "The inverse of `rfft2`.", _EXAMPLE, _whole_restored, _LAST)
+irfft2 = _along_axes("irfft2", True, "The inverse of `rfft2`.", _EXAMPLE, _whole_restored, _LAST)
 
 
 def __getattr__(name: str) -> Any:

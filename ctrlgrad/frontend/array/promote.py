@@ -33,6 +33,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
+from ctrlgrad.ir.control import TURNED
 from ctrlgrad.options import default_float
 
 # Sizes and axes: known ones as ints, unknown ones as traced scalars, and the raw ops that move dimensions.
@@ -453,20 +454,10 @@ def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
     if first != second:
         # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
         a, b = cast(x1, first), cast(x2, second)
-        return (
-            _signed_with_unsigned(op, a, b) if dtype_kind(first) == "i" else _signed_with_unsigned(_MIRRORED[op], b, a)
-        )
+        if dtype_kind(first) == "i":
+            return _signed_with_unsigned(op, a, b)
+        return _signed_with_unsigned(TURNED.get(op, op), b, a)
     return elementwise(op, ufunc, x1, x2, keep_weak=True)
-
-
-_MIRRORED = {
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "less": "greater",
-    "less_equal": "greater_equal",
-    "greater": "less",
-    "greater_equal": "less_equal",
-}
 
 
 def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
