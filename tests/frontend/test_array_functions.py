@@ -39,7 +39,7 @@ def test_function(c: Case) -> None:
         np.testing.assert_array_equal(a, b, err_msg="an operand was changed")
 
 
-# What is known of a result's shape.
+# The known part of a result's shape.
 
 STATIC: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int | None, ...]]] = {
     "reshape -1": (lambda x: x.reshape(-1, 2), ((None, 4),), (None, 2)),

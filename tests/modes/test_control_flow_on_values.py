@@ -121,7 +121,7 @@ def test_a_number_that_would_lose_its_derivative_is_refused():
         cg.grad(lambda x: x * float(x))(2.0)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         jax.grad(lambda x: x * float(x))(2.0)
-    # What asks for an element by name has a number, in JAX too.
+    # An element read by name is a number, in JAX too.
     assert cg.grad(lambda x: x * x.item())(2.0) == jax.grad(lambda x: x * x.item())(2.0) == 2.0
     assert float(cg.grad(lambda x: x * (x > 1.0).item() + float(cnp.argmax(x)))(2.0)) == 1.0
 

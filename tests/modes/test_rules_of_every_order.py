@@ -135,7 +135,7 @@ def test_every_order_in_a_loop_is_that_of_the_plain_function(make, orders):
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_rule_of_itself_may_close_over_a_traced_value(order, mapped):
-    """What it closes over is found when it is traced at first, and captured by its calls of itself too."""
+    """A rule that calls its own function may close over a traced value, which the inner calls capture too."""
 
     def scaled(x, a):
         f = cg.custom_jvp(lambda x: np.exp(x) * a)

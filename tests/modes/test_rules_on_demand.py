@@ -79,7 +79,7 @@ def test_symbolic_zeros_are_those_of_jax_and_the_derivatives_are_true(name, argn
             np.testing.assert_allclose(seen[cg, "first"], numeric(lambda x: float(one(x)), primal), atol=1e-8)
     for part in ("jvp", "first", "second"):
         np.testing.assert_allclose(seen[cg, part], seen[jax, part], rtol=1e-10)
-    # Loops ask once for each guess at what is carried: of these JAX and this library make others.
+    # Loops call a rule once for each guess at their carries; JAX and this library guess differently.
     if name != "in a loop":
         assert set(seen[cg, "zeros"]) == set(seen[jax, "zeros"])
 

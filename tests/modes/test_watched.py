@@ -1,4 +1,4 @@
-"""What a compiled function read of Python: noticed when it changes, listed by `explain`, and let go."""
+"""Python values that a compiled function read: changes are noticed, `explain` lists them, and they are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loop distribution: what leaves a loop, how long chunks are, and that nothing else changes."""
+"""Loop distribution: the ops that leave a loop, the length of chunks, and unchanged results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, heavy, optim
 
 
 def chunks(graph: Graph) -> set[int]:
-    """How many iterations the inner halves of distributed loops run at most."""
+    """The chunk lengths of distributed loops."""
     loops = filter(None, map(attributes.Loop.find, walk(graph)))
     return {loop.chunk for loop in loops if loop.chunk is not None}
 
@@ -67,7 +67,7 @@ def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.Monkey
     assert inside(25) == [0, 1]
     assert inside(42) == [0, 1]
     assert inside(43) == [0, 0]
-    # What a loop that stays whole would collect does not make chunks shorter.
+    # Values of a loop that stays whole do not make chunks shorter.
     sizes = {
         attributes.Loop.of(n).chunk
         for n in walk(distribute(graph, chunk_bytes=160 * 100))
@@ -77,7 +77,7 @@ def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.Monkey
 
 
 def test_loops_inside_keep_a_budget(tmp_path: Path) -> None:
-    """Chunks of a loop inside lie within a chunk of the loop around it, and are swapped or run again like others."""
+    """Chunks of an inner loop lie within a chunk of the outer loop, and are swapped or recomputed like other chunks."""
     case = CASES["distribute_inside"]
     arguments = (np.concatenate([case.arguments[0]] * 6), *case.arguments[1:])
     graph = Case(case.function, arguments, case.run, gradient=True, first=1).graph()
@@ -246,7 +246,7 @@ def _decides_the_end(xs: Any, u: Any, v: Any) -> Any:
 
 
 def _needs_more_than_it_saves(xs: Any, u: Any, v: Any) -> Any:
-    """What stands beside the product is larger than it, and only the iterations have it."""
+    """The values beside the product are larger than the product, and exist only inside iterations."""
 
     def step(c: Any) -> Any:
         t, h, rows = c

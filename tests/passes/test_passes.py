@@ -65,7 +65,7 @@ def test_a_pass_that_does_not_exist() -> None:
 
 
 def test_constants_are_folded_to_the_end() -> None:
-    """What is computed from a folded constant is one too, and so is what a product with 1 leaves."""
+    """Constants are folded transitively, and a product with 1 is its other factor."""
     builder = Builder(name="chain")
     x = builder.input(TensorType(np.dtype(np.float64), ()))
     one, two = (builder.constant(np.float64(n)) for n in (1.0, 2.0))
