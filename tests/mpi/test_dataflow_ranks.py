@@ -81,7 +81,7 @@ print((count, sent, received))
 
 
 def counted(ended, ranks=3):
-    """What each rank has printed: programs, messages sent and received."""
+    """The output of each rank: programs, messages sent and received."""
     assert ended.code == 0, ended.stderr
     found = [ast.literal_eval(line) for line in ended.stdout.splitlines()]
     assert len(found) == ranks
