@@ -15,6 +15,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ Values and gradients of the programs of `benchmarks/`: loops, recurrent networks
 - Peers: {peers}.
 - Each system runs in a process of its own on {cores}, with an empty cache; results are compared first.
 - Times are processor times of all threads, the best of {rounds}. A *first call* traces, differentiates, compiles and
-  runs, imports not counted.
+  runs, imports not counted. PyTorch runs eagerly here and compiles nothing.
 - *Peak memory* is the most resident memory of the process, libraries included, from the second call on.
 - A ratio is the peer's figure over ctrlgrad's: above 1, ctrlgrad needs less. One below 1 is **bold**.
 - The machine was shared: its load was {load}. Ratios from 0.95 to 1.05 say nothing.
@@ -54,6 +55,8 @@ Values and gradients of the programs of `benchmarks/`: loops, recurrent networks
 Geometric means of the ratios: {means}.
 
 Behind by more than 5 %: {behind}.
+
+Left out: {left_out}.
 """
 
 
@@ -76,7 +79,7 @@ def _wide() -> list[str]:
 
 def measured(case: Case, peers: Sequence[str], surroundings: Surroundings, rounds: int) -> dict[str, Any]:
     """The record of a program; entries that fail or are not installed are left out, and said to be."""
-    entries = [case.entries[0], *(e for e in case.entries[1:] if e.system in peers)]
+    entries = _of_one_length([case.entries[0], *(e for e in case.entries[1:] if e.system in peers)])
     found: dict[str, dict[str, Any]] = {}
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ctrlgrad-measurements-") as name:
@@ -94,6 +97,14 @@ def measured(case: Case, peers: Sequence[str], surroundings: Surroundings, round
     machine = description()
     ordered = [found[e.label] for e in entries]
     return {"name": case.name, "date": machine["date"], "load": round(machine["load"][0], 1), "entries": ordered}
+
+
+def _of_one_length(entries: list[Entry]) -> list[Entry]:
+    """Entries that run as many iterations each: those of a slow peer, where it has fewer."""
+    if len({e.units for e in entries}) == 1:
+        return entries
+    least = min(e.units for e in entries)
+    return [replace(e, units=least, arguments={**e.arguments, "n": least}) for e in entries]
 
 
 def _figures(entry: Entry, surroundings: Surroundings, folder: Path) -> dict[str, float]:
@@ -119,7 +130,10 @@ def _compare(case: Case, entries: Sequence[Entry], folder: Path, found: dict[str
     ours, *others = (e.label for e in entries)
     for label in others:
         if (folder / f"{label}.npz").exists() and "failure" not in found[label]:
-            require_agreement(load(folder / f"{label}.npz"), load(folder / f"{ours}.npz"), ours, case.tolerance)
+            try:
+                require_agreement(load(folder / f"{label}.npz"), load(folder / f"{ours}.npz"), ours, case.tolerance)
+            except Failure as failure:
+                found[label]["failure"] = failure.text
 
 
 def rows(record: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, tuple[float, float]]]]:
@@ -162,7 +176,16 @@ def page(record: dict[str, Any]) -> str:
         rows="\n".join(lines),
         means="; ".join(means),
         behind="; ".join(behind) or "nowhere",
+        left_out="; ".join(_left_out(record)) or "nothing",
     )
+
+
+def _left_out(record: dict[str, Any]) -> Iterator[str]:
+    """Programs of peers that failed, or that gave other results."""
+    for case in record["programs"]:
+        for entry in case["entries"]:
+            if "failure" in entry:
+                yield f"{case['name']} of {entry['label']}: {entry['failure']}"
 
 
 LABELS = {"first": "first call", "warm": "later call", "peak": "memory"}

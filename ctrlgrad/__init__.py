@@ -37,17 +37,22 @@ with kept_objects():
     from ctrlgrad.options import options
     from ctrlgrad.signature import TensorSpec
     from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
-    from ctrlgrad.transforms.closures import closure_convert, custom_gradient
-    from ctrlgrad.transforms.custom_jvp import custom_jvp
-    from ctrlgrad.transforms.custom_vjp import custom_vjp
-    from ctrlgrad.transforms.custom_vmap import custom_vmap
-    from ctrlgrad.transforms.eval_shape import eval_shape
-    from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
+    from ctrlgrad.transforms.custom_calls import closure_convert, custom_gradient, custom_jvp, custom_vjp
+    from ctrlgrad.transforms.grad import (
+        grad,
+        hessian,
+        jacfwd,
+        jacrev,
+        jvp,
+        linear_transpose,
+        linearize,
+        stop_gradient,
+        value_and_grad,
+        vjp,
+    )
     from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
-    from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
-    from ctrlgrad.transforms.jvp import jvp
-    from ctrlgrad.transforms.linearize import linear_transpose, linearize
-    from ctrlgrad.transforms.vmap import vmap
+    from ctrlgrad.transforms.tracing import eval_shape
+    from ctrlgrad.transforms.vmap import custom_vmap, vmap
 
 _install()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctrlgrad.transforms.custom_vmap import custom_vmap, sequential_vmap
+from ctrlgrad.transforms.vmap import custom_vmap, sequential_vmap
 
 __all__ = ["custom_vmap", "sequential_vmap"]
 

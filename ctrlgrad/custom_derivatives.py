@@ -7,10 +7,15 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.frontend.apply import float0_like, type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.transforms.closures import closure_convert, custom_gradient
-from ctrlgrad.transforms.custom_calls import CustomVJPPrimal, SymbolicZero, symbolic_zero
-from ctrlgrad.transforms.custom_jvp import custom_jvp
-from ctrlgrad.transforms.custom_vjp import custom_vjp
+from ctrlgrad.transforms.custom_calls import (
+    CustomVJPPrimal,
+    SymbolicZero,
+    closure_convert,
+    custom_gradient,
+    custom_jvp,
+    custom_vjp,
+    symbolic_zero,
+)
 
 
 def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:

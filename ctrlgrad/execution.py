@@ -11,19 +11,18 @@ from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.dataflow.settings import current_settings, is_one_plan
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
-from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists, row_pushes_of, rows_in_blocks
 from ctrlgrad.engines.device_array import lies_on_card
-from ctrlgrad.engines.exact_errors import error_of, exact_errors
-from ctrlgrad.engines.forward_reads import first_forward, with_point
+from ctrlgrad.engines.exact_errors import error_of, exact_errors, first_forward, with_point
 from ctrlgrad.engines.native import llvm
 from ctrlgrad.engines.native.engine import patterns_of, plan_of, run, shapes_of
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
+from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.session import current
-from ctrlgrad.runtime.rows import row_pushes_of, rows_in_blocks
 
 
 def run_on(
@@ -124,6 +123,15 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
         return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
     with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
         return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
+
+
+def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:
+    """Kernel of the reference engine for a graph of one op on its inputs: a function from arrays to results."""
+    (step,) = compile_graph(graph, REFERENCE).steps
+    kernel, is_pure = step.kernel, step.is_pure
+    if step.result is None:
+        return lambda arrays: kernel(*arrays) if is_pure else kernel([*arrays], Run())
+    return lambda arrays: (kernel(*arrays) if is_pure else kernel([*arrays], Run()),)
 
 
 def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:

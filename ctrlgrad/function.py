@@ -18,7 +18,8 @@ from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Array, EagerStack, Float0, as_array, is_weak, type_of
-from ctrlgrad.frontend.checks import argument_names, explains_calls
+from ctrlgrad.frontend.checks import argument_names
+from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.frontend.watched import Watched, code_in, watch

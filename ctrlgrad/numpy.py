@@ -88,9 +88,9 @@ from ctrlgrad.frontend.array.statistics import *
 from ctrlgrad.frontend.array.ufunc_methods import *
 from ctrlgrad.frontend.array.windows import *
 from ctrlgrad.frontend.functions import FUNCTIONS, publish
-from ctrlgrad.transforms.vectorize import apply_along_axis as apply_along_axis
-from ctrlgrad.transforms.vectorize import frompyfunc as frompyfunc
-from ctrlgrad.transforms.vectorize import vectorize as vectorize
+from ctrlgrad.transforms.vmap import apply_along_axis as apply_along_axis
+from ctrlgrad.transforms.vmap import frompyfunc as frompyfunc
+from ctrlgrad.transforms.vmap import vectorize as vectorize
 
 fft, linalg = _fourier, _matrices
 

@@ -111,12 +111,16 @@ def _init(cls: Any, found: tuple[Field[Any], ...]) -> Any:
     positional, by_name = [f for f in found if f.init and not f.kw_only], [f for f in found if f.init and f.kw_only]
     ordered = [*positional, *by_name]
     makes = "".join("p" if f.default_factory is MISSING else "f" for f in ordered)
-    # The slots' own setters: object.__setattr__ would look for them.
-    setters = [getattr(cls, f.name).__set__ for f in ordered]
-    pattern = _pattern(makes, len(positional), hasattr(cls, "__post_init__"))
+    # Where assignments are refused, the slots' own setters: object.__setattr__ would look for them.
+    is_refused = cls.__setattr__ is not object.__setattr__
+    setters = [getattr(cls, f.name).__set__ for f in ordered] if is_refused else []
+    pattern = _pattern(makes, len(positional), hasattr(cls, "__post_init__"), is_refused)
     given = pattern(*setters, *(f.default_factory for f in ordered if f.default_factory is not MISSING))
+    names = {f"a{n}": f.name for n, f in enumerate(ordered)}
     code = given.__code__.replace(
-        co_varnames=("self", *(f.name for f in ordered)), co_qualname=f"{cls.__qualname__}.__init__"
+        co_varnames=("self", *names.values()),
+        co_names=tuple(names.get(name, name) for name in given.__code__.co_names),
+        co_qualname=f"{cls.__qualname__}.__init__",
     )
     defaults = [_default(f) for f in positional]
     while defaults and defaults[0] is MISSING:
@@ -144,8 +148,9 @@ def _default(f: Field[Any]) -> Any:
 
 
 @functools.cache
-def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
-    """Make the pattern of an `__init__`, a function of the fields' setters and factories.
+def _pattern(makes: str, positional: int, has_post_init: bool, is_refused: bool) -> Any:
+    """Make the pattern of an `__init__`, a function of the factories, and of the fields' setters if a plain assignment
+    `is_refused`.
 
     `makes` has a letter for each field, "f" for one with a factory. The parameters of the `__init__` have names of
     their own; the first `positional` ones are positional.
@@ -154,10 +159,11 @@ def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
     parameters = ["self", *(f"p{n}" for n in numbers[:positional])]
     if positional < len(makes):
         parameters += ["*", *(f"p{n}" for n in numbers[positional:])]
-    body = [f"s{n}(self, {f'f{n}() if p{n} is MADE else ' if makes[n] == 'f' else ''}p{n})" for n in numbers]
+    made = [f"f{n}() if p{n} is MADE else p{n}" if makes[n] == "f" else f"p{n}" for n in numbers]
+    body = [f"s{n}(self, {made[n]})" if is_refused else f"self.a{n} = {made[n]}" for n in numbers]
     if has_post_init:
         body.append("self.__post_init__()")
-    given = [*(f"s{n}" for n in numbers), *(f"f{n}" for n in numbers if makes[n] == "f")]
+    given = [*(f"s{n}" for n in numbers if is_refused), *(f"f{n}" for n in numbers if makes[n] == "f")]
     names: dict[str, Any] = {"MADE": _MADE}
     inner = f"def __init__({', '.join(parameters)}): {'; '.join(body) or 'pass'}"
     # Compiled under this file's name, so that errors are not placed at a line of it.

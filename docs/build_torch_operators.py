@@ -12,7 +12,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from ctrlgrad.interop.torch.entries import REFUSED, TABLE, find
-from ctrlgrad.interop.torch.reader import HIGHER
+from ctrlgrad.interop.torch.module import HIGHER
 
 DECOMPOSED = "read through PyTorch's decomposition"
 

@@ -148,12 +148,7 @@ Batch = Callable[..., Graph]
 
 
 def rows_call(
-    builder: Builder,
-    row: Graph,
-    mapped: Sequence[int],
-    operands: Sequence[Value],
-    batch: Batch,
-    name: NamedAxis | None,
+    builder: Builder, row: Graph, mapped: Sequence[int], operands: Sequence[Value], batch: Batch, name: NamedAxis | None
 ) -> tuple[Value, ...]:
     """Emit a call of kind "rows": `row` for each row of the operands at `mapped`, which have that name."""
     size = operands[mapped[0]].tensor.shape[0]

@@ -269,7 +269,10 @@ class StrongZeros:
                     for region in branch.branches:
                         self._enter(zip(region.outputs, branch.results, strict=True))
                 case Call() as call:
-                    self._values_of_call(call)
+                    function = call.row if call.kind == "rows" else call.function
+                    self._enter(zip(call.operands, function.inputs, strict=True))
+                    self._values(function)
+                    self._enter(zip(function.outputs, call.results, strict=True))
                 case _:
                     self._values_of(node)
 
@@ -298,12 +301,6 @@ class StrongZeros:
             if not self._enter(((c.next, c.in_body) for c in loop.carries), widens=True):
                 break
         self._enter((c.in_body, c.result) for c in loop.carries)
-
-    def _values_of_call(self, call: Call) -> None:
-        function = call.row if call.kind == "rows" else call.function
-        self._enter(zip(call.operands, function.inputs, strict=True))
-        self._values(function)
-        self._enter(zip(function.outputs, call.results, strict=True))
 
     def _values_of(self, node: Node) -> None:
         self.ranges.visit(node)

@@ -74,9 +74,9 @@ class Account:
 
     def below_peaks(self, *without: str) -> int:
         """Bytes by which the kinds lie below their peaks, and which they may need again; some kinds left out."""
-        total = sum(self.peaks.values()) - sum(self.kinds.values())
+        total = sum(self.peaks.values()) - self.used
         for kind in without:
-            total += self.kinds[kind] - self.peaks[kind]
+            total += self.kinds.get(kind, 0) - self.peaks.get(kind, 0)
         return total
 
     def show(self) -> str:
@@ -262,13 +262,9 @@ class Arena:
         granule = self._granules[level]
         return nbytes if granule == 1 or not nbytes else rounded_up(nbytes, granule)
 
-    def take(self, level: int, nbytes: int, kind: str) -> Slot | None:
-        """Bytes of a tier; None where its budget has no room. Raises `TierRefusedError` where the tier has none."""
-        if self._granules[level] != 1:
-            nbytes = self.counted(level, nbytes)
-        account = self.accounts[level]
-        if account.limit is not None and account.used + nbytes > account.limit:
-            return None
+    def take(self, level: int, nbytes: int, kind: str) -> Slot:
+        """Bytes of a tier, as they are `counted`, for which its budget has room. Raises `TierRefusedError` where the
+        tier has none."""
         try:
             piece = self._tiers[level].allocate(nbytes or 1)
         except TierRefusedError as refused:
@@ -276,7 +272,7 @@ class Arena:
             raise
         if self.refusals:
             self.refusals.pop(level, None)
-        account.add(nbytes, kind)
+        self.accounts[level].add(nbytes, kind)
         slot = Slot(next(self._numbers), level, piece, nbytes, kind)
         self._logging.log(Take, slot.number, level, nbytes, kind)
         return slot
@@ -307,13 +303,13 @@ class Arena:
                 users.remove(mark)
         return users
 
-    def vacate(self, mark: Mark | None) -> None:
+    def vacate(self, mark: Mark) -> None:
         """Bytes of the device are given back that computation up to a mark uses."""
-        if mark is not None and (self.vacated is None or mark.number > self.vacated.number):
+        if self.vacated is None or mark.number > self.vacated.number:
             self.vacated = mark
 
     def _give(self, slot: Slot) -> None:
-        if slot.level == 0:
+        if slot.level == 0 and slot.last_use is not None:
             self.vacate(slot.last_use)
         self.accounts[slot.level].subtract(slot.nbytes, slot.kind)
         self._logging.log(Give, slot.number)

@@ -35,6 +35,9 @@ class BlockRecord:
     dtype: np.dtype
     chunk: ChunkRecord
     slots: list[Slot | None]
+    # A bit for each tier that it lies in, and the next one if it is wanted and not on the device: kept by
+    # `ResidencyIndex`.
+    places: int
     # Rows that are worth keeping.
     rows: int
     # Number of its stack in the chunk: a chunk that runs again asks for a stack's blocks in their order.
@@ -87,9 +90,9 @@ class ChunkRecord:
     nbytes: int = 0
     # Blocks with a holder.
     held: int = 0
-    # A bit for each tier in which it has a block, and one more for a block that is wanted and not on the device: kept
-    # by `ResidencyIndex`.
+    # The places of all its blocks, and the bytes of them that wait for copies: kept by `ResidencyIndex`.
     places: int = 0
+    uncopied: int = 0
 
     @property
     def is_alive(self) -> bool:

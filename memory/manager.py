@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,7 +107,7 @@ class Manager:
         self.planner = Planner(device.copies_take_cores)
         self.throttle = Throttle(device, self.order)
         self.checkpoints = Checkpoints(
-            self.residency, self.planner, self.throttle, self.recorder, self.lock, self._chunk_again
+            self.residency, self.planner, self.throttle, self.recorder, self.lock, partial(ReplayedChunk, self)
         )
         self.chunks, self._loops = itertools.count(1), itertools.count(1)
         # Blocks that finalizers found without a holder: appended from anywhere, worked off by `enter` under the lock.
@@ -159,7 +160,8 @@ class Manager:
         """Take so many bytes of the device. Idle memory goes before anything else leaves; where they are refused even
         so, once more after the running call has made room. The caller does not hold the lock."""
         account = self.accounts[0]
-        if account.limit is not None and account.used + nbytes > account.limit and not self.fits(nbytes):
+        is_short = account.limit is not None and account.used + nbytes > account.limit
+        if is_short and not (self.forgotten and self.fits(nbytes)):
             for give_back in GIVE_BACK.get():
                 give_back()
         try:
@@ -214,9 +216,6 @@ class Manager:
             self.checkpoints.discard_all(loop)
             self._let_go(loop)
 
-    def _chunk_again(self, chunk: ChunkRecord, is_kept: bool) -> ReplayedChunk:
-        return ReplayedChunk(self, chunk, is_kept)
-
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
         with self.lock:
@@ -261,19 +260,19 @@ class Manager:
     def release(self, block: BlockRecord) -> None:
         """Free a block that has no holder any more."""
         chunk = block.chunk
-        block.holders = block.pins = 0
+        block.holders = 0
         chunk.held -= 1
         self.residency.free(block)
         if not chunk.held and chunk.is_sealed:
             self.recorder.ended(chunk)
             self.ended(chunk)
-            self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
+            if chunk.loop.states.kept:
+                self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
             self.end(chunk.loop)
 
     def free_blocks(self, chunk: ChunkRecord) -> None:
         """Free the blocks of a chunk that is given up."""
         for block in chunk.blocks:
-            block.pins = 0
             if block.holders:
                 block.holders = 0
                 chunk.held -= 1
@@ -365,7 +364,7 @@ class LoopMemory:
         """
         manager, loop = self._manager, self._record
         index, kept = len(loop.chunks), None
-        if snapshot is not None:
+        if snapshot is not None and loop.recompute is not None:
             with manager.lock:
                 if manager.forgotten:
                     manager.enter()
@@ -449,7 +448,8 @@ class Chunk:
                 manager.enter()
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(manager.accounts)
-            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows, stack)
+            places = manager.index.away_bit
+            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, places, rows, stack)
             kind = BLOCKS if chunk.loop.may_leave else STAYING
             slot = manager.residency.take(0, block.nbytes, kind, label, chunk)
             chunk.blocks.append(block)
@@ -491,6 +491,7 @@ class Chunk:
                 like.dtype,
                 chunk,
                 slots,
+                manager.index.away_bit,
                 like.shape[0],
                 like.stack,
                 is_open=False,

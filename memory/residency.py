@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ctrlgrad.errors import BlockLostError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena import BLOCKS, STATES, Arena, Mark, Slot, budget_error
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
-from ctrlgrad.memory.devices.device import Stream, raised
+from ctrlgrad.memory.devices.device import raised
 from ctrlgrad.memory.planner import Planner, Transfer, uncopied_bytes
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
+from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place, Use
 from ctrlgrad.memory.schedule import OrderedNumbers
 from ctrlgrad.memory.sizes import show_exactly
 
@@ -52,10 +52,11 @@ class ResidencyIndex:
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
         # Chunks by level, and at last those with a block that is wanted and not on the device.
-        self._levels, self._numbers = levels, [OrderedNumbers() for _ in range(levels + 1)]
-        # Chunks that no copy was started of, with their bytes, and the sum of these.
+        self._numbers = [OrderedNumbers() for _ in range(levels + 1)]
+        self._further = [numbers.sorted for numbers in self._numbers[1:-1]]
+        self.away_bit = 1 << levels
+        # Chunks that wait for copies, and the sum of their bytes.
         self._uncopied = OrderedNumbers()
-        self._uncopied_by_chunk: dict[int, int] = {}
         self.uncopied_bytes = 0
 
     def add(self, chunk: ChunkRecord) -> None:
@@ -66,46 +67,45 @@ class ResidencyIndex:
     def remove(self, chunk: ChunkRecord) -> None:
         """A chunk holds nothing any more."""
         if self._chunks.pop(chunk.number, None) is not None:
-            self._update(chunk)
+            if chunk.places:
+                self._update(chunk)
             self.put_uncopied(chunk, 0)
 
     def put(self, block: BlockRecord, slot: Slot) -> None:
         """A block lies in a slot from now on."""
         block.slots[slot.level] = slot
+        block.places |= 1 << slot.level
+        if not slot.level:
+            block.places &= ~self.away_bit
         self._update(block.chunk)
 
-    def take(self, block: BlockRecord, *levels: int) -> list[Slot]:
+    def take(self, block: BlockRecord, levels: Iterable[int]) -> list[Slot]:
         """A block lies in these tiers no longer; gives the slots that it had there."""
         slots = []
         for level in levels:
             slot, block.slots[level] = block.slots[level], None
             if slot is not None:
                 slots.append(slot)
+                block.places &= ~(1 << level)
+        if block.slots[0] is None:
+            block.places = block.places & ~self.away_bit | (self.away_bit if block.holders else 0)
         self._update(block.chunk)
         return slots
 
     def _update(self, chunk: ChunkRecord) -> None:
-        """A block of a chunk has come to a tier or left it, or has no holder any more; or the chunk itself is gone."""
+        """The places of a block of a chunk have changed, or the chunk itself is gone."""
         places = 0
         for block in chunk.blocks if chunk.number in self._chunks else ():
-            bit = 1
-            for slot in block.slots:
-                if slot is not None:
-                    places |= bit
-                bit <<= 1
-            if block.slots[0] is None and block.holders:
-                places |= bit
-        changed, chunk.places = places ^ chunk.places, places
-        level = 0
-        while changed:
-            if changed & 1:
-                self._numbers[level].put(chunk.number, bool(places >> level & 1))
-            changed >>= 1
-            level += 1
+            places |= block.places
+        if changed := places ^ chunk.places:
+            chunk.places = places
+            for level, numbers in enumerate(self._numbers):
+                if changed >> level & 1:
+                    numbers.put(chunk.number, bool(places >> level & 1))
 
     def is_away(self, chunk: ChunkRecord) -> bool:
         """Return true if a block of a chunk is wanted and not on the device."""
-        return bool(chunk.places >> self._levels)
+        return bool(chunk.places & self.away_bit)
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -116,12 +116,12 @@ class ResidencyIndex:
     def put_uncopied(self, chunk: ChunkRecord, nbytes: int) -> None:
         """A chunk waits for copies of so many bytes; 0: it waits for none. One that holds nothing does not wait."""
         nbytes = nbytes if chunk.number in self._chunks else 0
-        before = self._uncopied_by_chunk.pop(chunk.number, 0)
-        self.uncopied_bytes += nbytes - before
-        if nbytes:
-            self._uncopied_by_chunk[chunk.number] = nbytes
-        if bool(nbytes) != bool(before):
+        if nbytes == chunk.uncopied:
+            return
+        if not nbytes or not chunk.uncopied:
             self._uncopied.put(chunk.number, nbytes > 0)
+        self.uncopied_bytes += nbytes - chunk.uncopied
+        chunk.uncopied = nbytes
 
     def uncopied(self) -> Iterator[ChunkRecord]:
         """Chunks that no copy was started of, the oldest first."""
@@ -130,8 +130,7 @@ class ResidencyIndex:
     @property
     def has_copies(self) -> bool:
         """Return true if a tier behind the device has a block."""
-        _, *further, _ = self._numbers
-        return bool(further and (further[0].sorted or further[-1].sorted))
+        return any(self._further)
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
@@ -168,34 +167,33 @@ class Residency:
 
         Raises `MemoryBudgetError`, or `TierRefusedError` where the tier has fewer bytes than the budget.
         """
+        counted = self.arena.counted(level, nbytes)
         while True:
+            self.reserve(level, counted, what, keep)
             try:
-                slot = self.arena.take(level, nbytes, kind)
+                return self.arena.take(level, counted, kind)
             except TierRefusedError as refused:
                 # Other processes use the tier too: it may be full before the budget is.
                 if not self._step(level, keep):
-                    raise self._refused(level, self.arena.counted(level, nbytes), what, refused) from refused
-                continue
-            if slot is not None:
-                return slot
-            self.reserve(level, self.arena.counted(level, nbytes), what, keep)
+                    raise self._refused(level, counted, what, refused) from refused
 
     def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
         """Bytes of a tier if they are free without any wait; None otherwise."""
+        counted = self.arena.counted(level, nbytes)
+        while not self.accounts[level].fits(counted):
+            if not (self.arena.sweep(level) or self._leave_now(level, None)):
+                return None
         try:
-            while (slot := self.arena.take(level, nbytes, kind)) is None:
-                if not (self.arena.sweep(level) or self._leave_now(level, None)):
-                    return None
+            return self.arena.take(level, counted, kind)
         except TierRefusedError:
             return None
-        return slot
 
     def reserve(self, level: int, nbytes: int, what: str, keep: ChunkRecord | None = None) -> None:
         """See to it that so many bytes fit the account."""
         account = self.accounts[level]
-        while not account.fits(nbytes):
-            is_possible = account.limit is None or nbytes <= account.limit
-            if not (is_possible and self._step(level, keep)):
+        limit = account.limit
+        while limit is not None and account.used + nbytes > limit:
+            if nbytes > limit or not self._step(level, keep):
                 refused = self.arena.refusals.values()
                 hint = "; ".join([HINTS[level], *(error.hint for error in refused if error.hint)])
                 raise budget_error(self.accounts, level, nbytes, what, hint, [error.problem for error in refused])
@@ -243,8 +241,10 @@ class Residency:
         """Something leaves that costs no wait."""
         for block, slot in self.movable(level, keep):
             # Else it is being copied in, or its computation is still under way.
-            if slot.written is not None and self.order.is_done(slot.written):
-                if self.check(block, level) is not None:
+            written = slot.written
+            if written is not None and (written.seen or self.order.is_done(written)):
+                if written.failure is not None:
+                    self.check(block, level)
                     return True
                 if self.is_clean(block, level) and not self.arena.pending(slot):
                     self._evict(block, level)
@@ -319,7 +319,7 @@ class Residency:
         if block.failures:
             # Work that is put on a stream before its errors have been seen fails with it.
             self.order.settle((self.device.out, self.device.disk))
-        self._copy_out(block, level, target)
+        self._copy(block, level, target)
         return True
 
     def _give_up_copies(self, keep: ChunkRecord | None) -> bool:
@@ -337,33 +337,22 @@ class Residency:
 
     # Copies, evictions and drops of blocks whose new slots are already allocated.
 
-    def _copy_out(self, block: BlockRecord, level: int, target: Slot) -> None:
-        """Start the copy from a level to the next one away from the device."""
-        self._copy(block, level, target, self.device.out if level == 0 else self.device.disk, CopyOut)
-        self._statistics.copies_out += 1
-        self._statistics.bytes_out += block.nbytes
-
-    def _copy_in(self, block: BlockRecord, level: int, target: Slot) -> None:
-        """Start the copy from a level to the next one towards the device."""
-        self._copy(block, level, target, self.device.into if level == 1 else self.device.disk, Fetch)
-        self._statistics.copies_in += 1
-        self._statistics.bytes_in += block.nbytes
-
-    def _copy(
-        self, block: BlockRecord, level: int, target: Slot, stream: Stream, action: type[CopyOut] | type[Fetch]
-    ) -> None:
-        source = block.slots[level]
+    def _copy(self, block: BlockRecord, level: int, target: Slot) -> None:
+        """Start the copy from a level to a neighbouring one."""
+        source, names, device = block.slots[level], self._tier_names, self.device
         assert source is not None and source.written is not None
+        is_out = target.level > level
+        stream = device.disk if level + target.level > 1 else device.out if is_out else device.into
         self.order.follow(stream, source.written)
         if target.level == 0 and self.arena.vacated is not None:
             self.order.follow(stream, self.arena.vacated)
         self._recorder.log(Place, block.number, target.number)
         self.index.put(block, target)
-        self._recorder.log(action, block.number, source.number, target.number, stream.name)
+        self._recorder.log(CopyOut if is_out else Fetch, block.number, source.number, target.number, stream.name)
         begun = stream.record()
         failure: BaseException | None = None
         try:
-            self.device.copy(source.piece, target.piece, block.nbytes, stream)
+            device.copy(source.piece, target.piece, block.nbytes, stream)
         except BaseException as error:
             # Some of it may be under way, so it ends where one does that fails on its stream.
             failure = error
@@ -374,10 +363,14 @@ class Residency:
         target.users.append(mark)
         target.written = mark
         self.transfers.append(Transfer(source.level, target.level, block.nbytes, begun, mark))
-        names = self._tier_names
         self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
         if failure is not None and not isinstance(failure, Exception):
             raise failure
+        statistics = self._statistics
+        if is_out:
+            statistics.copies_out, statistics.bytes_out = statistics.copies_out + 1, statistics.bytes_out + block.nbytes
+        else:
+            statistics.copies_in, statistics.bytes_in = statistics.copies_in + 1, statistics.bytes_in + block.nbytes
 
     def _is_whole(self, block: BlockRecord, level: int) -> bool:
         """Return true if a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
@@ -393,7 +386,7 @@ class Residency:
             return None
         failure = slot.written.failure
         self._recorder.log(Lose, block.number, slot.number)
-        self.index.take(block, level)
+        self.index.take(block, (level,))
         block.failures.append(failure)
         self._statistics.failed_copies += 1
         self._recorder.fall_back(f"{block.label}: a copy failed: {failure}")
@@ -402,13 +395,13 @@ class Residency:
 
     def is_clean(self, block: BlockRecord, level: int = 0) -> bool:
         """Return true if a level further away has all bytes."""
-        return any(self._is_whole(block, other) for other in range(level + 1, len(block.slots)))
+        return any(map(self._is_whole, itertools.repeat(block), range(level + 1, len(block.slots))))
 
     def _evict(self, block: BlockRecord, level: int) -> None:
         """A block leaves a level; another one has its bytes."""
         self._recorder.log(Evict, block.number, level)
         self._statistics.evictions += 1
-        self._clear(block, level)
+        self._clear(block, (level,))
 
     def drop(self, chunk: ChunkRecord) -> None:
         """A chunk's blocks, but for those in use, leave every tier, to be computed again."""
@@ -418,15 +411,20 @@ class Residency:
         chunk.is_leaving = False
         self._statistics.drops += 1
         for block in blocks:
-            self._clear(block, *range(len(block.slots)))
+            self._clear(block, range(len(block.slots)))
 
     def free(self, block: BlockRecord) -> None:
-        """Drop a block that is not read again."""
+        """Drop a block that is not read again. Computation issued so far may still write or read an open one."""
+        slot = block.slots[0]
+        if slot is not None and (block.pins or block.is_open):
+            self._recorder.log(Use, slot.number)
+            slot.last_use = self.order.mark(self.device.compute)
+        block.pins = 0
         self._recorder.log(Free, block.number)
-        self._clear(block, *range(len(block.slots)))
+        self._clear(block, range(len(block.slots)))
 
-    def _clear(self, block: BlockRecord, *levels: int) -> None:
-        for slot in self.index.take(block, *levels):
+    def _clear(self, block: BlockRecord, levels: Iterable[int]) -> None:
+        for slot in self.index.take(block, levels):
             self.arena.retire(slot)
 
     # Copies ahead, forward.
@@ -475,7 +473,7 @@ class Residency:
             target = self.take_if_free(1, block.nbytes, BLOCKS)
             if target is None:
                 return False
-            self._copy_out(block, 0, target)
+            self._copy(block, 0, target)
         chunk.is_leaving = True
         return True
 
@@ -492,7 +490,7 @@ class Residency:
             target = self.take_if_free(2, block.nbytes, BLOCKS)
             if target is None:
                 break
-            self._copy_out(block, 1, target)
+            self._copy(block, 1, target)
             total -= block.nbytes
 
     # Fetches, backward.
@@ -506,12 +504,12 @@ class Residency:
         try:
             if len(block.slots) > 2 and block.slots[1] is None and block.slots[2] is not None:
                 landing = self.take(1, block.nbytes, BLOCKS, f"reading {block.label}", block.chunk)
-                self._copy_in(block, 2, landing)
+                self._copy(block, 2, landing)
             slot = self._take_to_read(block)
             if block.slots[1] is None:
                 self.arena.retire(slot)
                 raise BlockLostError(f"block {block.label!r}: no tier has its bytes")
-            self._copy_in(block, 1, slot)
+            self._copy(block, 1, slot)
         finally:
             block.pins -= 1
         return slot
@@ -534,6 +532,8 @@ class Residency:
         # Bytes that other parts had at their peak may be needed again; a block that had to leave for it would be
         # fetched twice.
         free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
+        if free < 0:
+            return
         # Chunks that are run again in between need bytes one after the other.
         spare = 0
         for chunk in itertools.islice(self.index.away(current), AHEAD):
@@ -557,12 +557,13 @@ class Residency:
             landing = self.take_if_free(1, block.nbytes, BLOCKS)
             if landing is None:
                 return False
-            self._copy_in(block, 2, landing)
-        try:
-            slot = self.arena.take(0, block.nbytes, BLOCKS)
-        except TierRefusedError:
-            slot = None
-        if slot is None:
+            self._copy(block, 2, landing)
+        counted = self.arena.counted(0, block.nbytes)
+        if not self.accounts[0].fits(counted):
             return False
-        self._copy_in(block, 1, slot)
+        try:
+            slot = self.arena.take(0, counted, BLOCKS)
+        except TierRefusedError:
+            return False
+        self._copy(block, 1, slot)
         return True

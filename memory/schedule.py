@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import field
@@ -44,27 +44,18 @@ class OrderedNumbers:
 
     def __init__(self) -> None:
         self.sorted: list[int] = []
-        self._known: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.sorted)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._known
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.sorted)
 
     def put(self, number: int, is_in: bool) -> None:
         """Add a number, or remove it."""
-        if is_in == (number in self._known):
-            return
-        if is_in:
-            self._known.add(number)
-            insort(self.sorted, number)
-        else:
-            self._known.remove(number)
-            del self.sorted[bisect_left(self.sorted, number)]
+        place = bisect_left(self.sorted, number)
+        if is_in != (number in self.sorted[place : place + 1]):
+            self.sorted[place : place + (not is_in)] = [number] if is_in else ()
 
     def last_before(self, number: int) -> int | None:
         """The largest number below a given one; None without one."""

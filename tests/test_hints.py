@@ -213,6 +213,9 @@ def test_wrong_predicates_branches_and_containers_are_said_in_words(
         (lambda: cg.nn.LSTM(3, 4, num_layers=2), "layers=2"),  # type: ignore[call-arg]
         (lambda: cg.nn.GRU(input_size=3, hidden_size=4), "inputs=3,\n    hidden=4"),  # type: ignore[call-arg]
         (lambda: cg.nn.softmax(X, dim=-1), "axis=-1"),  # type: ignore[call-arg]
+        (lambda: cnp.sum(X, dim=0), "axis=0"),
+        (lambda: cnp.max(X, keepdim=True), "keepdims=True"),
+        (lambda: cnp.mean(X, axs=0), "axis=0"),
         (lambda: cg.nn.LSTM(3, 4, batch_first=True), "swapaxes(xs, 0, 1)"),  # type: ignore[call-arg]
         (lambda: cg.nn.Linear(3, 4, key=0), "layer.init(ctrlgrad.random.key(0))"),  # type: ignore[call-arg]
         (lambda: cg.nn.cross_entropy(X, 1, ignore_index=-1), "where=targets != -1"),  # type: ignore[call-arg]

@@ -68,7 +68,7 @@ CEILING = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6}
 FURTHER = {
     "stacks": {"ops"},
     "runtime": {"passes"},
-    "dataflow": {"engines", "runtime"},
+    "dataflow": {"engines", "passes", "runtime"},
     # A graph on the engine of a name: above all engines.
     "execution": {"passes", "plan", "runtime", "engines", "dataflow"},
     "engines": {"passes", "plan", "runtime"},
@@ -79,7 +79,7 @@ FURTHER = {
     "autograph": {"frontend"},
     "lax": {"scipy"},
     # The table of ops in JAX is read by a judge and by functions on their way to JAX.
-    "interop": {"lax", "random", "scipy", "verify"},
+    "interop": {"lax", "nn", "random", "scipy", "verify"},
     "nn": {"lax", "random", "scipy"},
     "random": {"scipy"},
     "train": {"nn", "optim", "random", "verify"},

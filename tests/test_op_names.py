@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ctrlgrad.batching.table import BATCH
+from ctrlgrad.batching.batcher import BATCH
 from ctrlgrad.dataflow.graph import PRIMITIVES
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE

@@ -7,6 +7,8 @@
 
 Dynamic against static unrolling of an LSTM is in `benchmarks.recurrent`; `figure` draws what was measured.
 
-A device is a core here: products are single-threaded, on one device too, so that two devices have twice the means of
-one and no more. Source: Yu et al., "Dynamic control flow in large-scale machine learning", EuroSys 2018, section 6.
+In `pipeline` a device is a core: products are single-threaded, so that two devices have twice the means of one and no
+more. In `layers` two devices are compared with the native engine on all cores.
+
+Source: Yu et al., "Dynamic control flow in large-scale machine learning", EuroSys 2018, section 6.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -85,18 +85,11 @@ def pipeline(n: int, width: int, window: int, latency: float | None = None) -> P
     return Program(step, read=lambda total: {"total": total})
 
 
-def layers(
-    size: Sequence[int],
-    devices: int,
-    window: int | None = 32,
-    engine: str = "dataflow",
-    single: bool = True,
-    pieces: str = "reference",
-) -> Program:
+def layers(size: Sequence[int], devices: int, engine: str = "dataflow", loops: str | None = None) -> Program:
     """A training step of a two-layer LSTM for a size (T, batch, input, hidden), on one device or on two.
 
-    `single`: products of one thread. `pieces`: code that runs a cluster. Without a window, and with the default pieces,
-    a graph on one device runs as one plan.
+    `loops`: the setting of the dataflow engine for loops. Without one a graph on one device runs as one plan, and two
+    devices hand each other the values of a chunk of iterations.
     """
     _, batch, inputs, hidden = size
     place = _place(devices)
@@ -121,10 +114,7 @@ def layers(
     run = cg.function(cg.value_and_grad(loss), engine=engine)
 
     def step() -> Any:
-        with ExitStack() as stack:
-            stack.enter_context(dataflow.settings(parallel_iterations=window, pieces=pieces))
-            if single:
-                stack.enter_context(single_threaded_products())
+        with dataflow.settings(loops=loops) if loops else nullcontext():
             return run(params, xs)
 
     return Program(step, _layers_read)

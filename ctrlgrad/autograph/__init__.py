@@ -48,8 +48,7 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
         if (error.name or "").split(".")[0] != "malt":
             raise
         raise UserInputError(
-            "autograph needs the package diastatic-malt, which is not installed",
-            hint="pip install -e '.[autograph]'",
+            "autograph needs the package diastatic-malt, which is not installed", hint="pip install -e '.[autograph]'"
         ) from error
     return conversion.convert(fn)  # type: ignore[no-any-return]
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import linecache
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -33,11 +34,266 @@ from malt.pyct.static_analysis import activity, annos, liveness, reaching_defini
 
 from ctrlgrad import forks, source
 from ctrlgrad.autograph import branches, iteration, loops, values
-from ctrlgrad.autograph.canonical import Definition, Unconvertible, canonical, parse
 from ctrlgrad.autograph.iteration import OVERLOADS
 from ctrlgrad.autograph.values import is_traced, number, plain, represented
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError
 from ctrlgrad.source import here
+
+# Lowers what malt does not know, or does not lower to Python's exact meaning, before malt sees the tree.
+#
+# In: the tree of a function as parsed. Out: a tree in which
+#
+# - comparisons with several operators, `in` and `is` are calls of `ag__.chain`, `ag__.contains` and `ag__.is_`, so that
+#   each operand is evaluated once;
+# - `assert` is a call of `ag__.assert_stmt`; what `raise` raises goes through `ag__.raised`, and `except` begins with
+#   `ag__.handled`;
+# - `for` and `while` have no `else`;
+# - `super()` names its class and object;
+# - annotations are gone: they would be evaluated where their names may not exist.
+#
+# Line numbers are kept. What cannot be lowered is `Unconvertible`, with the line.
+
+
+# The syntax tree of a function, found in its source file by the position of its code.
+#
+# The tree keeps the line and column numbers of the file, so everything made of it can be traced back. A lambda is
+# told from other lambdas on the same line by the columns that its instructions come from.
+
+
+Definition = ast.FunctionDef | ast.Lambda
+
+
+class Unconvertible(Exception):
+    """A function cannot be converted; the message says why."""
+
+
+def parse(fn: FunctionType) -> tuple[Definition, str]:
+    """A fresh tree of the function's definition, and the text of its file."""
+    code = fn.__code__
+    text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
+    # Every `eval` and `exec` has this name; from Python 3.13 on the text kept under it is that of `python -c`.
+    if not text or code.co_filename == "<string>":
+        raise Unconvertible("its source code cannot be read (it must be in a file or a notebook cell)")
+    try:
+        module = ast.parse(text)
+    except SyntaxError as error:
+        raise Unconvertible(f"its source file has changed or is no Python: {error}") from error
+    found = list(_candidates(module, code))
+    if len(found) > 1:
+        found = _innermost(found, code)
+    if len(found) != 1:
+        raise Unconvertible("its definition is not found in its source file, which has changed since it was imported")
+    return found[0], text
+
+
+def _candidates(module: ast.Module, code: CodeType) -> Iterator[Definition]:
+    for node in ast.walk(module):
+        if (
+            isinstance(node, ast.AsyncFunctionDef)
+            and _first_line(node) == code.co_firstlineno
+            and node.name == code.co_name
+        ):
+            raise Unconvertible("it is a coroutine")
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and _first_line(node) == code.co_firstlineno:
+            yield node
+        if isinstance(node, ast.Lambda) and code.co_name == "<lambda>" and node.lineno == code.co_firstlineno:
+            yield node
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _innermost(candidates: list[Definition], code: CodeType) -> list[Definition]:
+    """From several lambdas on a line, select the smallest that spans the code's instructions and has its arguments."""
+    positions = [[n or 0 for n in position] for position in code.co_positions() if None not in position]
+    # Instructions that stand for no text of the user's have an empty span.
+    spans = [((a, b), (c, d)) for a, c, b, d in positions if (a, b) != (c, d)]
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    def fits(node: Definition) -> bool:
+        a = node.args
+        names = tuple(x.arg for x in (*a.posonlyargs, *a.args, *a.kwonlyargs))
+        start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+        return names == arguments and all(start <= first and last <= end for first, last in spans)
+
+    def size(node: Definition) -> tuple[int, int]:
+        return ((node.end_lineno or 0) - node.lineno, (node.end_col_offset or 0) - node.col_offset)
+
+    fitting = sorted(filter(fits, candidates), key=size)
+    return fitting[:1]
+
+
+N = TypeVar("N", bound=ast.AST)
+
+
+def canonical(definition: Definition) -> Definition:
+    """The tree with malt's blind spots lowered; works in place."""
+    return _Canonical().visit(definition)  # type: ignore[no-any-return]
+
+
+def _at(place: ast.AST, node: N) -> N:
+    """A new node and all below it that has no line yet, at the line of another."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr | ast.stmt | ast.arg | ast.keyword) and not hasattr(part, "lineno"):
+            ast.copy_location(part, place)
+    return node
+
+
+def _runtime(name: str) -> ast.expr:
+    return ast.Attribute(ast.Name("ag__", ast.Load()), name, ast.Load())
+
+
+def _thunk(body: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]), body)
+
+
+class _Canonical(ast.NodeTransformer):
+    def __init__(self) -> None:
+        self.first_argument: list[str | None] = []
+        self.loops = 0
+
+    def _refuse(self, node: ast.AST, what: str) -> Unconvertible:
+        return Unconvertible(f"{what} (line {getattr(node, 'lineno', '?')}) cannot be converted")
+
+    # Functions.
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        arguments = node.args
+        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        for argument in given:
+            if argument is not None:
+                argument.annotation = None
+        node.returns = None
+        return self._inside(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self._inside(node)
+
+    def _inside(self, node: ast.FunctionDef | ast.Lambda) -> Any:
+        arguments = (*node.args.posonlyargs, *node.args.args)
+        found = list(ast.walk(node))
+        outside = next((part for part in found if isinstance(part, ast.Global)), None)
+        if outside is not None and any(isinstance(part, ast.For | ast.While) for part in found):
+            # A loop carries local variables: a value of one iteration would stay in the global after the trace.
+            raise self._refuse(outside, f"global {', '.join(outside.names)}, beside a loop,")
+        self.first_argument.append(arguments[0].arg if arguments else None)
+        self.generic_visit(node)
+        self.first_argument.pop()
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            if not self.first_argument or self.first_argument[-1] is None:
+                raise self._refuse(node, "super() in a function without arguments")
+            node.args = [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument[-1], ast.Load())]
+        return _at(node, node)
+
+    # Comparisons.
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if len(node.ops) > 1:
+            arguments = [node.left]
+            for op, right in zip(node.ops, node.comparators, strict=True):
+                arguments += [ast.Constant(type(op).__name__), _thunk(right)]
+            return _at(node, ast.Call(_runtime("chain"), arguments, []))
+        if isinstance(node.ops[0], ast.In | ast.NotIn):
+            name = "contains" if isinstance(node.ops[0], ast.In) else "not_contains"
+            return _at(node, ast.Call(_runtime(name), [node.left, node.comparators[0]], []))
+        if isinstance(node.ops[0], ast.Is | ast.IsNot):
+            name = "is_" if isinstance(node.ops[0], ast.Is) else "is_not"
+            return _at(node, ast.Call(_runtime(name), [node.left, node.comparators[0]], []))
+        return node
+
+    # Statements.
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        self.generic_visit(node)
+        if node.exc is not None:
+            node.exc = ast.Call(_runtime("raised"), [node.exc], [])
+        return _at(node, node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, _at(node.body[0], ast.Expr(ast.Call(_runtime("handled"), [], []))))
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
+        if not __debug__:
+            return node
+        message = ast.Tuple([node.msg] if node.msg else [], ast.Load())
+        return _at(node, ast.Expr(ast.Call(_runtime("assert_stmt"), [node.test, _thunk(message)], [])))
+
+    def visit_For(self, node: ast.For) -> Any:
+        return self._loop(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        return self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> Any:
+        """`else` becomes `if` on a variable that every `break` of the loop sets."""
+        if not node.orelse:
+            return self.generic_visit(node)
+        self.loops += 1
+        name = f"broken__{self.loops}"
+        orelse, node.orelse = node.orelse, []
+        node.body = [_MarkBreaks(name).visit(statement) for statement in node.body]
+        start = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(False))
+        test = ast.UnaryOp(ast.Not(), ast.Name(name, ast.Load()))
+        end = ast.If(test, orelse, [])
+        return [_at(node, start), self.generic_visit(node), self.visit(_at(orelse[0], end))]
+
+    # Statements and expressions that are refused.
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
+        raise self._refuse(node, "an assignment inside an expression, `:=`,")
+
+    def visit_Match(self, node: ast.Match) -> Any:
+        raise self._refuse(node, "a `match` statement")
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        raise self._refuse(node, "`async def`")
+
+    def visit_TryStar(self, node: ast.AST) -> Any:
+        raise self._refuse(node, "`except*`")
+
+
+class _MarkBreaks(ast.NodeTransformer):
+    """Sets a variable before each `break` of one loop, those of loops inside it left alone."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Break(self, node: ast.Break) -> Any:
+        assign = ast.Assign([ast.Name(self.name, ast.Store())], ast.Constant(True))
+        marked = ast.If(ast.Constant(True), [assign, node], [])
+        return _at(node, marked)
+
+    def _inner_loop(self, node: ast.For | ast.While) -> Any:
+        node.orelse = [self.visit(statement) for statement in node.orelse]
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        return self._inner_loop(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        return self._inner_loop(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return node
+
 
 # Compilation of a rewritten definition, with the original's name, arguments, defaults, globals and closure.
 #
@@ -222,7 +478,10 @@ def rewrite(definition: Definition, text: str, file: str, namespace: Mapping[str
         name=name, source_code=text, source_file=file, future_features=(), namespace=dict(namespace)
     )
     context = transformer.Context(info, namer, converter.ProgramContext(options=converter.STANDARD_OPTIONS))
-    _erase_defaults(definition.args)
+    # The defaults are those of the function itself.
+    arguments = definition.args
+    arguments.defaults = [ast.copy_location(ast.Constant(None), x) for x in arguments.defaults]
+    arguments.kw_defaults = [x and ast.copy_location(ast.Constant(None), x) for x in arguments.kw_defaults]
     try:
         node = _analyse(definition, context)
         for transform in _PASSES:
@@ -243,12 +502,6 @@ def _analyse(node: Any, context: Any) -> Any:
     node = reaching_definitions.resolve(node, context, graphs)
     anno.dup(node, {anno.Static.DEFINITIONS: anno.Static.ORIG_DEFINITIONS})
     return node
-
-
-def _erase_defaults(arguments: ast.arguments) -> None:
-    """The values of defaults are taken over from the function itself."""
-    arguments.defaults = [ast.copy_location(ast.Constant(None), x) for x in arguments.defaults]
-    arguments.kw_defaults = [x and ast.copy_location(ast.Constant(None), x) for x in arguments.kw_defaults]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -309,21 +562,17 @@ def _converted(fn: FunctionType) -> FunctionType:
         factory = _factories.get(fn.__code__)
         if factory is None:
             try:
-                factory = _factory(fn)
+                definition, text = parse(fn)
+                own = {node.name for node in ast.walk(definition) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+                file = fn.__code__.co_filename
+                statement, name = rewrite(canonical(definition), text, file, _namespace(fn))
+                factory = Factory(statement, name, own, fn)
             except Unconvertible as reason:
                 factory = reason
             _factories[fn.__code__] = factory
     if isinstance(factory, Unconvertible):
         raise factory
     return artifact(factory.bind(fn, RUNTIME))
-
-
-def _factory(fn: FunctionType) -> Factory:
-    definition, text = parse(fn)
-    own = {node.name for node in ast.walk(definition) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    file = fn.__code__.co_filename
-    statement, name = rewrite(canonical(definition), text, file, _namespace(fn))
-    return Factory(statement, name, own, fn)
 
 
 def _namespace(fn: FunctionType) -> dict[str, Any]:

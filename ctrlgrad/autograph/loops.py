@@ -38,11 +38,11 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.carry import has_open_elements, learn_elements, settle
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.loops import LoopOptions, emit_while
+from ctrlgrad.frontend.loops import emit_while
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.ir import BOOL, INDEX, Graph, TensorType, Type, Value
+from ctrlgrad.ir import BOOL, INDEX, Graph, TensorType, Type, Value, attributes
 from ctrlgrad.source import Source, here
 
 # Variables of a traced loop, one kind of slot for each way in which the loop treats them.
@@ -445,7 +445,7 @@ def stage(
         start += [x for s in slots.in_order for x in s.operands()]
         if regions is not None:
             name = place.construct.strip("`")
-            results = emit_while(*regions, start, LoopOptions(name=name), place.source)
+            results = emit_while(*regions, start, attributes.Loop(name=name), place.source)
         else:
             results = [Tensor(recorder(), Value(type_of(x))) for x in start]
         if counts:

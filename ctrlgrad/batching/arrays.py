@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.batching.batcher import Batcher
+from ctrlgrad.batching.batcher import BATCH, Batcher, batches
 from ctrlgrad.batching.lanes import (
     Batched,
     Fresh,
-    Guard,
     Lane,
     Ragged,
     Same,
@@ -27,7 +26,6 @@ from ctrlgrad.batching.lanes import (
     set_apart,
 )
 from ctrlgrad.batching.stacks import as_uniform
-from ctrlgrad.batching.table import BATCH, batches
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, Trait, Value, attributes
@@ -583,23 +581,19 @@ def _update(batcher: Batcher, node: Node) -> Sequence[Lane]:
     guarded = lane if isinstance(lane, Batched) and lane.guard is not None else None
     target = batcher.batched(x) if guarded is None else Term(batcher.builder, guarded.value)
     if guarded is not None and guarded.guard is not None:
-        given = _in_place_of_ghosts(node.op.name, target, given, index, guarded.guard)
+        # Ghosts write the elements that are there already: that costs as much as is written, not the array.
+        mask = Term(target.builder, guarded.guard.mask)
+        mask = emit("expand_dims", mask, axes=tuple(a for a in range(len(index.order)) if a != index.order[0]))
+        if node.op.name == "setitem":
+            still = emit("getitem", target, *index.operands, key=index.key)
+        else:
+            still = constant(target.builder, nothing(target), target.dtype)
+        given = emit("where", mask, given, still)
     if apart:
         updated = set_apart(target, given, index.operands, index.key)
     else:
         updated = emit(node.op.name, target, given, *index.operands, key=index.key)
     return [batcher.lane(updated) if guarded is None else guarded.followed_by(batcher.builder, updated.value)]
-
-
-def _in_place_of_ghosts(op: str, target: Term, given: Term, index: _Index, guard: Guard) -> Term:
-    """The value of an update, where ghosts write what is there already: that costs what is written, not the array."""
-    mask = Term(target.builder, guard.mask)
-    mask = emit("expand_dims", mask, axes=tuple(a for a in range(len(index.order)) if a != index.order[0]))
-    if op == "setitem":
-        still = emit("getitem", target, *index.operands, key=index.key)
-    else:
-        still = constant(target.builder, nothing(target), target.dtype)
-    return emit("where", mask, given, still)
 
 
 def _value(batcher: Batcher, value: Value, index: _Index) -> Term:

@@ -7,12 +7,11 @@ matrix shared by all rows is multiplied once and a loop whose predicate is share
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, Uniform, common, fit
 from ctrlgrad.batching.stacks import plain
-from ctrlgrad.batching.table import BATCH
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, attributes, copy_node, walk
 from ctrlgrad.ir.attributes import NO_ATTRS, Given, NamedAxis
@@ -193,3 +192,28 @@ def batch_whole(
 ) -> Graph:
     """As `batch`, with rows in all outputs but the first `shared`, which do not depend on what is mapped."""
     return batch(graph, mapped, size, name, all_outputs=True, shared=shared).graph
+
+
+# The table of batching rules: what an op does to operands of which some have a row for each example.
+#
+# `rule(batcher, node)` emits the batched form into the batcher's builder and returns a lane for each result. It is
+# asked only where an operand is not the same for all rows; other nodes are copied.
+
+
+# Of a batcher and a node: the batcher looks rules up here.
+Rule = Callable[..., Sequence[Lane]]
+R = TypeVar("R", bound=Rule)
+
+BATCH: dict[str, Rule] = {}
+
+
+def batches(names: str) -> Callable[[R], R]:
+    """Register a rule for ops by name."""
+
+    def register(fn: R) -> R:
+        for name in names.split():
+            assert name not in BATCH, f"{name} has two batching rules"
+            BATCH[name] = fn
+        return fn
+
+    return register

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.batching.batcher import Batcher
+from ctrlgrad.batching.batcher import Batcher, batches
 from ctrlgrad.batching.lanes import Lane, Rows
-from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Node
 from ctrlgrad.ir.attributes import DYNAMIC, Collective, CollectiveAlong, Permutation
@@ -104,16 +103,8 @@ def _sum(x: Term, same: bool, count: Count) -> Term:
     return _times(x, count) if same else emit("sum", x, axes=(0,), keepdims=False)
 
 
-def _psum(x: Term, same: bool, count: Count, attrs: Collective) -> tuple[Term, bool]:
-    return _sum(x, same, count), True
-
-
 def _all_gather(x: Term, same: bool, count: Count, attrs: CollectiveAlong) -> tuple[Term, bool]:
     return _inserted(x, attrs.axis, count) if same else _moved(x, 0, attrs.axis), True
-
-
-def _psum_scatter(x: Term, same: bool, count: Count, attrs: CollectiveAlong) -> tuple[Term, bool]:
-    return _moved(_sum(x, same, count), attrs.axis, 0), False
 
 
 def _all_to_all(x: Term, same: bool, count: Count, attrs: CollectiveAlong) -> tuple[Term, bool]:
@@ -137,9 +128,9 @@ def _ppermute(x: Term, same: bool, count: Count, attrs: Permutation) -> tuple[Te
 
 
 _RULES: dict[str, Rule] = {
-    "psum": _psum,
+    "psum": lambda x, same, count, attrs: (_sum(x, same, count), True),
     "all_gather": _all_gather,
-    "psum_scatter": _psum_scatter,
+    "psum_scatter": lambda x, same, count, attrs: (_moved(_sum(x, same, count), attrs.axis, 0), False),
     "all_to_all": _all_to_all,
     "ppermute": _ppermute,
 }

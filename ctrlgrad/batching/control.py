@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from ctrlgrad.batching.batcher import Batcher
+from ctrlgrad.batching.batcher import Batcher, batches
 from ctrlgrad.batching.lanes import (
     Batched,
     Fresh,
@@ -23,7 +23,6 @@ from ctrlgrad.batching.lanes import (
 )
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.stacks import as_ragged, as_uniform, new_ragged, plain, unguarded
-from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import (
     BOOL,

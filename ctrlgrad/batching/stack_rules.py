@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ctrlgrad.batching.batcher import Batcher
+from ctrlgrad.batching.batcher import Batcher, batches
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Same, Uniform, redirect
 from ctrlgrad.batching.ragged import RaggedOps
 from ctrlgrad.batching.stacks import as_ragged, as_uniform, element_of, new_ragged, plain, table, uniform_sizes
-from ctrlgrad.batching.table import batches
 from ctrlgrad.ir import Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Given
 from ctrlgrad.ops.term import Term, emit, transpose

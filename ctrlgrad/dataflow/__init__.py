@@ -8,6 +8,7 @@ The modules, in reading order:
     scopes       rules of each node: its operands, its frame, and the condition under which it is alive
     devices      names of devices, and the protocol between a device and its executor
     partition    a device for each node, and a graph for each device, with Send and Recv
+    stages       loops that are a pipeline of devices: a plan of each device for a chunk of iterations
     plan         the graph of a device, ready to run: clusters of ops, and what each node waits for
     frames       tokens, iterations, and frames
     messages     messages between devices: mailboxes of a process, and MPI between ranks

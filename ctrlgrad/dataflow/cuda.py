@@ -182,7 +182,7 @@ class CudaRun(DeviceRun):
         if self.library.is_array(value):
             return self._leave([value], lambda arrays: scalar(arrays[0]))
         if isinstance(value, DeviceStack):
-            blocks = [value.rows(block) for block in value.blocks]
+            blocks = [value.used(block) for block in value.blocks]
             return self._leave(blocks, lambda arrays: [row for array in arrays for row in array])
         if isinstance(value, list) and any(map(self.library.is_array, value)):
             return self._leave([row for row in value if row is not None], _among([row is not None for row in value]))

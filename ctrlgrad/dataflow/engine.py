@@ -65,7 +65,8 @@ from ctrlgrad.dataflow.messages import Run as RankRun
 from ctrlgrad.dataflow.partition import Edge, Partition
 from ctrlgrad.dataflow.settings import Prepared, Settings, current_settings, is_cuda, prepare
 from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
-from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.block_kernels import as_lists, rows_in_blocks
+from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, UserInputError, locate
@@ -73,7 +74,6 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
-from ctrlgrad.runtime.rows import rows_in_blocks
 from ctrlgrad.source import Source
 
 # The executor of one device: fires steps until its part of the graph has run.
@@ -475,7 +475,9 @@ def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool | Lite
         if memory.current() is None:
             with memory.budget():
                 return run_dataflow(graph, arguments, check_nans)
-    return run_prepared(prepare(graph, current_settings(), check_nans), arguments, current_settings())
+    prepared = prepare(graph, current_settings(), check_nans)
+    with nullcontext() if prepared.staged is None else exact_errors(graph, prepared.staged, arguments):
+        return run_prepared(prepared, arguments, current_settings())
 
 
 def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:

@@ -31,7 +31,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.graph import Enter, FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.errors import VerificationError, locate
-from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, TensorType, Type, Value, is_loop, join, view
+from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, TensorType, Type, Value, join, view
 from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.ir.walk import nodes_with_effects
 from ctrlgrad.records import record
@@ -229,7 +229,7 @@ class _Region:
 
 
 def lower(graph: Graph, keeps: Callable[[Node], str | None] | None = None) -> FlatGraph:
-    """The flat graph of a structured graph. A loop that `keeps` gives a device for stays one node there.
+    """The flat graph of a structured graph. A node that `keeps` gives a device for stays one node, and lies there.
 
     >>> from ctrlgrad.dataflow import lower
     >>> f = lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x)
@@ -325,7 +325,7 @@ class _Lowering:
             source=node.source,
             orders=before,
             regions=node.regions,
-            device=self.keeps(node) if is_loop(node) else None,
+            device=self.keeps(node),
         )
         if token:
             (region.effect,) = token

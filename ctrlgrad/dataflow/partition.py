@@ -111,7 +111,7 @@ class _Placing:
 
     def stacks(self) -> None:
         """One device for each stack, whatever loops and branches it goes through."""
-        parts = _Parts()
+        parts = Parts()
         users: list[tuple[FlatNode, Value]] = []
         for node in self.graph.nodes:
             # A Switch's predicate is no stack; everything else that a node takes and gives of this kind is one stack,
@@ -120,7 +120,11 @@ class _Placing:
             for other in of_stacks[1:]:
                 parts.join(of_stacks[0], other)
             users += [(node, v) for v in of_stacks[:1]]
+        # A plan that stays one node has its stacks where it lies.
         wanted: dict[Value, str] = {}
+        for node, value in users:
+            if node.device is not None:
+                wanted.setdefault(parts.of(value), node.device)
         for node, value in users:
             if node.op.has_use(Use.PUSH):
                 home = self.source_of(node.operands[1])
@@ -201,7 +205,7 @@ class _Placing:
             self.device[node] = found
 
 
-class _Parts:
+class Parts:
     """Values that belong together: a union-find."""
 
     def __init__(self) -> None:
@@ -334,7 +338,7 @@ def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
             inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant" and not n.regions]
             found = {_home(n, choose) for n in inside or [node]}
             homes[node] = found.pop() if len(found) == 1 else None
-    return lambda node: homes[node]
+    return homes.get
 
 
 def _home(node: Node, choose: Choice) -> str:

@@ -1,12 +1,13 @@
 """Settings of the dataflow engine: the choices of a user, a test or a benchmark, and the graphs prepared for them.
 
-    lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
+    divide -> lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
 
-A graph whose ops all go to one device of the processor needs no messages: it runs as one plan of the native engine,
-unless a setting or `check_nans` asks for the executor (`is_one_plan`). Else a cluster on the processor runs by the
+A graph whose ops all go to one device of the processor needs no messages: it runs as one plan of the native engine
+(`is_one_plan`). Of one on several, loops that are a pipeline of devices are divided into plans (`stages`). A setting or
+`check_nans` may ask for the executor alone. Then a cluster on the processor runs by the
 reference engine's kernels, or in machine code where a setting says so, and one on a GPU as a program of the CUDA
 engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
-stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.runtime.rows`.
+stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.engines.block_kernels`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from ctrlgrad.dataflow.partition import (
 )
 from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
+from ctrlgrad.dataflow.stages import stage_loops
 from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.engines.block_kernels import IN_BLOCKS
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, RowPush, add_row_pushes
 from ctrlgrad.engines.reference import REFERENCE, Kernels
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.forks import once
@@ -52,7 +54,6 @@ from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.walk import walk
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
-from ctrlgrad.runtime.rows import RowPush, add_row_pushes
 from ctrlgrad.source import here
 
 LOOPS = (None, "lowered", "whole")
@@ -85,8 +86,9 @@ class Settings:
         clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
         loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-            machine code; on a GPU by the CUDA engine. None: a graph on one device of the processor is one plan,
-            where no setting but `parallel_iterations` and `place` says how it runs; all others are lowered.
+            machine code; on a GPU by the CUDA engine. None: where no setting but `parallel_iterations` and `place`
+            says how a graph runs, and its devices are threads of this process, one on one device is one plan, and
+            loops that are a pipeline of several devices are plans for chunks of iterations; all others are lowered.
         pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
             "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
@@ -124,6 +126,11 @@ class Settings:
 
 
 _SETTINGS: ContextVar[Settings] = ContextVar("dataflow settings", default=Settings())  # noqa: B039
+
+
+def _leave_choice(settings: Settings) -> bool:
+    """True if settings say nothing of how a graph runs but where its ops go, and how many iterations are in flight."""
+    return replace(settings, parallel_iterations=None, place=None) == Settings()
 
 
 def current_settings() -> Settings:
@@ -176,6 +183,8 @@ class Prepared:
     check_nans: bool | Literal["gradients"]
     # Its kernels count bytes, for a session.
     is_counted: bool
+    # The graph with its loops in stages, if it was divided.
+    staged: Graph | None = None
 
     @once
     def row_pushes(self) -> Mapping[Node, RowPush]:
@@ -207,6 +216,8 @@ class _Choices:
     place: _Place
     check_nans: bool | Literal["gradients"]
     is_counted: bool
+    # True if loops may be divided into stages.
+    may_divide: bool
 
 
 _PREPARED: Cache[_Choices, Prepared] = Cache(16)
@@ -223,7 +234,7 @@ def is_one_plan(graph: Graph, settings: Settings) -> bool:
     >>> is_one_plan(graph, Settings()), is_one_plan(graph, Settings(loops="lowered"))
     (True, False)
     """
-    if replace(settings, parallel_iterations=None, place=None) != Settings():
+    if not _leave_choice(settings):
         return False
     choose = settings.place or as_written
 
@@ -238,13 +249,16 @@ def is_one_plan(graph: Graph, settings: Settings) -> bool:
     return _ONE_PLAN.get(graph, _Place(settings.place), find)
 
 
-def placed(graph: Graph, settings: Settings) -> FlatGraph:
-    """The flat graph with a device on every node; devices that do not exist here are refused."""
+def placed(graph: Graph, settings: Settings, keeps: Callable[[Node], str | None] | None = None) -> FlatGraph:
+    """The flat graph with a device on every node; devices that do not exist here are refused.
+
+    A node that `keeps` gives a device for stays one node there.
+    """
     choose = settings.place or as_written
     if isinstance(graph, FlatGraph):
         verify_flat(graph)
     else:
-        graph = lower(graph, whole_loops(graph, choose) if settings.loops == "whole" else None)
+        graph = lower(graph, whole_loops(graph, choose) if settings.loops == "whole" else keeps)
     found = place(graph, choose)
     found = on_ranks(found)
     if not names_ranks(str(node.device) for node in found.nodes):
@@ -252,9 +266,9 @@ def placed(graph: Graph, settings: Settings) -> FlatGraph:
     return found
 
 
-def partitioned(graph: Graph, settings: Settings) -> Partition:
+def partitioned(graph: Graph, settings: Settings, keeps: Callable[[Node], str | None] | None = None) -> Partition:
     """The parts of a graph by device, their ops in clusters."""
-    found = placed(graph, settings)
+    found = placed(graph, settings, keeps)
     several = len({node.device for node in found.nodes}) > 1
     return partition(cluster(found, settings.clusters or ("flowing" if several else "whole")))
 
@@ -270,12 +284,22 @@ def prepare(graph: Graph, settings: Settings, check_nans: bool | Literal["gradie
     """
     is_counted, window = memory.current() is not None, settings.parallel_iterations
     by = _Place(settings.place)
-    choices = _Choices(settings.clusters, settings.loops, settings.pieces, window, by, check_nans, is_counted)
+    may_divide = _leave_choice(settings) and not (check_nans or is_counted or isinstance(graph, FlatGraph))
+    made_by = settings.clusters, settings.loops, settings.pieces
+    choices = _Choices(*made_by, window, by, check_nans, is_counted, may_divide)
     return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))
 
 
 def _prepare(graph: Graph, settings: Settings, choices: _Choices) -> Prepared:
     window, check_nans, is_counted = choices.window, choices.check_nans, choices.is_counted
+    staged = stage_loops(graph, settings.place or as_written, window) if choices.may_divide else None
+    if staged is not None:
+        from ctrlgrad.engines.native.pieces import STAGES  # the native engine, loaded where it is asked for
+
+        divided, found = staged
+        split = partitioned(divided, settings, found.device.get)
+        plans = {d: plan_part(part, interpreted(STAGES), None) for d, part in split.parts.items()}
+        return Prepared(split, plans, None, check_nans, is_counted, divided)
     split = partitioned(graph, settings)
     if is_counted:
         refuse_gpus(split)

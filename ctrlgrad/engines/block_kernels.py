@@ -1,27 +1,324 @@
-"""Kernels that know block stacks: what the reference engine has as a list, loops in machine code leave as blocks.
+"""Stacks of interpreted code: rows that are pushed one by one in a session, and kernels that know block stacks.
 
-In a session, interpreted code pushes into blocks too, and pops from them, see `ctrlgrad.runtime.rows`. Rows that
-differ in shape, and those of a stack whose slots are written in any order, are a list whose bytes are counted.
+The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the memory manager,
+and each of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy
+out runs beside the computation; or before that, when it is read or the budget is used up. Blocks grow from a few rows
+to the size for which a budget has room if each stack that is pushed on has one.
+
+The pushes of one call are a `RowPushes`, which `rows_in_blocks` puts around it: if the call fails, its blocks are
+freed.
+
+The reference engine's kernels take a block stack as they take a list where they only need its length, or a row from
+it. Rows that differ in shape, and those of a stack whose slots are written in any order, are a list, whose bytes are
+counted.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.ownership import POPPED_ALONE
+from ctrlgrad import forks, memory
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
-from ctrlgrad.engines.reference.table import InPlace, Pure
-from ctrlgrad.ir import OPS, Node, Trait, Use, attributes, walk
+from ctrlgrad.engines.reference.table import InPlace, Pure, own_stack
+from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.ir import OPS, Graph, Loop, Node, StackType, Trait, Use, attributes, definitions, is_loop, walk
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import loop_name
+from ctrlgrad.ir.flow import in_an_iteration
+from ctrlgrad.memory.manager import MAKE_ROOM
 from ctrlgrad.memory.profile.records import Phase
-from ctrlgrad.memory.session import current
-from ctrlgrad.runtime.rows import row_pushes
+from ctrlgrad.memory.session import Session, current
+from ctrlgrad.records import record
+from ctrlgrad.runtime.chunks import chunk_bytes
 from ctrlgrad.runtime.stack import CPU, BlockStack, copied
+
+# A stack's first block has room for so many rows, or bytes if that is more rows.
+FIRST_ROWS, FIRST_BYTES = 4, 1 << 10
+
+
+# Descriptions.
+
+
+@record
+class Pushed:
+    """The values that go on one stack: a name, why they are saved, and where the user wrote them."""
+
+    name: str
+    reason: str
+    source: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{self.source}"
+
+
+def describe(node: Node, number: int) -> Pushed:
+    """Description of one of the stacks that a loop carries, the one with position `number` among them."""
+    loop = Loop.of(node)
+    carry = [c for c in loop.carries if isinstance(c.init.type, StackType)][number]
+    name = carry.in_body.hint or "stack"
+    push = next((event.node for event in in_an_iteration(loop, carry) if event.kind == "push"), None)
+    if push is None:
+        return Pushed(name, "pushed in a branch or a loop inside", _at(node))
+    producer = definitions(loop.body).get(push.operands[1])
+    if producer is None:
+        return Pushed(name, "a value that the loop carries, needed backwards", _at(push))
+    return Pushed(name, f"the result of {producer.op.name}, needed backwards", _at(producer))
+
+
+def _at(node: Node) -> str:
+    return f" (at {node.source})" if node.source is not None else ""
+
+
+# Pushes that are run one by one.
+
+
+@record
+class RowPush:
+    """A push by itself: the names of its loop and of what it saves, and what the loop's `swap_memory` says."""
+
+    loop: str
+    label: str
+    swap: bool | None
+
+
+def row_push(node: Node, producer: Node | None = None, loop: Node | None = None, swap: bool | None = None) -> RowPush:
+    """Description of a push: the node that makes the row, and the loop around, as far as they are known."""
+    name = node.operands[0].hint or node.result.hint or "stack"
+    where = f"pushes{_at(node)}" if loop is None else loop_name(loop)
+    return RowPush(where, f"{name}{_at(producer or node)}", swap)
+
+
+_ROW_PUSHES: Cache[None, Mapping[Node, RowPush]] = Cache(1)
+
+
+def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
+    """All pushes of a graph, found once and kept with it."""
+
+    def find() -> dict[Node, RowPush]:
+        found: dict[Node, RowPush] = {}
+        add_row_pushes(found, graph, None, None)
+        return found
+
+    return _ROW_PUSHES.get(graph, None, find)
+
+
+def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, swap: bool | None) -> None:
+    """Add the pushes of a graph that stands in a loop; of several options around a push the nearest one holds."""
+    producers = definitions(graph)
+    for node in graph.nodes:
+        if node.op.has_use(Use.PUSH):
+            found[node] = row_push(node, producers.get(node.operands[1]), loop, swap)
+        inner, option = (node, attributes.Loop.of(node).swap_memory) if is_loop(node) else (loop, None)
+        for region in node.regions:
+            add_row_pushes(found, region, inner, swap if option is None else option)
+
+
+# Blocks.
+
+
+def axes_of(row: Any) -> tuple[int, ...] | None:
+    """The axes of an array by their strides, the longest first; None where they come as in memory."""
+    if row.ndim < 2 or row.flags.c_contiguous:
+        return None
+    return tuple(sorted(range(row.ndim), key=lambda axis: -abs(row.strides[axis])))
+
+
+class RowBlock:
+    """A block that takes rows one by one, and is a chunk of its own: a `Tail`."""
+
+    def __init__(
+        self,
+        pushes: RowPushes,
+        loop: memory.LoopMemory,
+        chunk: memory.Chunk,
+        block: memory.Block,
+        axes: tuple[int, ...] | None,
+    ) -> None:
+        self.loop, self.capacity = loop, block.shape[0]
+        self._pushes, self._chunk, self._block, self._used, self._axes = pushes, chunk, block, 0, axes
+        # None when no more rows are taken.
+        self._array = self._seen(block.array)
+        self._began = time.perf_counter()
+        # Another thread may settle it at any time.
+        self._lock = forks.lock()
+        self.close, self.free, self.shrink = block.close, block.free, block.shrink
+
+    def _seen(self, array: Any) -> Any:
+        """The block's array with the axes of rows as they were pushed."""
+        if self._axes is None:
+            return array
+        back = np.argsort(self._axes) + 1
+        return array.transpose(0, *(int(axis) for axis in back))
+
+    def put(self, row: Any) -> bool:
+        """Write the next row; False where no more are taken, or none with its order of axes."""
+        with self._lock:
+            if self._array is None or (self._pushes.keeps_axes and axes_of(row) != self._axes):
+                return False
+            self._array[self._used] = row
+            self._used += 1
+            if self._used == self.capacity:
+                self._seal()
+        return True
+
+    def settle(self) -> None:
+        """No more rows are taken: the block may be copied, and leave."""
+        with self._lock:
+            if self._array is not None:
+                self._seal()
+
+    def _seal(self) -> None:
+        self._array = None
+        if self._used < self.capacity:
+            self._block.shrink(self._used)
+        self._chunk.seal(time.perf_counter() - self._began)
+        self._pushes.settled(self)
+
+    def open(self) -> Any:
+        self.settle()
+        return self._seen(self._block.open())
+
+    def share(self) -> None:
+        self.settle()
+        self._block.share()
+
+
+class RowTails:
+    """Gives one stack its blocks."""
+
+    def __init__(self, pushes: RowPushes, push: RowPush) -> None:
+        self.pushes, self.push = pushes, push
+        self.loop = pushes.manager.loop(push.loop, swap=push.swap)
+
+    def tail(self, row: Any, before: int) -> RowBlock:
+        """An empty block for rows like this one; `before` is how many the one below it took, 0 without one."""
+        axes = axes_of(row) if self.pushes.keeps_axes else None
+        shape = np.shape(row) if axes is None else tuple(row.shape[axis] for axis in axes)
+        chunk = self.loop.begin()
+        try:
+            block = self._block(chunk, shape, row.dtype, self.pushes.capacity(row.nbytes, before))
+        except BaseException:
+            chunk.discard()
+            raise
+        tail = RowBlock(self.pushes, self.loop, chunk, block, axes)
+        self.pushes.began(tail)
+        return tail
+
+    def _block(self, chunk: memory.Chunk, shape: tuple[int, ...], dtype: np.dtype, rows: int) -> memory.Block:
+        """A block of so many rows, or of as many as there is room for."""
+        while True:
+            try:
+                return chunk.block((rows, *shape), dtype, self.push.label)
+            except MemoryBudgetError:
+                if rows == 1:
+                    raise
+            rows //= 2
+
+
+class RowPushes:
+    """The stacks of one call in a session, on which interpreted code pushes."""
+
+    def __init__(self, session: Session, described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> None:
+        self._session, self._described, self.keeps_axes = session, described, keeps_axes
+        self._lock = forks.lock()
+        self._blocks: weakref.WeakSet[RowBlock] = weakref.WeakSet()
+        self._growing: weakref.WeakSet[RowBlock] = weakref.WeakSet()
+        # The most blocks that took rows at one time: so many stacks share what one chunk may push.
+        self._most = 1
+
+    @property
+    def manager(self) -> memory.Manager:
+        return self._session.manager(CPU)
+
+    def stack(self, node: Node, dtype: np.dtype, shape: tuple[int, ...]) -> BlockStack:
+        """An empty stack of such rows, for a push."""
+        return BlockStack(dtype, shape, tails=self.tails(node))
+
+    def tails(self, node: Node) -> RowTails:
+        """New source of blocks for a stack that a node pushes on: one run of a loop."""
+        return RowTails(self, self._push(node))
+
+    def _push(self, node: Node) -> RowPush:
+        return self._described().get(node) or row_push(node)
+
+    def capacity(self, row_bytes: int, before: int) -> int:
+        """Number of rows of a stack's next block, after one of `before` rows."""
+        most = chunk_bytes() // self._most // max(row_bytes, 1)
+        return max(1, min(most, max(FIRST_ROWS, FIRST_BYTES // max(row_bytes, 1), 2 * before)))
+
+    def began(self, block: RowBlock) -> None:
+        """A block takes rows."""
+        with self._lock:
+            self._blocks.add(block)
+            self._growing.add(block)
+            self._most = max(self._most, len(self._growing))
+
+    def settled(self, block: RowBlock) -> None:
+        """A block takes no more rows."""
+        with self._lock:
+            self._growing.discard(block)
+
+    def settle(self) -> bool:
+        """Let all blocks that take rows leave, since room is short; answers whether there were any."""
+        with self._lock:
+            growing = list(self._growing)
+        for block in growing:
+            block.settle()
+        return bool(growing)
+
+    def stays(self, node: Node, shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+        """Rows of a stack turn out to differ in shape: from now on they are counted, and stay."""
+        push, manager = self._push(node), self.manager
+        with manager.lock:
+            manager.recorder.fall_back(
+                f"{push.label} in {push.loop}: its rows stay where they are, for they differ in shape: {shape}, {other}"
+            )
+
+    def abandon(self) -> None:
+        """Abandon the blocks that the call has pushed, after its failure."""
+        for loop in {block.loop for block in list(self._blocks)}:
+            loop.abandon()
+
+
+_PUSHES: ContextVar[RowPushes | None] = ContextVar("rows in blocks", default=None)
+
+
+def row_pushes() -> RowPushes | None:
+    """Pushes of the current call; None where rows stay where they are."""
+    return _PUSHES.get()
+
+
+@contextmanager
+def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> Iterator[None]:
+    """Around a call in a session: rows go into blocks.
+
+    `described` tells of the call's pushes, where one is asked for. With `keeps_axes` rows come back with the order of
+    axes that they had, so that sums over them have the same bits; loops in machine code take rows in the usual order.
+    """
+    session = current()
+    assert session is not None
+    pushes = RowPushes(session, described, keeps_axes)
+    token, settling = _PUSHES.set(pushes), MAKE_ROOM.set(pushes.settle)
+    try:
+        yield
+    except BaseException:
+        pushes.abandon()
+        raise
+    finally:
+        MAKE_ROOM.reset(settling)
+        _PUSHES.reset(token)
+
+
+# Kernels.
 
 Control = Callable[[Node, Kernels], Callable[[list[Any], Run], Any]]
 
@@ -70,16 +367,6 @@ def _counted_rows(stack: BlockStack) -> list[Any]:
     return [None if row is None else _counted(row) for row in stack.rows()]
 
 
-def _own(operands: list[Any]) -> BlockStack:
-    """Take the first operand off the list as a block stack that may be changed."""
-    value: BlockStack = operands.pop(0)
-    return value if sys.getrefcount(value) == POPPED_ALONE else value.copy()
-
-
-def _length(node: Node) -> Callable[..., Any]:
-    return lambda s: np.int64(len(s))
-
-
 def _to_tensor(node: Node) -> Callable[..., Any]:
     kernel = REFERENCE.pure["stack_to_tensor"](node)
     # An empty stack may not know the shape of its rows; the operands do.
@@ -100,21 +387,6 @@ def _concat(node: Node) -> Callable[..., Any]:
     return lambda s, *rest: (
         s.tensor().reshape(len(s) * s.shape[0], *s.shape[1:]) if isinstance(s, BlockStack) else kernel(s, *rest)
     )
-
-
-def _read(node: Node) -> Callable[..., Any]:
-    kernel = REFERENCE.pure["stack_read"](node)
-
-    def read(s: Any, index: Any, *dims: Any) -> Any:
-        if not isinstance(s, BlockStack):
-            return kernel(s, index, *dims)
-        position, length = int(index), len(s)
-        if not -length <= position < length:
-            return kernel(s.rows(), index)
-        row = s.row(position % length)
-        return np.zeros(s.shape, s.dtype) if row is None else row
-
-    return read
 
 
 def _sum(node: Node) -> Callable[..., Any]:
@@ -153,7 +425,7 @@ def _push(node: Node) -> Callable[[list[Any], Run], Any]:
             if pushes is not None and not _is_of(operands[0], operands[1]):
                 operands[0] = pushes.stack(node, operands[1].dtype, np.shape(operands[1]))
         if isinstance(operands[0], BlockStack) and _takes(node, operands[0], operands[1]):
-            s = _own(operands)
+            s = own_stack(operands)
             s.push(operands[0])
             run.counters.pushed(node, operands[0])
             return s
@@ -183,29 +455,15 @@ def _takes(node: Node, s: BlockStack, row: Any) -> bool:
     return True
 
 
-def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
-    kernel = _in_place(REFERENCE.in_place["stack_pop"])(node)
-
-    def pop(operands: list[Any], run: Run) -> Any:
-        if not isinstance(operands[0], BlockStack) or current() is None or not operands[0]:
-            return kernel(operands, run)
-        s = _own(operands)
-        row = s.pop()
-        run.counters.popped(node)
-        return s, row
-
-    return pop
-
-
 def with_blocks(name: str, loop: Control) -> Kernels:
     """The reference engine's kernels, able to take block stacks, with another kernel for loops."""
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
     pure |= {op: _pure(table) for op, table in pure.items() if Trait.STACK in OPS[op].traits}
     in_place |= {op: _in_place(table) for op, table in in_place.items() if Trait.STACK in OPS[op].traits}
-    in_place |= {"stack_push": _push, "stack_pop": _pop}
+    in_place |= {"stack_push": _push, "stack_pop": REFERENCE.in_place["stack_pop"]}
     pure |= {
-        "stack_length": _length,
-        "stack_read": _read,
+        "stack_length": REFERENCE.pure["stack_length"],
+        "stack_read": REFERENCE.pure["stack_read"],
         "stack_sum": _sum,
         "stack_to_tensor": _to_tensor,
         "stack_rows": _rows,

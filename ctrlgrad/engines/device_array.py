@@ -14,7 +14,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TypeMismatchError, UserInputError
-from ctrlgrad.source import here
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.library import ArrayLibrary
@@ -81,7 +80,6 @@ class DeviceArray(NDArrayOperatorsMixin):
         if self._array is None:
             raise UserInputError(
                 "an array that was donated is used again",
-                source=here(),
                 expected="an array that no function was given to keep",
                 got=f"{self.dtype}{list(self.shape)}, donated to a function",
                 hint="use the function's result, or leave the argument out of donate_argnums",

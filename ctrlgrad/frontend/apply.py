@@ -10,22 +10,24 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dtypes import NAMES, converted, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
-from ctrlgrad.execution import run_on
+from ctrlgrad.execution import kernel_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import SET_BY, Tensor, instead_of, is_operand, leaked
 from ctrlgrad.frontend.trace import current
-from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value, attributes
+from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Trait, Type, Value, attributes
+from ctrlgrad.ir.attributes import Dynamic
 from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.ir.caching import Recent
+from ctrlgrad.ir.types import Shape as Sizes
 from ctrlgrad.memory.session import current as session
-from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
@@ -223,6 +225,8 @@ def concrete(x: Any) -> Any:
     return found
 
 
+FUNCTIONS["array.concrete"] = concrete
+
 _SCALARS = (bool, int, float, complex)
 
 
@@ -275,6 +279,11 @@ def tensor_type(x: Any) -> TensorType:
 _HELD = frozenset(map(np.dtype, ("float64", "float32", "int64", "int32", "bool", "complex128", "complex64")))
 
 
+def is_plain(x: Any) -> bool:
+    """Return true for an array of NumPy, or an `Array`, of a common dtype: nothing is to be converted or checked."""
+    return (type(x) is np.ndarray or type(x) is Array) and x.dtype in _HELD
+
+
 def check_dtype(dtype: np.dtype) -> None:
     """Refuse dtypes that no graph can hold."""
     if dtype not in _HELD and dtype.name not in NAMES:
@@ -302,6 +311,8 @@ def as_array(x: Any) -> np.ndarray:
 
     Python floats, alone or in nested lists without arrays, have the default dtype.
     """
+    if is_plain(x):
+        return np.asarray(x)
     try:
         array: np.ndarray = np.asarray(x)
         if not array.dtype.isnative:
@@ -398,14 +409,10 @@ def value_in(builder: Builder, x: Any) -> Value:
 def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
     """Apply an op; tensors if an operand is one, else arrays computed at once."""
     is_traced = any(isinstance(x, Tensor) for x in operands)
-    if op in FACTS and not attrs and not is_traced and _computes_here():
-        numbers = list(map(as_array, operands))
-        if _takes(op, tuple(x.dtype for x in numbers)):
-            try:
-                with np.errstate(all="ignore"):
-                    return (concrete(FACTS[op].numpy(*numbers)),)
-            except ValueError:
-                pass  # sizes do not fit: raised below, with the operation and its place
+    if not is_traced and _computes_here():
+        found = _at_once(op, operands, attrs)
+        if found is not None:
+            return found
     source = here()
     try:
         if is_traced:
@@ -426,19 +433,38 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
 
 
 def _computes_here() -> bool:
-    """Return true if NumPy computes elementwise ops outside of a trace: no engine, check or budget has to see them."""
+    """Return true if NumPy computes ops outside of a trace: no engine, check or budget has to see them."""
     options = current_options()
     return options.engine in ("auto", "native", "reference") and not options.check_nans and session() is None
 
 
-@functools.lru_cache(1024)
-def _takes(op: str, dtypes: tuple[np.dtype, ...]) -> bool:
-    """Return true if an elementwise op takes operands of these dtypes."""
+def _at_once(op: str, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Results of an op on concrete operands by the reference engine's kernel, without a graph.
+
+    None if there is no such kernel, or if it fails: the run of a graph then raises the error, with the user's line.
+    """
+    plain, traits = _plain(attrs) if attrs else (), OPS[op].traits
+    if plain is None or Trait.STACK in traits:
+        return None
     try:
-        OPS[op].infer([TensorType(dtype) for dtype in dtypes], {}, [])
-    except CtrlgradError:
-        return False
-    return True
+        arrays = list(map(as_array, operands))
+        if Trait.ELEMENTWISE in traits:  # one kernel for all shapes
+            kernel = _kernel(op, plain, *[(x.dtype, ()) for x in arrays])
+        else:
+            kernel = _kernel(op, plain, *[(x.dtype, x.shape) for x in arrays])
+        with np.errstate(all="ignore"):
+            return tuple(map(concrete, kernel(arrays)))
+    except (CtrlgradError, ArithmeticError, IndexError, TypeError, ValueError):
+        return None
+
+
+@functools.lru_cache(2048)
+def _kernel(op: str, plain: _Plain, *types: tuple[np.dtype, Sizes]) -> Callable[[list[Any]], Sequence[Any]]:
+    """The kernel of an op for operands of these dtypes and shapes; an error if the op does not take them."""
+    for dtype, _ in types:
+        check_dtype(dtype)
+    attrs = {name: tuple(map(_item, x)) if kind is tuple else x for name, kind, x in plain}
+    return kernel_of(_single(op, [TensorType(*t) for t in types], attrs))
 
 
 # Graphs of single ops that were computed at once, with their kernels: by op, types, attributes and the user's line.
@@ -447,21 +473,38 @@ _SINGLE: Recent[Any, Graph] = Recent(512)
 
 def _graph_of(op: str, types: tuple[Type, ...], attrs: Mapping[str, Any], source: Source | None) -> Graph:
     """The graph of one op, made once for a line of the user's code if its attributes are plain."""
-
-    def make() -> Graph:
-        builder = Builder()
-        return builder.finish(builder.emit_all(OPS[op], [builder.input(t) for t in types], attrs, source=source))
-
-    if not all(map(_is_plain, attrs.values())):
-        return make()
-    # With their types: 1 and True are equal.
-    plain = tuple((name, type(value), value) for name, value in attrs.items())
-    return _SINGLE.get((op, types, plain, source), make)
+    plain = _plain(attrs)
+    if plain is None:
+        return _single(op, types, attrs, source)
+    return _SINGLE.get((op, types, plain, source), lambda: _single(op, types, attrs, source))
 
 
-def _is_plain(x: Any) -> bool:
-    """Return true if an attribute may be part of a key."""
-    return type(x) in (bool, int, str) or isinstance(x, np.dtype) or (type(x) is tuple and {*map(type, x)} <= {int})
+def _single(op: str, types: Sequence[Type], attrs: Mapping[str, Any], source: Source | None = None) -> Graph:
+    builder = Builder()
+    return builder.finish(builder.emit_all(OPS[op], [builder.input(t) for t in types], attrs, source=source))
+
+
+def _plain(attrs: Mapping[str, Any]) -> _Plain | None:
+    """Attributes as a part of a key, with their types (1 and True are equal); None if one cannot be a part."""
+    found: list[tuple[str, type, Any]] = []
+    for name, x in attrs.items():
+        kind = type(x)
+        if kind is tuple and _ITEMS.issuperset(map(type, x)):
+            x = tuple([item.__reduce__() if type(item) is slice else item for item in x])
+        elif kind not in (bool, int, str) and not isinstance(x, np.dtype):
+            return None
+        found.append((name, kind, x))
+    return tuple(found)
+
+
+_Plain = tuple[tuple[str, type, Any], ...]
+# Types of the items of shapes, axes and index keys. A slice has no hash.
+_ITEMS = frozenset((int, NoneType, Dynamic, slice))
+
+
+def _item(x: Any) -> Any:
+    """An item of a plain attribute as it was given."""
+    return slice(*x[1]) if type(x) is tuple else x
 
 
 def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> Any:
@@ -512,11 +555,9 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     if isinstance(x, Unsized):
         return Unsized.of(converted(np.asarray(x), dtype), x.axes)
     if not is_weak(x) or isinstance(x, float):
-        array = as_array(x) if hasattr(x, "aval") else np.asarray(x)
-        copy = converted(array, dtype)
-        if array.dtype == dtype and (captured := trace.captured()) is not None:
-            captured[id(copy)] = (copy, array)
-        return copy
+        if is_plain(x) and x.dtype == dtype:
+            return x
+        return converted(as_array(x) if hasattr(x, "aval") else np.asarray(x), dtype)
     try:
         return np.asarray(x, dtype)
     except OverflowError as error:

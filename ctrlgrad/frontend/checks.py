@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
 import inspect
 import reprlib
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputError
@@ -17,117 +14,6 @@ from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
 from ctrlgrad.source import Source
-
-# Advice for keywords of other libraries: `adam(lr=...)` names the argument that takes its place.
-
-
-_KEY = "parameters are made by layer.init(ctrlgrad.random.key(0))"
-# Advice by keyword, for functions without an argument of that name.
-_INSTEAD = {
-    "lr": "learning_rate={0}",
-    "betas": "b1=..., b2=...",
-    "beta1": "b1={0}",
-    "beta2": "b2={0}",
-    "alpha": "decay={0}",
-    "epsilon": "eps={0}",
-    "weight_decay": "ctrlgrad.optim.adamw(rate, weight_decay={0}), or\n"
-    "ctrlgrad.optim.chain(ctrlgrad.optim.add_decayed_weights({0}), optimiser)",
-    "maximize": "ctrlgrad.optim.chain(ctrlgrad.optim.scale(-1.0), optimiser)",
-    "params": "optimiser.init(params) makes the state",
-    "in_features": "inputs={0}",
-    "input_size": "inputs={0}",
-    "in_size": "inputs={0}",
-    "out_features": "outputs={0}",
-    "out_size": "outputs={0}",
-    "hidden_size": "hidden={0}",
-    "num_layers": "layers={0}",
-    "use_bias": "bias={0}",
-    "num_embeddings": "words={0}",
-    "embedding_dim": "features={0}",
-    "embedding_size": "features={0}",
-    "normalized_shape": "features={0}",
-    "shape": "features={0}",
-    "embed_dim": "features={0}",
-    "query_size": "features={0}",
-    "num_heads": "heads={0}",
-    "batch_first": "sequences are [time, batch, inputs]: ctrlgrad.numpy.swapaxes(xs, 0, 1)",
-    "bidirectional": "call one layer on xs and another one on ctrlgrad.numpy.flip(xs, 0), and join their outputs",
-    "dropout": "ctrlgrad.nn.dropout(key, x, {0}) between layers",
-    "p": "rate={0}",
-    "key": _KEY,
-    "rngs": _KEY,
-    "device": "arrays lie where they are made; with engine='cuda' results stay on the card",
-    "dtype": "layer.init(key, dtype={0})",
-    "ignore_index": "where=targets != {0}",
-    "reduction": "the mean is returned; ctrlgrad.vmap of the loss gives that of each row",
-    "training": "call ctrlgrad.nn.dropout in training only",
-    "inplace": "a function returns a new array",
-    "dim": "axis={0}",
-    "keepdim": "keepdims={0}",
-    "nonlinearity": "ctrlgrad.nn.rnn_cell has tanh; write another cell as a function of (params, state, x)",
-}
-
-
-def instead_of_keyword(keyword: str, value: Any, known: Sequence[str]) -> str | None:
-    """Advice for a keyword that a function with the `known` parameters does not have; None if there is none."""
-    hint = _INSTEAD.get(keyword, "").format(repr(value))
-    argument = hint.partition("=")[0]
-    if hint and not (argument.isidentifier() and argument not in known):
-        return hint
-    close = difflib.get_close_matches(keyword, known, 1)
-    return f"{close[0]}={value!r}" if close else None
-
-
-# Errors for calls with wrong arguments; they show the signature of the function.
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
-    """The function; where it is not called as its parameters ask for, the error says so at the user's line."""
-
-    @functools.wraps(fn)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return fn(*args, **kwargs)
-        except TypeError as error:
-            # Raised by the call itself, not inside of the function.
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise
-            raise _misfit(fn, args, kwargs, error) from None
-
-    return called
-
-
-def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
-    parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
-    name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
-    unknown = [instead_of_keyword(k, value, parameters) for k, value in kwargs.items() if k not in parameters]
-    advice = ",\n".join(filter(None, unknown))
-    return TypeMismatchError(
-        f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
-        expected=f"{name}({', '.join(parameters)})",
-        got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
-        hint=advice
-        or (
-            f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
-            if hasattr(sys.modules["ctrlgrad"], name)
-            else "name the parameters as above"
-        ),
-    )
-
-
-def explain_calls(names: dict[str, Any], public: Sequence[str]) -> None:
-    """Have the public functions and classes of a module explain their calls."""
-    for name in public:
-        found = names[name]
-        if inspect.isfunction(found):
-            names[name] = explains_calls(found)
-        elif inspect.isclass(found) and "__init__" in vars(found):
-            found.__init__ = explains_calls(found.__init__)  # type: ignore[method-assign]
-
 
 # Names of the leaves of a function's arguments, made of its parameters, for graphs and errors.
 

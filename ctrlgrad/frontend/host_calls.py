@@ -20,11 +20,7 @@ _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 
 
 def pure_callback(
-    callback: Callable[..., Any],
-    result_shape_dtypes: Any,
-    *args: Any,
-    vmap_method: str | None = None,
-    **kwargs: Any,
+    callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, vmap_method: str | None = None, **kwargs: Any
 ) -> Any:
     """Call `callback(*args, **kwargs)` with arrays while the program runs; as `jax.pure_callback`.
 

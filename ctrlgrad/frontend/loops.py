@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_t
 from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
 from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced
 from ctrlgrad.frontend.carry import Carry, settle
-from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, explains_calls, same_structure
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, same_structure
+from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
@@ -45,17 +44,6 @@ from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Cut, Size, origin, told
 
 # `while_loop`: two Python functions traced into the regions of the `while` op.
-
-
-@record
-class LoopOptions:
-    """Options of a loop; each becomes an attribute of the node."""
-
-    maximum_iterations: int | None = None
-    parallel_iterations: int = 32
-    swap_memory: bool | None = None
-    checkpoint: bool | int | None = None
-    name: str | None = None
 
 
 @explains_calls
@@ -100,13 +88,19 @@ def while_loop(
     >>> int(steps), float(rest)
     (4, 0.625)
     """
-    options = LoopOptions(maximum_iterations, parallel_iterations, swap_memory, checkpoint, name)
+    options = attributes.Loop(
+        maximum_iterations=maximum_iterations,
+        parallel_iterations=parallel_iterations,
+        swap_memory=swap_memory,
+        checkpoint=checkpoint,
+        name=name,
+    )
     _check_options(options)
     source = here()
     return in_trace(lambda: _while(cond_fun, body_fun, init, options, source))
 
 
-def _check_options(options: LoopOptions) -> None:
+def _check_options(options: attributes.Loop) -> None:
     limits = {
         "maximum_iterations": (options.maximum_iterations, 0),
         "parallel_iterations": (options.parallel_iterations, 1),
@@ -122,7 +116,7 @@ def _check_options(options: LoopOptions) -> None:
     _check_memory_options(options)
 
 
-def _check_memory_options(options: LoopOptions) -> None:
+def _check_memory_options(options: attributes.Loop) -> None:
     kinds = (
         ("swap_memory", options.swap_memory, isinstance(options.swap_memory, bool | None), "True, False or None"),
         (
@@ -154,7 +148,7 @@ def _while(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
     init: Any,
-    options: LoopOptions,
+    options: attributes.Loop,
     source: Source | None,
 ) -> Any:
     check_callable("while_loop", "cond_fun", cond_fun, ("carry",), source)
@@ -178,14 +172,15 @@ def _while(
     return tree.unflatten(carry.treedef, carry.rest_weak(results, body.leaves))
 
 
-def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions, source: Source | None) -> list[Tensor]:
+def emit_while(
+    cond: Any, body: Any, carry: Sequence[Any], options: attributes.Loop, source: Source | None
+) -> list[Tensor]:
     """Record the loop node; what the regions use from outside become its captures."""
     builder = recorder()
     closed = close([cond, body])
     inits = [value_in(builder, x) for x in carry]
     hints = [v.hint for v in body.inputs]
-    asked = {f.name: getattr(options, f.name) for f in fields(options)}
-    values = emit_loop(builder, closed, inits, attributes.Loop(**asked), source=source, hints=hints)
+    values = emit_loop(builder, closed, inits, options, source=source, hints=hints)
     return [Tensor(builder, v) for v in values]
 
 
@@ -394,7 +389,7 @@ def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init
         return carry.guessed(recorder(), following)
     graph = body.finish(dtypes=[None, *carry.dtypes])
     start = [lower, *carry.values()]
-    _, *results = emit_while(_is_below(graph, upper), graph, start, LoopOptions(name="fori_loop"), source)
+    _, *results = emit_while(_is_below(graph, upper), graph, start, attributes.Loop(name="fori_loop"), source)
     return tree.unflatten(carry.treedef, carry.rest_weak(results, following))
 
 
@@ -489,13 +484,7 @@ def _fold(operation: str, f: Callable[[Any, Any], Any], xs: Any, init: Any, reve
 
 
 def _scan(
-    operation: str,
-    f: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any,
-    length: Any,
-    reverse: bool,
-    source: Source | None,
+    operation: str, f: Callable[[Any, Any], Any], init: Any, xs: Any, length: Any, reverse: bool, source: Source | None
 ) -> Any:
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
@@ -524,7 +513,7 @@ def _scan(
         Tensor(builder, builder.emit("stack_new", (), {"element": t}, source=source, hint="ys")) for t in elements
     ]
     start = [np.int64(0), *carry.values(), *stacks]
-    _, *results = emit_while(_is_below(body, count), body, start, LoopOptions(name=operation), source)
+    _, *results = emit_while(_is_below(body, count), body, start, attributes.Loop(name=operation), source)
     last = carry.rest_weak(results[: len(carry.leaves)], following)
     producers = definitions(body)
     sizes = RowSizes(builder, producers, dict(zip(body.inputs, start, strict=True)))

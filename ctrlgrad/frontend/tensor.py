@@ -431,10 +431,7 @@ class Tensor:
         if user_operation() == "BINARY_OP":  # "%.2f" % x
             raise self._concrete("formatting it", "ctrlgrad.debug.print('{x:.2f}', x=x) prints the number when it runs")
         raise self._concrete(
-            *what_the_user_does(
-                "float() (a function of `math`)",
-                "keep it a tensor: numpy.sin(x), x.astype(float)",
-            )
+            *what_the_user_does("float() (a function of `math`)", "keep it a tensor: numpy.sin(x), x.astype(float)")
         )
 
     def __complex__(self) -> complex:
@@ -581,9 +578,12 @@ def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], 
     return forward, reflected
 
 
+_OPERANDS = (Tensor, np.ndarray, np.generic, bool, int, float, complex)
+
+
 def is_operand(x: Any, nested: bool = False) -> bool:
     """Return true if x is a tensor, an array (another library's too) or a number; `nested`: also a list of them."""
-    if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
+    if isinstance(x, _OPERANDS):
         return True
     is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)
     return (is_array and not hasattr(type(x), "__ctrlgrad_value__")) or (nested and isinstance(x, list | tuple))

@@ -1,24 +1,35 @@
-"""JAX's primitives on arrays: elementwise, arranging, gathers and scatters, reductions, products, and windows."""
+"""JAX's primitives on arrays: elementwise, arranging, reductions, products, windows, linear algebra, random numbers."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import jax
 import jax.extend.core.primitives as primitives
 import numpy as np
+import scipy.linalg
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.ad_checkpoint import checkpoint_name
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast, value_in
+from ctrlgrad.frontend.array.decompositions import adjoint, applied, column_at, reduced
+from ctrlgrad.frontend.host_calls import host_call
+from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
-from ctrlgrad.interop.avals import dtype_of, key_words
+from ctrlgrad.interop.avals import dtype_of, is_key, key_words, tensor_type
 from ctrlgrad.interop.primitives import TABLE, Entry, Equation, by_keyword, by_position, entry, plain, unsupported
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.options import options
+from ctrlgrad.random.distributions import differentiable, gamma, loggamma
+from ctrlgrad.random.keys import threefry2x32
+from ctrlgrad.transforms.custom_calls import custom_jvp
+from ctrlgrad.transforms.vmap import vmap
 
 # Elementwise primitives.
 
@@ -47,7 +58,7 @@ TABLE |= {
 }
 
 # Identities on values, which change only their device, compilation or call.
-for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
+for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint", "reshard"):
     TABLE[_identity] = lambda equation, *operands: list(operands)
 
 
@@ -404,3 +415,371 @@ def _select_and_scatter(equation: Equation, x: Any, source: Any, start: Any) -> 
         raise unsupported(equation, "it does not add at the largest or the smallest of each window", hint)
     settings = {name: params[name] for name in _WINDOW}
     return start + lax.select_and_scatter_add(source, x, chosen[names[0][0]], **settings)
+
+
+# JAX's primitives of linear algebra: decompositions, equations, spectra, and Householder reflectors.
+
+
+# JAX's primitives of LAPACK's reductions by Householder reflectors, and the order of columns of a pivoted one.
+
+
+def pivots(a: Any) -> Any:
+    """Pivots of the columns, int32 [..., n]: each is the longest after projection on the complement of those before."""
+    rows, columns = a.shape[-2:]
+    places = np.arange(columns)
+    order = cnp.broadcast_to(recorded(places.astype(np.int32)), (*a.shape[:-2], columns))
+
+    def step(i: Any, state: Any) -> Any:
+        rest, order = state
+        square = cnp.sum(cnp.abs(rest) ** 2, -2)
+        longest = cnp.argmax(cnp.where(places < i, -1, square), axis=-1)[..., None]
+        swapped = cnp.where(places == i, longest, cnp.where(places == longest, i, places))
+        rest = cnp.take_along_axis(rest, swapped[..., None, :], -1)
+        column = column_at(rest, i)[..., None]
+        norm = cnp.sum(cnp.abs(column) ** 2, -2, keepdims=True)
+        along = adjoint(column) @ rest / cnp.where(norm == 0, 1, norm)
+        return rest - column * along, cnp.take_along_axis(order, swapped, -1)
+
+    return fori_loop(0, min(rows, columns), step, (recorded(cnp.stop_gradient(a)), order))[1]
+
+
+@entry("householder_product")
+def _householder_product(equation: Equation, a: Any, taus: Any) -> Any:
+    eye = np.eye(*a.shape[-2:], dtype=a.dtype)
+    return applied(recorded(a), recorded(taus), cnp.broadcast_to(recorded(eye), a.shape), False)
+
+
+@entry("ormqr")
+def _ormqr(equation: Equation, a: Any, taus: Any, x: Any) -> Any:
+    a, taus, is_adjoint = recorded(a), recorded(taus), equation.params["transpose"]
+    if equation.params["left"]:
+        return applied(a, taus, x, is_adjoint)
+    return adjoint(applied(a, taus, adjoint(x), not is_adjoint))
+
+
+@entry("tridiagonal")
+def _tridiagonal(equation: Equation, a: Any) -> Any:
+    lower, size = equation.params["lower"], a.shape[-1]
+    given = a if lower else cnp.flip(a, (-1, -2))
+    below = cnp.tril(given, -1)
+    whole = below + adjoint(below) + np.eye(size, dtype=a.dtype) * cnp.real(given)
+    found, taus = reduced(recorded(whole), max(size - 1, 0), 1, True)
+    diagonals = [cnp.real(cnp.diagonal(found, -k, -2, -1)) for k in (0, 1)]
+    # LAPACK leaves the other triangle alone.
+    found = cnp.tril(found) + cnp.triu(given, 1)
+    if not lower:
+        found, taus, diagonals = cnp.flip(found, (-1, -2)), cnp.flip(taus, -1), [cnp.flip(d, -1) for d in diagonals]
+    return found, *diagonals, taus
+
+
+def _or_nan(fn: Entry) -> Entry:
+    """An entry in which matrices without an answer have NaN."""
+
+    @functools.wraps(fn)
+    def answered(equation: Equation, *operands: Any) -> Any:
+        with options(no_answer="nan"):
+            return fn(equation, *operands)
+
+    return answered
+
+
+TABLE |= {
+    "cholesky": lambda equation, a: lax.linalg.cholesky(
+        a, symmetrize_input=equation.params.get("symmetrize_input", False)
+    ),
+    "lu": plain(lax.linalg.lu),
+    "lu_pivots_to_permutation": by_keyword(lax.linalg.lu_pivots_to_permutation, "permutation_size"),
+    "triangular_solve": by_keyword(
+        lax.linalg.triangular_solve, "left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"
+    ),
+    "tridiagonal_solve": plain(lax.linalg.tridiagonal_solve),
+    "geqrf": lambda equation, a: reduced(recorded(a), min(a.shape[-2:]), 0, False),
+    "hessenberg": lambda equation, a: reduced(recorded(a), max(a.shape[-1] - 1, 0), 1, True),
+}
+TABLE |= {name: _or_nan(TABLE[name]) for name in ("cholesky", "triangular_solve", "tridiagonal_solve")}
+
+
+@entry("qr")
+def _qr(equation: Equation, a: Any) -> Any:
+    if equation.params.get("use_magma"):
+        raise unsupported(equation, "it is to be computed on a card, by MAGMA", "leave use_magma out")
+    order = pivots(a) if equation.params.get("pivoting") else None
+    a = a if order is None else cnp.take_along_axis(a, order[..., None, :], -1)
+    q, r = cnp.linalg.qr(a, mode="complete" if equation.params["full_matrices"] else "reduced")
+    return (q, r) if order is None else (q, r, order)
+
+
+@entry("eigh")
+def _eigh(equation: Equation, a: Any) -> Any:
+    if equation.params.get("subset_by_index") not in (None, (0, a.shape[-1])):
+        raise unsupported(equation, "it asks for some of the eigenvalues", "take a part of all of them")
+    return lax.linalg.eigh(a, lower=equation.params["lower"], symmetrize_input=False)
+
+
+@entry("eig")
+@_or_nan
+def _eig(equation: Equation, a: Any) -> Any:
+    found, vectors = cnp.linalg.eig(a)
+    results = [found]
+    if equation.params["compute_left_eigenvectors"]:
+        # The rows of the inverse, each up to its scale.
+        results.append(_scaled(adjoint(cnp.linalg.inv(vectors))))
+    if equation.params["compute_right_eigenvectors"]:
+        results.append(vectors)
+    return results
+
+
+def _scaled(columns: Any) -> Any:
+    """Columns of norm 1 whose largest component is real."""
+    size = cnp.abs(columns)
+    largest = cnp.take_along_axis(columns, cnp.argmax(size, axis=-2, keepdims=True), -2)
+    norm = cnp.sqrt(cnp.sum(size * size, -2, keepdims=True))
+    return columns * (cnp.conj(largest) / (cnp.abs(largest) * norm))
+
+
+@entry("schur")
+def _schur(equation: Equation, a: Any) -> Any:
+    """As LAPACK has it, by SciPy, which comes with JAX; like JAX without a derivative."""
+    types = [tensor_type(aval) for aval in equation.outputs]
+    fn = lambda x: _schur_factors(np.asarray(x))[: len(types)]
+    return host_call(fn, [a], types, "Schur's decomposition", "broadcast_all")
+
+
+def _schur_factors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The triangular matrices and the vectors of matrices [..., n, n]; NaN for one that is not finite."""
+    both = np.full((2, *x.shape), np.nan, x.dtype)
+    for place in np.ndindex(x.shape[:-2]):
+        if np.isfinite(x[place]).all():
+            both[(slice(None), *place)] = scipy.linalg.schur(x[place])
+    return both[0], both[1]
+
+
+@entry("svd")
+def _svd(equation: Equation, a: Any) -> Any:
+    if not equation.params["compute_uv"]:
+        return cnp.linalg.svdvals(a)
+    u, s, vh = cnp.linalg.svd(a, full_matrices=equation.params["full_matrices"])
+    return s, u, vh
+
+
+@entry("fft")
+def _fft(equation: Equation, x: Any) -> Any:
+    kind = equation.params["fft_type"]
+    lengths = tuple(equation.params["fft_lengths"])
+    name = {0: "fftn", 1: "ifftn", 2: "rfftn", 3: "irfftn"}[int(kind)]
+    axes = tuple(range(-len(lengths), 0))
+    return getattr(cnp.fft, name)(x, s=lengths, axes=axes)
+
+
+# Keys and bits of `jax.random`, the same bits for the same key, and XLA's generators of bits.
+
+
+_U32 = np.uint32
+
+
+def _is_threefry(aval: Any) -> bool:
+    return str(aval.dtype) == "key<fry>"
+
+
+def _is_native(equation: Equation) -> bool:
+    """True if an equation's keys are Threefry's, with counters numbered as JAX does by default since 0.5."""
+    avals = [aval for aval in (*equation.inputs, *equation.outputs) if is_key(aval)]
+    return all(map(_is_threefry, avals)) and _is_partitionable(equation)
+
+
+def _is_partitionable(equation: Equation) -> bool:
+    return bool(getattr(equation.jax.ctx, "threefry_partitionable", True))
+
+
+def _read(equation: Equation, fn: Callable[..., Any], *operands: Any) -> Any:
+    """Apply a function of JAX on arrays of words in place of an equation."""
+    struct: Any = jax.ShapeDtypeStruct
+    avals = [struct((*aval.shape, *key_words(aval)), dtype_of(aval)) for aval in equation.inputs]
+    with jax.threefry_partitionable(_is_partitionable(equation)):
+        traced = equation.implementation(fn, *avals)
+    (found,) = equation.read(traced, *operands)
+    return found
+
+
+def _mapped(fn: Callable[..., Any], rank: int) -> Callable[..., Any]:
+    """A function of one key for arrays of keys, as JAX maps it: of some generators that draws other bits."""
+    for _ in range(rank):
+        fn = jax.vmap(fn)
+    return fn
+
+
+def _generator(aval: Any) -> Any:
+    """The functions of words that a generator is in JAX."""
+    return aval.dtype._impl
+
+
+def _counters(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.arange(int(np.prod(shape)), dtype=np.uint64).reshape(shape)
+    return (numbers >> np.uint64(32)).astype(_U32), numbers.astype(_U32)
+
+
+def _encrypted(key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """For each key of an array, words[..., 2], the ciphers of the counters of a shape."""
+    one = key.shape[:-1] + (1,) * len(shape)
+    first, second = (cnp.reshape(key[..., i], one) for i in (0, 1))
+    high, low = _counters(shape)
+    lead = (1,) * (len(key.shape) - 1)
+    return threefry2x32(first, second, high.reshape(lead + shape), low.reshape(lead + shape))
+
+
+@entry("random_wrap", "random_unwrap", "random_clone")
+def _same_words(equation: Equation, key: Any) -> Any:
+    return key
+
+
+@entry("random_seed")
+def _seed(equation: Equation, seed: Any) -> Any:
+    (made,) = equation.outputs
+    if not _is_threefry(made):
+        return _read(equation, _mapped(_generator(made).seed, made.ndim), seed)
+    wide = seed.dtype.itemsize > 4
+    # Smaller integers fill the low word; JAX extends none of them.
+    high = (seed >> seed.dtype.type(32)).astype(_U32) if wide else cnp.zeros_like(seed).astype(_U32)
+    return cnp.stack([high, seed.astype(_U32)], axis=-1)
+
+
+@entry("random_split")
+def _split(equation: Equation, key: Any) -> Any:
+    (keys,), shape = equation.inputs, tuple(equation.params["shape"])
+    if not _is_native(equation):
+        return _read(equation, _mapped(lambda k: _generator(keys).split(k, shape), keys.ndim), key)
+    return cnp.stack(_encrypted(key, shape), axis=-1)
+
+
+@entry("random_fold_in")
+def _fold_in(equation: Equation, key: Any, data: Any) -> Any:
+    keys, numbers = equation.inputs
+    if not _is_threefry(keys):
+        fold = _generator(keys).fold_in
+        shape = np.broadcast_shapes(keys.shape, numbers.shape)
+
+        def fold_in(key: Any, data: Any) -> Any:
+            key = jax.numpy.broadcast_to(key, shape + key_words(keys))
+            return _mapped(fold, len(shape))(key, jax.numpy.broadcast_to(data, shape))
+
+        return _read(equation, fold_in, key, data)
+    low = cnp.asarray(data).astype(_U32)
+    return cnp.stack(threefry2x32(key[..., 0], key[..., 1], cnp.zeros_like(low), low), axis=-1)
+
+
+@entry("random_bits")
+def _random_bits(equation: Equation, key: Any) -> Any:
+    (keys,), width, shape = equation.inputs, equation.params["bit_width"], tuple(equation.params["shape"])
+    if not _is_native(equation):
+        return _read(equation, _mapped(lambda k: _generator(keys).random_bits(k, width, shape), keys.ndim), key)
+    high, low = _encrypted(key, shape)
+    if width == 64:
+        return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
+    return (high ^ low).astype(np.dtype(f"uint{width}"))
+
+
+@entry("random_gamma")
+def _gamma(equation: Equation, key: Any, alpha: Any) -> Any:
+    """For each key of an array the numbers of as many parameters as there are for it."""
+    log_space = equation.params["log_space"]
+    if not _is_native(equation):
+
+        def of_words(words: Any, alpha: Any) -> Any:
+            keys = jax.random.wrap_key_data(words, impl=_generator(equation.inputs[0]).name)
+            return equation.jax.primitive.impl(keys, alpha, **equation.params)
+
+        return differentiable(lambda key, alpha: _read(equation, of_words, key, alpha), log_space)(key, alpha)
+    draw = loggamma if log_space else gamma
+    if len(key.shape) == 1:
+        return draw(key, alpha, dtype=alpha.dtype)
+    rows = int(np.prod(key.shape[:-1]))
+    drawn = vmap(lambda key, a: draw(key, a, dtype=a.dtype))(
+        cnp.reshape(key, (rows, 2)), cnp.reshape(alpha, (rows, *alpha.shape[len(key.shape) - 1 :]))
+    )
+    return cnp.reshape(drawn, alpha.shape)
+
+
+@entry("threefry2x32")
+def _threefry(equation: Equation, *operands: Any) -> Any:
+    return threefry2x32(*operands)
+
+
+@entry("iota_2x32_shape")
+def _iota_2x32(equation: Equation) -> Any:
+    return tuple(map(recorded, _counters(tuple(equation.params["shape"]))))
+
+
+# XLA's generators of bits, as JAX's `rng_bit_generator` has them on the processor.
+#
+# The state is four words, or two of 64 bits, low half first: a key and a counter. Which is the default is the
+# platform's choice; on processors and on NVIDIA's cards it is Philox.
+
+
+_U64 = np.uint64
+_THREE_FRY = 1
+
+# Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011), section 3.3, and the authors' Random123.
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """The low and the high half of 64 bits."""
+    return x.astype(_U32), (x >> _U64(32)).astype(_U32)
+
+
+def _joined(low: Any, high: Any) -> Any:
+    return low.astype(_U64) | (high.astype(_U64) << _U64(32))
+
+
+def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """Counters of four words, the lowest first, encrypted with a key of two."""
+    a, b, c, d = counter
+    first, second = key
+    for _ in range(_ROUNDS):
+        low0, high0 = _halves(a.astype(_U64) * _U64(_MULTIPLIERS[0]))
+        low1, high1 = _halves(c.astype(_U64) * _U64(_MULTIPLIERS[1]))
+        a, b, c, d = high1 ^ b ^ first, low1, high0 ^ d ^ second, low0
+        first, second = first + _U32(_KEY_STEPS[0]), second + _U32(_KEY_STEPS[1])
+    return a, b, c, d
+
+
+def _philox(key: Any, counter: Any, shape: tuple[int, ...], wide: bool) -> tuple[Any, int]:
+    """Bits of a shape, and by how much the counter grows; each number of it makes four words."""
+    size = math.prod(shape)
+    count = -(-size * (1 + wide) // 4)
+    low = counter + np.arange(count, dtype=_U64)
+    # The state has no place for the upper half of the counter: XLA takes the key for it.
+    high = key + (low < counter).astype(_U64)
+    a, b, c, d = philox4x32((*_halves(low), *_halves(high)), _halves(key))
+    words = [_joined(a, b), _joined(c, d)] if wide else [a, b, c, d]
+    return cnp.reshape(cnp.ravel(cnp.stack(words, axis=1))[:size], shape), count
+
+
+def _threefry_bits(key: Any, counter: Any, shape: tuple[int, ...], wide: bool) -> tuple[Any, int]:
+    """As `_philox`; each number of the counter makes two words, which become neighbours along one axis."""
+    sizes = shape or (1,)
+    even = [a for a, n in enumerate(sizes) if n % 2 == 0]
+    axis = even[0] if even else sizes.index(max(sizes))
+    half = sizes if wide else tuple((n + 1) // 2 if a == axis else n for a, n in enumerate(sizes))
+    count = math.prod(half)
+    words = threefry2x32(*_halves(key), *_halves(counter + np.arange(count, dtype=_U64)))
+    if wide:
+        return cnp.reshape(_joined(*words), shape), count
+    pairs = cnp.stack([cnp.reshape(word, half) for word in words], axis=axis + 1)
+    both = cnp.reshape(pairs, tuple(2 * n if a == axis else n for a, n in enumerate(half)))
+    return cnp.reshape(both[tuple(map(slice, sizes))], shape), count
+
+
+@entry("rng_bit_generator")
+def _rng_bit_generator(equation: Equation, state: Any) -> Any:
+    state, dtype = recorded(state), np.dtype(equation.params["dtype"])
+    # Arrays of one element: integers wrap in arrays, where NumPy's scalars would warn.
+    parts = [state[i : i + 1] for i in range(state.shape[0])]
+    has_words = len(parts) == 4
+    key, counter = (_joined(*parts[:2]), _joined(*parts[2:])) if has_words else parts
+    draw = _threefry_bits if int(equation.params["algorithm"]) == _THREE_FRY else _philox
+    bits, count = draw(key, counter, tuple(equation.params["shape"]), dtype == _U64)
+    after = counter + _U64(count)
+    return cnp.concatenate([*_halves(key), *_halves(after)] if has_words else [key, after]), bits.astype(dtype)

@@ -197,11 +197,7 @@ class Flat:
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        treedef: Any,
-        kinds: Sequence[Any],
-        result: Callable[[Any], Any] = lambda x: x,
+        self, fn: Callable[..., Any], treedef: Any, kinds: Sequence[Any], result: Callable[[Any], Any] = lambda x: x
     ) -> None:
         self.fn, self.kinds, self.result = fn, tuple(kinds), result
         # Name in JAX's errors.

@@ -17,12 +17,13 @@ from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError, loca
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Float0, cast, traced_by_jax, type_of, value_in
 from ctrlgrad.frontend.apply import tensor_type as operand_type
-from ctrlgrad.frontend.checks import check_function, explains_calls
+from ctrlgrad.frontend.checks import check_function
+from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop import array_rules, control, linalg, random  # noqa: F401  (they fill the table)
+from ctrlgrad.interop import array_rules  # noqa: F401  (it fills the table)
 from ctrlgrad.interop.avals import (
     Flat,
     constant,

@@ -1,8 +1,8 @@
 """The table of JAX's primitives: what each equation of a jaxpr is in this library.
 
-An entry is a function of the equation and its operands. The families of entries are in `array_rules.py`, `control.py`,
-`linalg.py` and `random.py`; users add theirs with `jax_primitive`. A primitive without an entry is an error that names
-the primitive, the line, and `jax_primitive`.
+An entry is a function of the equation and its operands. The families of entries are in `array_rules.py` and
+`custom_rules.py`; users add theirs with `jax_primitive`. A primitive without an entry is an error that names the
+primitive, the line, and `jax_primitive`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function, function
 from ctrlgrad.ir import Builder, Graph, TensorType
-from ctrlgrad.transforms.grad import vjp
-from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.grad import jvp, vjp
 from ctrlgrad.transforms.vmap import vmap
 
 Fn = Callable[..., Sequence[Any]]

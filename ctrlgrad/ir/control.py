@@ -392,7 +392,7 @@ def emit_call(
 # Comparisons of counters that go up and down; 1 if the bound is inclusive.
 _UP = {"less": 0, "less_equal": 1}
 _DOWN = {"greater": 0, "greater_equal": 1}
-_TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+TURNED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 
 Number = Callable[[Value], np.ndarray | None]
 
@@ -429,12 +429,12 @@ class Counting:
 
     @classmethod
     def _by(cls, test: Node | None, loop: Loop, number: Number) -> Counting | None:
-        if test is None or test.op.name not in _TURNED:
+        if test is None or test.op.name not in TURNED:
             return None
         for carry in loop.carries:
             if carry.in_cond in test.operands:
                 at = test.operands.index(carry.in_cond)
-                name = test.op.name if at == 0 else _TURNED[test.op.name]
+                name = test.op.name if at == 0 else TURNED[test.op.name]
                 end = test.operands[1 - at]
                 bound, step, down = _in_front(loop, loop.cond, end), step_of(loop, carry, number), name in _DOWN
                 if bound is None or not step or (step < 0) != down or carry.init.type != end.type:

@@ -12,8 +12,7 @@ from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.functions import publish
-from ctrlgrad.transforms.custom_jvp import custom_jvp
-from ctrlgrad.transforms.custom_vjp import custom_vjp
+from ctrlgrad.transforms.custom_calls import custom_jvp, custom_vjp
 
 
 def div(x: Any, y: Any) -> Any:

@@ -223,12 +223,7 @@ def _parted(operation: str, x: Any, axis: int, bound: Bound) -> Any:
 
 
 def psum_scatter(
-    x: Any,
-    axis_name: Hashable,
-    *,
-    scatter_dimension: int = 0,
-    axis_index_groups: None = None,
-    tiled: bool = False,
+    x: Any, axis_name: Hashable, *, scatter_dimension: int = 0, axis_index_groups: None = None, tiled: bool = False
 ) -> Any:
     """The sum over all rows, of which row i keeps element i of an axis, or `tiled`, part i; as `jax.lax.psum_scatter`.
 

@@ -17,8 +17,7 @@ from ctrlgrad.frontend.functions import publish
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
 from ctrlgrad.lax.reductions import pad
-from ctrlgrad.transforms.grad import vjp
-from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.grad import jvp, vjp
 
 # Number of windows along an axis, whose size may be unknown until run time.
 
@@ -98,8 +97,7 @@ def _along(xs: list[Any], axis: int, window: int, stride: int, apart: int, combi
         shift = length * apart
         rest = part[0].shape[axis] - shift
         part = combine(
-            [slice_in_dim(x, 0, rest, 1, axis) for x in part],
-            [slice_in_dim(x, shift, None, 1, axis) for x in part],
+            [slice_in_dim(x, 0, rest, 1, axis) for x in part], [slice_in_dim(x, shift, None, 1, axis) for x in part]
         )
         length *= 2
 

@@ -383,14 +383,13 @@ def ctc_loss(logits: Any, targets: Any, frames: Any, lengths: Any, blank: int = 
         )
 
     def one(logits: Any, targets: Any, frames: Any, length: Any) -> Any:
-        return _ctc_loss(logits, targets, frames, length, blank)
+        return alignment_loss(cnp.log_softmax(logits, axis=-1), targets, frames, length, blank)
 
     return (one if logits.ndim == 2 else vmap(one))(logits, targets, cnp.asarray(frames), cnp.asarray(lengths))
 
 
-def _ctc_loss(logits: Any, targets: Any, frames: Any, length: Any, blank: int) -> Any:
-    """The loss of one sequence."""
-    scores = cnp.log_softmax(logits, axis=-1)
+def alignment_loss(scores: Any, targets: Any, frames: Any, length: Any, blank: int) -> Any:
+    """The loss of one sequence, whose classes have the log-probabilities `scores[time, classes]`."""
     # The states of an alignment: blank, first label, blank, second label, ..., blank.
     place = np.arange(2 * targets.shape[0] + 1)
     padded = cnp.concatenate([targets, cnp.full(1, blank, targets.dtype)])

@@ -6,13 +6,18 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from ctrlgrad.ir import Graph
-from ctrlgrad.passes.common import merge_common
-from ctrlgrad.passes.counters import count_outside, know_counts
-from ctrlgrad.passes.dead_code import forward_results, inline_calls, remove_dead_code
+from ctrlgrad.passes.dead_code import (
+    count_outside,
+    fold,
+    forward_results,
+    hoist_invariants,
+    inline_calls,
+    know_counts,
+    merge_common,
+    remove_dead_code,
+)
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
-from ctrlgrad.passes.folding import fold
 from ctrlgrad.passes.heavy import weighing
-from ctrlgrad.passes.invariants import hoist_invariants
 from ctrlgrad.passes.products import split_products
 from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
 
@@ -70,26 +75,3 @@ def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHU
             if name not in without:
                 graph = run(graph)
     return graph
-
-
-__all__ = [
-    "CHUNK_BYTES",
-    "OPTIMISATIONS",
-    "SIMPLIFICATIONS",
-    "WEIGH",
-    "count_outside",
-    "distribute",
-    "fold",
-    "forward_results",
-    "hoist_invariants",
-    "inline_calls",
-    "join_updates",
-    "know_counts",
-    "merge_common",
-    "optimise",
-    "read_first",
-    "remove_dead_code",
-    "simplify",
-    "sink_slices",
-    "split_products",
-]

@@ -1,4 +1,6 @@
-"""Dead code: what no output needs is dropped, inside loops and branches too.
+"""Simplifications: dead code, common subexpressions, counters of checkpoints, constant folding, loop invariants.
+
+Dead code: what no output needs is dropped, inside loops and branches too.
 
 In: any graph. Out: the same inputs and outputs; no node without a used result but those that must run; no loop
 carry that only feeds itself; no capture or branch operand that no region uses; no push on a stack of which nothing is
@@ -17,18 +19,28 @@ costs what its nodes cost, not twice as much with every level.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from functools import partial
 
+import numpy as np
+
+from ctrlgrad.dtypes import converted
 from ctrlgrad.ir import (
+    INDEX,
     Branch,
     Builder,
     Call,
+    Counting,
     Graph,
     Loop,
     Node,
+    Rewriter,
+    StackType,
     TensorType,
+    Trait,
     Value,
     attributes,
+    copy_node,
     definitions,
     is_branch,
     is_call,
@@ -38,9 +50,12 @@ from ctrlgrad.ir import (
     walk,
 )
 from ctrlgrad.ir.caching import Cache
-from ctrlgrad.ir.control import Carry
-from ctrlgrad.ir.walk import must_run
+from ctrlgrad.ir.control import Capture, Carry
+from ctrlgrad.ir.interning import fingerprint
+from ctrlgrad.ir.walk import has_effect, must_run
+from ctrlgrad.ops.arrays import is_total
 from ctrlgrad.ops.control import KINDS
+from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.records import record
 
 # Forwarding: what every branch, or a loop's body, passes on unchanged is taken from in front of them.
@@ -228,3 +243,301 @@ class _Pruned:
     def over(self, inputs: Sequence[int]) -> Graph:
         """The region with these of its inputs alone."""
         return Graph(tuple(self.region.inputs[j] for j in inputs), self.nodes, self.outputs, self.region.name)
+
+
+# Common subexpressions: of nodes that compute the same from the same values, one is kept.
+#
+# In: any graph. Out: no two pure nodes of one region have the same op, operands, attributes and regions. Regions are
+# treated one by one; nothing moves between regions. A function that is called twice, as by two derivatives, leaves
+# its loops twice: of loops and of branches that say the same, one runs. Calls stay as they are, and so do barriers,
+# constants of more than `LARGEST` elements, and what makes or takes a stack: two stacks that start alike are still
+# two.
+
+
+# Larger constants are not compared. The zeros that loops begin with are mostly below it.
+LARGEST = 4096
+
+_Key = tuple[str, tuple[Value, ...], str | bytes]
+
+
+def merge_common(graph: Graph) -> Graph:
+    """The graph with repeated computations merged."""
+    return _Merging(graph).run()
+
+
+class _Merging(Rewriter):
+    def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._seen: dict[_Key, list[Node]] = {}
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        key = _key(node)
+        if key is None:
+            return None
+        alike = self._seen.setdefault(key, [])
+        for known in alike:
+            if _have_equal_regions(known, node):
+                return known.results
+        alike.append(node)
+        return None
+
+
+def _have_equal_regions(known: Node, node: Node) -> bool:
+    """True if the regions of two nodes are equal and have no effect; nodes without regions have equal ones."""
+    if not node.regions:
+        return True
+    if has_effect(node.op, node.regions) or [v.type for v in known.results] != [v.type for v in node.results]:
+        return False
+    digests = [fingerprint(region) for region in node.regions]
+    return None not in digests and digests == [fingerprint(region) for region in known.regions]
+
+
+def _key(node: Node) -> _Key | None:
+    """Key that two nodes must share to be merged, besides equal regions; None for nodes that are never merged."""
+    if Trait.EFFECT in node.op.traits or node.op.name == "barrier":
+        return None
+    if node.regions and not (is_loop(node) or is_branch(node)):
+        return None
+    stacks = (*node.operands, *node.results) if node.regions else node.results
+    if any(isinstance(v.type, StackType) for v in stacks):
+        return None
+    if node.op.name == "constant":
+        constant = attributes.Constant.of(node)
+        value = constant.value
+        if value.size > LARGEST or constant.varies:
+            return None
+        return (f"constant {value.dtype}{value.shape}", (), value.tobytes())
+    return (node.op.name, node.operands, repr(node.attrs))
+
+
+# Counters leave checkpoints: what a function that is computed again only counts is counted beside it.
+#
+# A loop whose whole body is a checkpoint carries its counter through the call. Counted outside, it is seen to follow
+# from the number of the iteration, and the gradient saves nothing for it.
+#
+# In: any graph. Out: nothing uses a result of a checkpoint that is an int64 scalar and made of its operands and
+# constants by sums and differences; such a result stays, unused.
+
+
+# Counts: what the counter of a loop ends with is computed from the loop's bound, not asked of the loop.
+#
+# Nothing that comes later then depends on the loop for it, and a gradient that needs it in every iteration of a loop
+# around computes it again, where it would have to save a result.
+#
+# In: any graph. Out: no used result of a loop is its counter, if the loop counts (`ir.Counting`) and has no
+# `maximum_iterations`.
+
+
+def know_counts(graph: Graph) -> Graph:
+    """The graph with such results computed beside the loops, in all regions."""
+    return _KnowingCounts(graph).run()
+
+
+class _KnowingCounts(Rewriter):
+    def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._used = {v for node in graph.nodes for v in node.operands}.union(graph.outputs)
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        if not is_loop(node) or self._used.isdisjoint(node.results):
+            return None
+        loop = Loop.of(node)
+        # Without a use of its results a loop goes, and with it the error of one that may run too often.
+        counting = Counting.of(loop, self._number) if loop.attrs.maximum_iterations is None else None
+        if counting is None or counting.carry.result not in self._used:
+            return None
+        self.builder.keep(node)
+        last = counting.last(self.builder, self._number)
+        return [last if c.result is counting.carry.result else c.result for c in loop.carries]
+
+    def _number(self, value: Value) -> np.ndarray | None:
+        node = next((n for n in self.builder.nodes if value in n.results), None)
+        constant = None if node is None else attributes.Constant.find(node)
+        return None if constant is None else constant.value
+
+
+def count_outside(graph: Graph) -> Graph:
+    """The graph with counters counted outside of its checkpoints, inside regions too."""
+    return rewrite(graph, _count_results)
+
+
+def _count_results(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if not is_call(node, "checkpoint"):
+        return None
+    call = Call.of(node)
+    inside = dict(zip(call.function.inputs, call.operands, strict=True))
+    producers = definitions(call.function)
+    builder.keep(node)
+    return [
+        _count(builder, output, producers, inside)
+        if output.type == INDEX and _is_counted(output, producers, inside)
+        else result
+        for result, output in zip(call.results, call.function.outputs, strict=True)
+    ]
+
+
+def _is_counted(value: Value, producers: dict[Value, Node], inside: dict[Value, Value]) -> bool:
+    node = producers.get(value)
+    if node is None or node.op.name == "constant":
+        return value.type == INDEX and (node is not None or value in inside)
+    return node.op.name in ("add", "subtract") and all(_is_counted(v, producers, inside) for v in node.operands)
+
+
+def _count(builder: Builder, value: Value, producers: dict[Value, Node], inside: dict[Value, Value]) -> Value:
+    if value not in inside:
+        for v in producers[value].operands:
+            _count(builder, v, producers, inside)
+        copy_node(builder, producers[value], inside)
+    return inside[value]
+
+
+# Folding: what can be computed now is not computed at run time.
+#
+# In: any graph. Out: in no region a total elementwise op that NumPy computes, whose operands are all small constants
+# of the same region; no product with or quotient by a scalar constant 1 of the result's type; no cast to the dtype
+# that a value has; no transpose that undoes another one.
+
+
+# Constants with more elements are left to run time.
+SMALL = 64
+
+
+def fold(graph: Graph) -> Graph:
+    """The graph with constants folded and identities left out, inside regions too."""
+    return _Folding(graph).run()
+
+
+class _Folding(Rewriter):
+    def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._producers: dict[Value, Node] = {}
+        self._constants: dict[Value, np.ndarray] = {}
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        if node.op.name == "constant":
+            self._constants[node.result] = attributes.Constant.of(node).value
+            return None
+        array = _computed(node, self._constants)
+        if array is not None:
+            value = self.builder.constant(array)
+            self._constants[value] = array
+            return (value,)
+        same = _identity(node, self._producers, self._constants)
+        if same is not None:
+            return (same,)
+        self._producers.update((v, node) for v in node.results)
+        return None
+
+
+def _identity(node: Node, producers: dict[Value, Node], constants: dict[Value, np.ndarray]) -> Value | None:
+    """The value that a node only repeats."""
+    name = node.op.name
+    if name == "cast" and node.operands[0].type == node.result.type:
+        return node.operands[0]
+    if name == "transpose":
+        inner = producers.get(node.operands[0])
+        if inner is not None and inner.op.name == "transpose":
+            axes = [attributes.Axes.of(inner).axes[a] for a in attributes.Axes.of(node).axes]
+            return inner.operands[0] if axes == sorted(axes) else None
+    if name in ("multiply", "divide"):
+        pairs = [(0, 1)] if name == "divide" else [(0, 1), (1, 0)]
+        for kept, other in pairs:
+            constant = constants.get(node.operands[other])
+            if constant is not None and constant.ndim == 0 and constant == 1:
+                value = node.operands[kept]
+                return value if value.type == node.result.type else None
+    return None
+
+
+def _computed(node: Node, constants: dict[Value, np.ndarray]) -> np.ndarray | None:
+    """The result of an elementwise op on constants."""
+    if Trait.ELEMENTWISE not in node.op.traits or not is_total(node):
+        return None
+    operands = [constants.get(v) for v in node.operands]
+    if any(x is None or x.size > SMALL for x in operands):
+        return None
+    cast = attributes.Cast.find(node)
+    function = FACTS[node.op.name].numpy if cast is None else partial(converted, dtype=cast.dtype)
+    with np.errstate(all="ignore"):
+        result = np.asarray(function(*operands))
+    declared = node.result.tensor
+    return result if (result.dtype, result.shape) == (declared.dtype, declared.shape) else None
+
+
+# Loop invariants: what every iteration would compute alike moves in front of the loop and becomes a capture.
+#
+# In: any graph. Out: in no cond or body of a loop does a total, pure node depend on captures and constants alone, but
+# for nodes with regions and what is in branches; no carry is passed through unchanged that starts with its result's
+# type. Only ops that cannot fail move, since the loop may take no iteration at all. Constants stay: a region may hold
+# its own.
+
+
+def hoist_invariants(graph: Graph) -> Graph:
+    """The graph with invariants hoisted out of all of its loops, inner loops first."""
+    return rewrite(graph, _hoist)
+
+
+def _hoist(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if not is_loop(node):
+        return None
+    loop = Loop.of(node)
+    hoisted = _hoist_nodes(_capture_constant_carries(loop), builder)
+    if hoisted is loop:
+        return None
+    builder.keep(hoisted.node)
+    results = set(hoisted.results)
+    return [c.result if c.result in results else c.init for c in loop.carries]
+
+
+def _capture_constant_carries(loop: Loop) -> Loop:
+    """Turn each carry that the body passes through unchanged into a capture."""
+    still = [c for c in loop.carries if c.next is c.in_body and c.init.type == c.result.type]
+    if not still:
+        return loop
+    captures = (*loop.captures, *(Capture(c.init, c.in_cond, c.in_body) for c in still))
+    return loop.rebuilt(captures=captures, carries=[c for c in loop.carries if c not in still])
+
+
+def _hoist_nodes(loop: Loop, builder: Builder) -> Loop:
+    """Emit the invariant nodes in front of the loop; returns the loop without them."""
+    added: list[Capture] = []
+    cond = _hoist_from(loop.cond, {c.in_cond: c.outer for c in loop.captures}, builder)
+    added += [Capture(outer, inner, Value(inner.type, inner.hint)) for outer, inner in cond.hoisted]
+    body = _hoist_from(loop.body, {c.in_body: c.outer for c in loop.captures}, builder)
+    added += [Capture.new(outer, inner) for outer, inner in body.hoisted]
+    if not added:
+        return loop
+    return loop.rebuilt(captures=(*loop.captures, *added), cond=cond.kept, body=body.kept)
+
+
+@record(frozen=False)
+class _Hoisted:
+    """The nodes that a region keeps; what left it: each value outside, and the value that it was inside."""
+
+    kept: list[Node] = field(default_factory=list)
+    hoisted: list[tuple[Value, Value]] = field(default_factory=list)
+
+
+def _hoist_from(region: Graph, outside: dict[Value, Value], builder: Builder) -> _Hoisted:
+    """`outside`: what stands for an input of the region in front of the loop."""
+    found = _Hoisted()
+    constants = {n.result: n for n in region.nodes if n.op.name == "constant"}
+    for node in region.nodes:
+        if not _is_invariant(node, outside, constants):
+            found.kept.append(node)
+            continue
+        for v in node.operands:
+            if v not in outside:
+                copy_node(builder, constants[v], outside)
+        copy_node(builder, node, outside)
+        found.hoisted += [(outside[v], v) for v in node.results]
+    return found
+
+
+def _is_invariant(node: Node, outside: dict[Value, Value], constants: dict[Value, Node]) -> bool:
+    if node.regions or node.op.name == "constant":
+        return False
+    if not all(v in outside or v in constants for v in node.operands):
+        return False
+    # Values that are recomputed behind a barrier are then recomputed once, in front of the loop.
+    return node.op.name == "barrier" or is_total(node)

@@ -48,8 +48,7 @@ from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ir.types import Dim
 from ctrlgrad.ops.term import Term, zeros
 from ctrlgrad.passes.heavy import multiplications, pays_as_rows, pays_as_sum, pays_inside
-from ctrlgrad.passes.recurrence import Row, rows
-from ctrlgrad.passes.tails import Recurrence, Tail, find_tail
+from ctrlgrad.passes.recurrence import Recurrence, Row, Tail, find_tail, rows
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 from ctrlgrad.stacks.choice import bytes_of
@@ -528,12 +527,7 @@ def _bytes_collected(graph: Graph, finding: _Finding, is_inside: bool = False) -
 
 class _Distributing(Rewriter):
     def __init__(
-        self,
-        graph: Graph,
-        chunk: int,
-        finding: _Finding,
-        outer: _Distributing | None = None,
-        owner: Node | None = None,
+        self, graph: Graph, chunk: int, finding: _Finding, outer: _Distributing | None = None, owner: Node | None = None
     ) -> None:
         super().__init__(graph, outer, owner)
         self._chunk, self._finding = chunk, finding

@@ -17,8 +17,7 @@ from dataclasses import replace
 
 from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop, rewrite, uses
 from ctrlgrad.passes.heavy import is_heavy, pays_as_rows, pays_as_tail
-from ctrlgrad.passes.recurrence import outside_recurrence
-from ctrlgrad.passes.tails import Recurrence, can_leave
+from ctrlgrad.passes.recurrence import Recurrence, can_leave, outside_recurrence
 from ctrlgrad.records import record
 
 

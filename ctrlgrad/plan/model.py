@@ -469,6 +469,20 @@ class Ahead:
     most: int
 
 
+@record
+class Share:
+    """Parts of a kernel that threads share: each has `unit` positions along some axes of its space, which count as one.
+
+    With `has_results` the kernel reduces along these axes: each part has results of its own, which are combined in
+    their order.
+    """
+
+    axes: tuple[int, ...]
+    unit: int
+    parts: int
+    has_results: bool = False
+
+
 @record(eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
@@ -494,3 +508,5 @@ class Plan:
     # Kernels that are called as functions, one for all that differ only in arrays and numbers.
     functions: frozenset[Kernel] = frozenset()
     ahead: dict[Step, Ahead] = field(default_factory=dict)
+    # Kernels that threads share.
+    shares: dict[Kernel, Share] = field(default_factory=dict)

@@ -309,7 +309,11 @@ class _Printer:
         used += [check.output for check in step.checks]
         shared, found = formulas(step.expression, leaf, used)
         function = " as a function" if step in self.plan.functions else ""
-        yield f"kernel [{','.join(map(str, step.space))}]{function} {{"
+        share, parts = self.plan.shares.get(step), ""
+        if share is not None:
+            along = ",".join(map(str, share.axes))
+            parts = f", {share.parts} parts along {along}" + (" with results of their own" if share.has_results else "")
+        yield f"kernel [{','.join(map(str, step.space))}]{function}{parts} {{"
         yield from (f"  {line}" for line in shared)
         yield from (f"  {self.write(write, found)}" for write in step.writes)
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)

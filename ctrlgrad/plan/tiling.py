@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ctrlgrad.plan.model import Array, Compute, Kernel, Plan, Step, View
+from ctrlgrad.plan.model import Array, Block, Compute, Kernel, Plan, Step, View
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
@@ -79,6 +79,24 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
         return None
     sizes = tuple(tuple(Size(factor, names) for names, factor in sorted(lag.items())) for lag in lags)
     return Tiles(tuple(kernels), sizes, points), end
+
+
+def grouped(block: Block, plan: Plan) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
+    """The steps of a block one by one, but those that go through long vectors tile by tile."""
+    number = asked = 0
+    while number < len(block.steps):
+        found = None
+        if number >= asked:
+            found = tiles_of(block.steps, number, plan)
+            # Behind computations of numbers the answer is the same.
+            asked = number
+            while asked < len(block.steps) and isinstance(block.steps[asked], Compute):
+                asked += 1
+            asked += 1
+        tiles, end = found or (None, number + 1)
+        yield tiles, block.steps[number:end]
+        number = end
+        asked = asked if found is None else end
 
 
 def _has_long_kernels(steps: Sequence[Step], start: int) -> bool:

@@ -16,7 +16,7 @@ from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.scipy.gamma_functions import erf, floats, gammaln, random_gamma_grad
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_calls import custom_jvp
 from ctrlgrad.transforms.grad import stop_gradient
 from ctrlgrad.transforms.vmap import vmap
 

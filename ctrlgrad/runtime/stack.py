@@ -3,7 +3,8 @@
 A stack is a list of blocks; a block is one contiguous array `[capacity, *element]` of which the first `count` rows
 are in use. A compiled loop appends a block per chunk that it runs, and takes rows from the last block; the rows are
 written and read in place, between `open` and `close` of the block. Interpreted code pushes and pops single rows: pushed
-rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between.
+rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between. A stack on
+a device (`ctrlgrad.engines.cuda.stacks`) lends its rows: they are read where they lie.
 
 A block lies in a storage, which is opened before its rows are touched and closed afterwards; between two uses a memory
 manager may keep the rows in another tier. Without a budget rows stay in place, and both do nothing.
@@ -19,7 +20,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -79,14 +80,25 @@ class Tails(Protocol):
         """An empty storage for rows like this one; `before` is how many the one below it took, 0 without one."""
 
 
-class Supply(Protocol):
-    """Source of memory for all other arrays of a loop."""
+class InPlace:
+    """Base of storages whose rows no manager moves."""
 
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        """Memory that stays where it is until it is freed."""
+    __slots__ = ()
+
+    def close(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def share(self) -> None:
+        pass
+
+    def free(self) -> None:
+        pass
 
 
-class Resident:
+class Resident(InPlace):
     """An array of this process's own memory.
 
     Several stacks may share its first rows; the unwritten rows after them go to the first stack that claims them.
@@ -115,25 +127,18 @@ class Resident:
             return False
         return True
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
     def open(self) -> np.ndarray:
         return self.array
 
-    def close(self) -> None:
-        pass
-
     def shrink(self, rows: int) -> None:
-        if rows * 2 < len(self.array):
+        # In a session a smaller copy would need room for both.
+        if rows * 2 < len(self.array) and current() is None:
             self.array = self.array[:rows].copy()
             self._unclaimed = []
-
-    def settle(self) -> None:
-        pass
-
-    def share(self) -> None:
-        pass
-
-    def free(self) -> None:
-        pass
 
 
 class ClaimedRows(Resident):
@@ -144,16 +149,6 @@ class ClaimedRows(Resident):
     def __init__(self, memory: Resident, start: int) -> None:
         super().__init__(memory.array[start:])
         self.memory = memory
-
-
-class Unlimited:
-    """Memory without a budget: large arrays are buffers that were used before, where there are free ones."""
-
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Resident(POOL.empty(shape, dtype))
-
-
-UNLIMITED: Supply = Unlimited()
 
 
 # Memory that a run takes beside the blocks of its chunks: from the pool, or counted where there is a session.
@@ -184,28 +179,9 @@ def _counted(take: Callable[[], np.ndarray], nbytes: int, label: str) -> np.ndar
     return array
 
 
-class Counted(Resident):
-    """An array whose bytes are counted."""
-
-    __slots__ = ()
-
-    def shrink(self, rows: int) -> None:
-        """Nothing: a smaller copy would need room for both."""
-
-
-class CountedSupply:
-    """Memory that counts and stays where it is."""
-
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Counted(empty(shape, dtype, label))
-
-
-_COUNTED = CountedSupply()
-
-
-def supply() -> Supply:
-    """Current source of arrays: counted in a session, else without a limit."""
-    return UNLIMITED if current() is None else _COUNTED
+def resident(shape: Sequence[int], dtype: np.dtype, label: str = "rows") -> Resident:
+    """An uninitialised storage of the current source of memory, see `empty`."""
+    return Resident(empty(shape, dtype, label))
 
 
 # Stacks.
@@ -215,7 +191,8 @@ def supply() -> Supply:
 class Block:
     """One contiguous array of rows, `count` of them in use."""
 
-    storage: Storage
+    # A `Storage`; on a device one with its array.
+    storage: Any
     count: int
     # The most rows that were in use.
     most: int = field(init=False)
@@ -224,14 +201,6 @@ class Block:
 
     def __post_init__(self) -> None:
         self.most, self.below = self.count, 0
-
-    def open(self) -> np.ndarray:
-        """The rows in use, until `close`."""
-        rows: np.ndarray = self.storage.open()[: self.count]
-        return rows
-
-    def close(self) -> None:
-        self.storage.close()
 
 
 @record(frozen=False)
@@ -245,14 +214,15 @@ class BlockStack:
     shared: bool = False
     # Slots that were written, if a loop tracks them; None: all of them. An unwritten slot holds zeros.
     written: np.ndarray | None = None
-    # Source of memory for rows that are joined.
-    supply: Supply = UNLIMITED
-    # Source of blocks for rows that are pushed one by one, and the block on top while it has room.
+    # Source of blocks for rows that are pushed one by one, and the storage on top while it takes more of them.
     tails: Tails | None = None
-    tail: Tail | None = None
-    # The block that rows are popped from, and its rows, open.
-    popping: Block | None = None
-    popped_from: np.ndarray | None = None
+    tail: Any = None
+    # The block that is read, and its rows, which stay in place until `rest`.
+    reading: Block | None = None
+    read_from: Any = None
+
+    # True if rows are read where they lie, and their memory lives as long as a reader holds them. Else they are copied.
+    lends = False
 
     def __len__(self) -> int:
         if not self.blocks:
@@ -260,26 +230,27 @@ class BlockStack:
         last = self.blocks[-1]
         return last.below + last.count
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Copies of the rows, the first first."""
+    def __iter__(self) -> Iterator[Any]:
+        """The rows, the first first."""
         for block in self.blocks:
-            yield from np.array(block.open())
-            block.close()
+            rows = self.open(block)
+            found = [rows[i] if self.lends else np.array(rows[i]) for i in range(block.count)]
+            self._looked()
+            yield from found
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows in use."""
-        return len(self) * int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    def copy(self) -> BlockStack:
+    def copy(self) -> Self:
         """Another stack of the same rows; the rows themselves are shared from now on."""
-        self.shared = True
+        self.shared, self.tail = True, None
         for block in self.blocks:
             block.storage.share()
-        found = BlockStack(self.dtype, self.shape, [], True, self.written, self.supply, self.tails)
+        found: Self = self._empty()
         for block in self.blocks:
             found.add(Block(block.storage, block.count))
         return found
+
+    def _empty(self) -> Any:
+        """A stack without rows, but with the same options."""
+        return BlockStack(self.dtype, self.shape, [], True, self.written, self.tails)
 
     def add(self, block: Block) -> None:
         """Put a block on top; the counts of those under it change no more."""
@@ -304,7 +275,10 @@ class BlockStack:
             last.count -= dropped
             count -= dropped
             if not last.count:
+                if self.reading is last:
+                    self.rest()
                 self.blocks.pop()
+                self.tail = None
                 last.storage.free()
 
     # Single rows.
@@ -323,7 +297,7 @@ class BlockStack:
         A thread that is short of room may settle it at any time from now on, then it takes no more, or none at all.
         """
         assert self.tails is not None
-        self._stop_popping()
+        self.rest()
         self.tail = None
         if self.blocks and not self.blocks[-1].count:
             self.blocks.pop().storage.free()
@@ -332,8 +306,8 @@ class BlockStack:
         moved = 0
         # A block most of whose rows were popped would hold all their bytes: what is left of it goes with the new ones.
         if below is not None and 2 * below.count <= min(below.most, tail.capacity):
-            moved = sum([tail.put(row) for row in below.open()])
-            below.close()
+            moved = sum([tail.put(row) for row in self.used(below)])
+            self.rest()
             # All rows of a block are alike: the tail takes all of them or none, if it is not settled meanwhile.
             if 0 < moved < below.count:
                 tail.free()
@@ -343,75 +317,85 @@ class BlockStack:
         self.add(Block(tail, moved))
 
     def pop(self) -> Any:
-        """Take the last row off; a copy. The block that it lies in stays open for the next ones."""
+        """Take the last row off. The block that it lies in stays open for the next ones, and takes no more rows."""
         last = self.blocks[-1]
-        if self.popping is not last:
-            self._stop_popping()
-            self.popped_from = last.open()
-            self.popping = last
-        assert self.popped_from is not None
-        row = _copied(self.popped_from[last.count - 1])
-        if last.count == 1:
-            self._stop_popping()
+        row = self._kept(self.open(last)[last.count - 1])
+        self.tail = None
         self.drop(1)
         return row
 
-    def _stop_popping(self) -> None:
-        popping, self.popping, self.popped_from = self.popping, None, None
-        if popping is not None:
-            popping.close()
-
-    def row(self, index: int) -> Any:
-        """A copy of the row at an index from 0; None for a slot never written."""
+    def __getitem__(self, index: int) -> Any:
+        """The row at an index from 0; None for a slot never written."""
         if self.written is not None and not self.written[index]:
             return None
-        end = len(self)
         for block in reversed(self.blocks):
-            end -= block.count
-            if index >= end:
-                found = _copied(block.open()[index - end])
-                block.close()
+            if index >= block.below:
+                found = self._kept(self.open(block)[index - block.below])
+                self._looked()
                 return found
         raise IndexError(index)
 
+    def open(self, block: Block) -> Any:
+        """The array in which a block's rows lie, in place until another block is opened, or until `rest`."""
+        if self.reading is not block:
+            # First the other one: there may be room for one alone.
+            self.rest()
+            self.read_from, self.reading = block.storage.open(), block
+        return self.read_from
+
+    def used(self, block: Block) -> Any:
+        """As `open`, without the rows above those in use."""
+        return self.open(block)[: block.count]
+
+    def rest(self) -> None:
+        """Nothing reads the stack for now: a memory manager may move its blocks."""
+        reading, self.reading, self.read_from = self.reading, None, None
+        if reading is not None:
+            reading.storage.close()
+
+    def _looked(self) -> None:
+        """A block was opened for a copy."""
+        if not self.lends:
+            self.rest()
+
+    def _kept(self, row: Any) -> Any:
+        """A row as its reader has it. A copy has the same order of axes: sums over it have the same bits."""
+        return row if self.lends or not row.ndim else row.copy(order="K")
+
     # Many rows.
 
-    def last(self, count: int) -> Block:
-        """A block of the last rows, `count` or more of them where there are as many.
+    def copy_to(self, target: Any, is_last: bool = False) -> int:
+        """Copy as many of the last rows as an array has; answers how many copies that were.
 
-        Rows that lie in several blocks are brought together; those blocks become one.
+        With `is_last` the blocks are freed as they are copied.
         """
-        if not self.blocks:
-            return Block(Resident(np.empty((0, *self.shape), self.dtype)), 0)
-        gathered, number = 0, 0
-        while number < len(self.blocks) and gathered < count:
-            number += 1
-            gathered += self.blocks[-number].count
-        if number > 1:
-            self._join(number)
-        return self.blocks[-1]
+        first, copies = len(self) - len(target), 0
+        for block in self.blocks:
+            place, skipped = block.below - first, max(first - block.below, 0)
+            if skipped < block.count:
+                target[place + skipped : place + block.count] = self.open(block)[skipped : block.count]
+                copies += 1
+            if is_last:
+                self.rest()
+                block.storage.free()
+        self.rest()
+        return copies
 
-    def _join(self, number: int) -> None:
-        last = self.blocks[-number:]
-        count = sum(block.count for block in last)
-        joined = self._gathered(last, count)
-        del self.blocks[-number:]
-        self.add(Block(joined, count))
+    def join(self) -> Block:
+        """A block of all rows, which are brought together where they lie in several. There has to be a row."""
+        if len(self.blocks) > 1:
+            count = len(self)
+            self.blocks = [Block(self._gathered(count), count)]
+        return self.blocks[0]
 
-    def _gathered(self, blocks: Sequence[Block], capacity: int) -> Storage:
-        """The rows of blocks in memory for `room` rows; the blocks are freed."""
-        joined = self.supply.array((capacity, *self.shape), self.dtype, "rows of several chunks")
-        array, place = joined.open(), 0
-        for block in blocks:
-            array[place : place + block.count] = block.open()
-            block.close()
-            place += block.count
-            block.storage.free()
-        joined.close()
-        return joined
+    def _gathered(self, capacity: int) -> Resident:
+        """All rows in memory with room for so many; the blocks are freed."""
+        found = resident((capacity, *self.shape), self.dtype, "rows of several chunks")
+        self.copy_to(found.array[: len(self)], is_last=True)
+        return found
 
     def whole(self, capacity: int) -> Storage:
-        """All rows in memory that may be written to, with room for `room` rows at least."""
+        """All rows in memory that may be written to, with room for so many at least."""
         count = len(self)
         # Rows in blocks of a memory manager are not written to again: there may be copies of them elsewhere.
         if len(self.blocks) == 1 and not self.shared:
@@ -419,65 +403,40 @@ class BlockStack:
             if isinstance(lies, Resident) and len(lies.array) >= capacity:
                 return lies
         # Twice as much as is asked for, where rows are to come: then copying costs what the rows cost.
-        storage = self._gathered(self.blocks, count if capacity <= count else 2 * capacity)
+        storage = self._gathered(count if capacity <= count else 2 * capacity)
         self.blocks = [Block(storage, count)] if count else []
         self.shared = False
         if self.written is not None:
             self.written = self.written.copy()
         return storage
 
-    def replace(self, storage: Storage, count: int) -> None:
-        """The stack is what lies in memory that `whole` gave."""
-        self.blocks = [Block(storage, count)] if count else []
-
     def tensor(self) -> np.ndarray:
         """All rows as one array `[length, *element]`; a view where they lie in one array of this process."""
         if len(self.blocks) == 1 and isinstance(self.blocks[0].storage, Resident):
-            return self.blocks[0].open()
+            return self.blocks[0].storage.array[: len(self)]
         rows = np.empty((len(self), *self.shape), self.dtype)
-        place = 0
-        for block in self.blocks:
-            rows[place : place + block.count] = block.open()
-            block.close()
-            place += block.count
+        self.copy_to(rows)
         return rows
 
     def rows(self) -> list[np.ndarray | None]:
         """All rows as the reference engine has them: a list of arrays, None for a slot never written."""
         marks = self.written
-        return [np.array(row) if marks is None or marks[i] else None for i, row in enumerate(self)]
+        return [row if marks is None or marks[i] else None for i, row in enumerate(self)]
 
 
-def _copied(row: Any) -> Any:
-    """A copy in the same order of axes: sums and products over it have the same bits."""
-    return row.copy(order="K") if row.ndim else row
-
-
-def unwritten_rows(dtype: np.dtype, shape: tuple[int, ...], count: int, supply: Supply = UNLIMITED) -> BlockStack:
-    """A block stack of so many rows of zeros, none of which was ever written."""
-    stack = BlockStack(dtype, shape, supply=supply)
-    if count:
-        storage = supply.array((count, *shape), dtype, "rows")
-        storage.open()[...] = 0
-        storage.close()
-        stack.append(storage, count)
-        stack.written = np.zeros(count, np.uint8)
-    return stack
-
-
-class ListedRows:
+class ListedRows(InPlace):
     """Rows of a caller's list as a storage: they take memory while it is open."""
 
-    __slots__ = ("_dtype", "_lies", "_opened", "_rows", "_shape", "_supply")
+    __slots__ = ("_dtype", "_lies", "_opened", "_rows", "_shape")
 
-    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply) -> None:
-        self._dtype, self._shape, self._rows, self._supply = dtype, shape, rows, supply
+    def __init__(self, dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any]) -> None:
+        self._dtype, self._shape, self._rows = dtype, shape, rows
         self._opened = 0
         self._lies: Storage | None = None
 
     def open(self) -> Any:
         if self._lies is None:
-            self._lies = _filled(self._dtype, self._shape, self._rows, self._supply)
+            self._lies = _filled(self._dtype, self._shape, self._rows)
         self._opened += 1
         return self._lies.open()
 
@@ -489,47 +448,27 @@ class ListedRows:
     def shrink(self, rows: int) -> None:
         self._rows = self._rows[:rows]
 
-    def settle(self) -> None:
-        pass
 
-    def share(self) -> None:
-        pass
-
-    def free(self) -> None:
-        pass
-
-
-def _filled(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply) -> Storage:
+def _filled(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any]) -> Resident:
     """Memory with these rows; None stands for a row of zeros."""
-    storage = supply.array((len(rows), *shape), dtype, "rows")
-    array = storage.open()
+    storage = resident((len(rows), *shape), dtype)
     for i, row in enumerate(rows):
-        array[i] = 0 if row is None else row
-    storage.close()
+        storage.array[i] = 0 if row is None else row
     return storage
 
 
-def from_rows(
-    dtype: np.dtype,
-    shape: tuple[int, ...],
-    rows: Sequence[Any],
-    supply: Supply = UNLIMITED,
-    most_rows: int | None = None,
-) -> BlockStack:
+def from_rows(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], most_rows: int | None = None) -> BlockStack:
     """A block stack of given rows; None stands for a row of zeros.
 
     Where there are more than `most_rows`, they lie in blocks of as many, each of which takes memory while it is open.
     """
-    stack = BlockStack(dtype, shape, supply=supply)
+    stack = BlockStack(dtype, shape)
     if any(row is None for row in rows):
         stack.written = np.array([row is not None for row in rows], np.uint8)
-    if most_rows is None or len(rows) <= most_rows:
-        if rows:
-            stack.append(_filled(dtype, shape, rows, supply), len(rows))
-        return stack
-    for start in range(0, len(rows), most_rows):
-        block = rows[start : start + most_rows]
-        stack.append(ListedRows(dtype, shape, block, supply), len(block))
+    step = most_rows or max(len(rows), 1)
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        stack.append((_filled if len(rows) <= step else ListedRows)(dtype, shape, block), len(block))
     return stack
 
 
@@ -546,7 +485,7 @@ def resized(stack: Any, length: Any) -> Any:
         stack.drop(count - length)
         stack.written = None if stack.written is None else stack.written[:length]
         return stack
-    whole = _with_zeros_behind(stack.dtype, stack.shape, length, _blocks(stack))
+    whole = _with_zeros_behind(stack, length)
     whole.written = np.zeros(length, np.uint8)
     whole.written[:count] = 1 if stack.written is None else stack.written
     return whole
@@ -561,12 +500,11 @@ def summed(a: Any, b: Any) -> Any:
     if a.shape != b.shape:
         return None
     longer, shorter = (b, a) if len(a) < len(b) else (a, b)
-    whole = _with_zeros_behind(longer.dtype, longer.shape, len(longer), _blocks(longer))
-    total, at = whole.blocks[0].storage.open(), 0
-    for rows in _blocks(shorter):
-        total[at : at + len(rows)] += rows
-        at += len(rows)
-    whole.blocks[0].storage.close()
+    whole = _with_zeros_behind(longer, len(longer))
+    total = whole.blocks[0].storage.open()
+    for block in shorter.blocks:
+        total[block.below : block.below + block.count] += shorter.used(block)
+    shorter.rest()
     if longer.written is not None:
         whole.written = longer.written[: len(longer)].copy()
         marks = 1 if shorter.written is None else shorter.written[: len(shorter)]
@@ -574,31 +512,16 @@ def summed(a: Any, b: Any) -> Any:
     return whole
 
 
-def _blocks(stack: BlockStack) -> Any:
-    """The rows of each block while it is open. A slot that was never written holds zeros."""
-    for block in stack.blocks:
-        yield block.open()
-        block.close()
-
-
-def _with_zeros_behind(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> BlockStack:
-    """A stack of so many rows: those of the parts, then zeros."""
-    whole = BlockStack(dtype, tuple(shape), supply=supply())
+def _with_zeros_behind(stack: BlockStack, length: int) -> BlockStack:
+    """A stack of at least as many rows as this one: its rows, then zeros."""
+    whole = BlockStack(stack.dtype, stack.shape)
     if length:
-        storage = supply().array((length, *shape), dtype, "rows")
-        array, at = storage.open(), 0
-        for rows in parts:
-            count = min(len(rows), length - at)
-            array[at : at + count] = rows[:count]
-            at += count
-        array[at:] = 0
-        storage.close()
+        storage = resident((length, *stack.shape), stack.dtype)
+        stack.copy_to(storage.array[: len(stack)])
+        storage.array[len(stack) :] = 0
         whole.add(Block(storage, length))
     return whole
 
 
 # A function that returns None leaves the op to the reference kernel.
-WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {
-    "stack_resize": resized,
-    "stack_sum": summed,
-}
+WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {"stack_resize": resized, "stack_sum": summed}

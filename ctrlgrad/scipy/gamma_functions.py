@@ -17,8 +17,8 @@ from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
-from ctrlgrad.transforms.custom_jvp import custom_jvp
-from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.custom_calls import custom_jvp
+from ctrlgrad.transforms.grad import jvp
 
 # The error function and its complement, by rational approximations that are exact to the last digits.
 

@@ -20,7 +20,7 @@ from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triang
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_calls import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
 
 # Factors of matrices by SciPy's names, as `jax.scipy.linalg`: LU, and what follows from the singular values.

@@ -75,7 +75,6 @@ def _check_batches(name: str, data: Any) -> None:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise UserInputError(
             f"train.Trainer: {name} is no sequence",
-            source=here(),
             expected=f"a sequence of batches, or a function of the {'step' if name == 'data' else 'parameters'}",
             got=type(data).__name__,
             hint=f"{name}=list(...), if all batches fit into memory",
@@ -83,7 +82,6 @@ def _check_batches(name: str, data: Any) -> None:
     if not len(data):
         raise UserInputError(
             f"train.Trainer: {name} is empty",
-            source=here(),
             expected="at least one batch",
             got=f"{type(data).__name__}",
         )
@@ -101,7 +99,6 @@ def _check_call(loss: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         kinds = [f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else type(x).__name__ for x in arguments]
         raise UserInputError(
             "train.Trainer: a batch does not fit the loss",
-            source=here(),
             expected=f"loss(params, *batch) with the signature {signature}",
             got=f"a batch of {', '.join(kinds)} ({error})",
             hint="data=[batch, ...], where a batch is a tuple of the loss's further arguments, or its one argument",
@@ -200,7 +197,6 @@ class Trainer:
         if not (hasattr(optimiser, "init") and hasattr(optimiser, "update")):
             raise UserInputError(
                 "train.Trainer: this is no optimiser",
-                source=here(),
                 expected="one of ctrlgrad.optim or of Optax, with `init` and `update`",
                 got=getattr(optimiser, "__name__", type(optimiser).__name__),
                 hint="ctrlgrad.optim.adam(1e-3)",
@@ -208,7 +204,6 @@ class Trainer:
         if callable(callbacks):
             raise UserInputError(
                 "train.Trainer: the callbacks are no sequence",
-                source=here(),
                 expected="a list of functions of a Step",
                 got=type(callbacks).__name__,
                 hint="callbacks=[function]",
@@ -249,7 +244,6 @@ class Trainer:
                 if state.step > self._options["steps"]:
                     raise UserInputError(
                         "train.Trainer: the run in this folder has more steps",
-                        source=here(),
                         expected=f"steps of {state.step} or more",
                         got=str(self._options["steps"]),
                     )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.source import here
 
 # The order of the gates here, by PyTorch's: input, forget, candidate, output and reset, update, candidate.
 _GATES = {"lstm": (0, 1, 3, 2), "gru": (0, 1, 2), "rnn": (0,)}
@@ -45,7 +44,6 @@ def to_torch(kind: str, layers: Sequence[Mapping[str, Any]]) -> dict[str, np.nda
             if "bn" not in layer:
                 raise UserInputError(
                     "train.to_torch: this GRU has no counterpart in PyTorch",
-                    source=here(),
                     expected="parameters with bn: the reset gate is applied after the candidate's product",
                     got=", ".join(layer),
                     hint="train with {**params, 'bn': zeros(hidden)}, and export that",
@@ -81,7 +79,6 @@ def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray
         if missing or f"{names[0]}_reverse" in state:
             raise UserInputError(
                 "train.from_torch: the layer cannot be read",
-                source=here(),
                 expected="one direction, with biases",
                 got=f"no {', '.join(missing)}" if missing else f"{names[0]}_reverse",
                 hint="of a bidirectional layer pass each direction by itself",
@@ -96,7 +93,6 @@ def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray
     if not layers:
         raise UserInputError(
             "train.from_torch: no layer is named",
-            source=here(),
             expected="weight_ih_l0 and others, as in the state_dict of the recurrent module itself",
             got=", ".join(list(state)[:4]) or "nothing",
             hint="model.lstm.state_dict(), not model.state_dict()",
@@ -108,7 +104,6 @@ def _check_kind(operation: str, kind: str) -> None:
     if kind not in _GATES:
         raise UserInputError(
             f"{operation}: no such kind of layer",
-            source=here(),
             expected="'lstm', 'gru' or 'rnn'",
             got=repr(kind),
         )

@@ -8,7 +8,8 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.frontend.checks import argument_names, check_leaves, explains_calls
+from ctrlgrad.frontend.checks import argument_names, check_leaves
+from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import close
@@ -91,7 +92,6 @@ def _savings(policy: Any) -> tuple[Saving, ...]:
     if not isinstance(found, SavePolicy):
         raise UserInputError(
             "checkpoint: the policy is not known",
-            source=here(),
             expected="None or one of ctrlgrad.checkpoint_policies",
             got=str(getattr(policy, "__qualname__", policy)),
             hint="name what is to be saved with ctrlgrad.ad_checkpoint.checkpoint_name, and give\n"

@@ -1,4 +1,4 @@
-"""`value_and_grad`, `grad` and `vjp`, by reverse mode, and `stop_gradient`.
+"""Derivatives: `grad` and `vjp` by reverse mode, `jvp` and `linearize` by forward mode, and matrices of derivatives.
 
 Each transform traces its function into a graph of its own, differentiates that, and inlines the result into the
 trace around it, so transforms compose in any order and to any depth.
@@ -15,22 +15,40 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
-from ctrlgrad.errors import DifferentiationError, TypeMismatchError
+from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.errors import DifferentiationError, NoForwardRuleError, TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import (
+    EagerStack,
+    as_array,
+    cast,
+    concrete,
+    evaluate,
+    float0_like,
+    is_float0,
+    is_weak,
+    type_of,
+    value_in,
+)
 from ctrlgrad.frontend.array.promote import ensured, unknown_axes
-from ctrlgrad.frontend.checks import check_function, check_leaves, explains_calls, same_structure, structure
+from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
+from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
+from ctrlgrad.frontend.tracer import in_trace, set_aside
 from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
+from ctrlgrad.gradients.forward import Pushforward, push_forward
 from ctrlgrad.gradients.later import Derivative, Part, is_batched_first, reversed_once
-from ctrlgrad.gradients.manner import current_manner
-from ctrlgrad.ir import Builder, TensorType
+from ctrlgrad.gradients.manner import Manner, current_manner
+from ctrlgrad.ir import Builder, TensorType, is_call
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (
     TracedFunction,
+    Transformed,
+    all_but,
     check_argnums,
     check_complex,
     check_differentiable,
@@ -43,7 +61,7 @@ from ctrlgrad.transforms.tracing import (
     with_float0,
     without_aux,
 )
-from ctrlgrad.transforms.transformed import Transformed, all_but
+from ctrlgrad.transforms.vmap import vmap
 
 _LIKE_THE_OUTPUT = "a cotangent has the dtype and shape of its output: numpy.ones_like(output)"
 
@@ -82,32 +100,19 @@ def value_and_grad(
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         source = here()
-        numbers = check_argnums("grad", argnums, args)
-        chosen = [args[n] for n in numbers]
-        leaves, treedef = tree.flatten(tuple(chosen))
-        paths = chosen_paths(fn, args, numbers)
-        check_leaves("grad: an argument", leaves, paths)
-        floats = float_positions(leaves) if allow_int else range(len(leaves))
-        if not allow_int:
-            check_differentiable("grad", leaves, paths, source)
+        chosen = _Chosen("grad", fn, argnums, args, kwargs, allow_int)
         if holomorphic:
-            check_complex("grad", "an argument", leaves, holomorphic, source)
+            check_complex("grad", "an argument", chosen.leaves, holomorphic, source)
 
         def call(tensors: list[Any]) -> Any:
-            replaced = list(args)
-            for n, x in zip(numbers, tree.unflatten(treedef, tensors), strict=True):
-                replaced[n] = x
-            return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
+            return _loss(chosen.of_leaves(*tensors), has_aux, holomorphic, source)
 
-        traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = _halves(traced, floats, (0,), selected=False)
-        outputs, back = _recorded(halves, traced, floats, leaves, selected=False)
+        traced = trace_function(fn, chosen.leaves, leaf_names(fn, args, chosen.numbers), call)
+        halves = _halves(traced, chosen.floats, (0,), selected=False)
+        outputs, back = _recorded(halves, traced, chosen.floats, chosen.leaves, selected=False)
         found = back([cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
-        gradient = tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))
-        if not isinstance(argnums, tuple | list):
-            (gradient,) = gradient
-        return value, gradient
+        return value, chosen.pack(with_float0(chosen.leaves, dict(zip(chosen.floats, found, strict=True))))
 
     static = StaticArguments("value_and_grad", fn, static_argnums, static_argnames)
     return Transformed(value_and_gradient, fn, "value_and_grad", all_but(argnums), static)
@@ -363,6 +368,394 @@ def stop_gradient(x: Any) -> Any:
 
 def _stop_leaf(x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.type.is_differentiable:
-        return x
+        return concrete(x)
     builder = recorder()
     return Tensor(builder, builder.emit("stop_gradient", [value_in(builder, x)], source=here()), x.weak)
+
+
+# By the positions of the inputs that have a tangent.
+_PUSHED: Cache[tuple[tuple[int, ...], Manner], Pushforward] = Cache(4)
+_LIKE_THE_PRIMAL = "a tangent has the dtype and shape of its primal: numpy.ones_like(primal)"
+
+
+@explains_calls
+def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
+    """The result of `fn(*primals)` and its derivative along `tangents`, by forward mode; as `jax.jvp`.
+
+    Args:
+        fn: returns any pytree of arrays; with `has_aux` a pair of it and another one, which is not differentiated.
+        primals: a tuple of pytrees of arrays.
+        tangents: a tuple of pytrees like them; for an integer or a boolean zeros of dtype `float0`.
+
+    Returns:
+        (outputs, tangents of the outputs), with `has_aux` (outputs, tangents, aux); the tangent of an integer or
+        boolean output is of dtype `float0`.
+
+    Needs the memory of one iteration however long a loop is.
+
+    >>> y, t = cg.jvp(lambda x: x * x, (3.0,), (1.0,))
+    >>> float(y), float(t)
+    (9.0, 6.0)
+    """
+    source = here()
+    check_function("jvp", fn)
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, tuple | list):
+            raise TypeMismatchError(
+                f"jvp: the {name} are not a tuple",
+                source=source,
+                expected="a tuple with one entry per argument of the function",
+                got=type(given).__name__,
+                hint="for one argument: jvp(fn, (x,), (t,))",
+            )
+    return in_trace(lambda: _jvp(fn, primals, tangents, has_aux, source), aside=has_aux)
+
+
+def _jvp(
+    fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool, source: Source | None
+) -> Any:
+    leaves, treedef = tree.flatten(tuple(primals))
+    check_leaves("jvp: a primal", leaves)
+    given, given_treedef = tree.flatten(tuple(tangents))
+    check_leaves("jvp: a tangent", [t for t in given if not is_float0(t)])
+    labels = ("primals", "tangents")
+    same_structure("jvp", source, labels, (leaves, treedef), (given, given_treedef))
+    directions = {
+        i: _direction(x, t, path, source)
+        for i, (x, t, path) in enumerate(
+            zip(leaves, given, chosen_paths(fn, primals, range(len(primals))), strict=True)
+        )
+    }
+    floats = float_positions(leaves)
+    hints = leaf_names(fn, primals, range(len(primals)))
+
+    def call(tensors: list[Any]) -> Any:
+        result = fn(*tree.unflatten(treedef, tensors))
+        return without_aux("jvp", result, source) if has_aux else (result, None)
+
+    traced = trace_function(fn, leaves, hints, call)
+    wrt = tuple(traced.wrt[i] for i in floats)
+    key = (wrt, current_manner())
+    pushed = _PUSHED.get(traced.graph, key, lambda: push_forward(traced.graph, wrt, batch_whole))
+    builder = recorder()
+    seeds, count = [directions[i] for i in floats], len(traced.graph.outputs)
+    if is_mapped(builder) and any(is_call(node, "derivative") for node in traced.graph.nodes):
+        rule = Derivative(Part.TANGENTS, count, tuple(floats), pushed.tangents, batch_whole)
+        results = record_derivative(rule, traced, leaves, Part.TANGENTS, seeds)
+    else:
+        given = [value_in(builder, x) for x in (*leaves, *seeds)]
+        results = [Tensor(builder, v) for v in builder.inline(pushed.graph, [*traced.captures, *given])]
+    outputs = results[:count]
+    moved = dict(zip(pushed.tangents, results[count:], strict=True))
+    moving = [moved[i] if i in moved else _standing(y) for i, y in enumerate(outputs)]
+    result, aux = tree.unflatten(traced.treedef, outputs)
+    tangent, _ = tree.unflatten(traced.treedef, moving)
+    return (result, tangent, aux) if has_aux else (result, tangent)
+
+
+def _standing(y: Tensor) -> Any:
+    """The tangent of an output that does not move."""
+    return FUNCTIONS["zeros_like"](y) if y.type.is_differentiable else float0_like(y)
+
+
+def _direction(x: Any, t: Any, path: str, source: Source | None) -> Any:
+    """A tangent in the dtype of its primal."""
+    primal = type_of(x)
+    if not primal.is_differentiable:
+        if is_float0(t):
+            return t
+        raise DifferentiationError(
+            "jvp: the derivative with respect to a value that is not a float",
+            source=source,
+            expected="float32 or float64 primals, or a tangent of dtype ctrlgrad.float0",
+            got=f"{path}: {primal}",
+            hint="pass it as floats, x.astype(float), or its tangent as numpy.zeros(numpy.shape(x), ctrlgrad.float0)",
+        )
+    if not is_float0(t):
+        direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
+        if primal.accepts(type_of(direction)):
+            sizes = {axis: x.shape[axis] for axis in unknown_axes(primal)}
+            return ensured(direction, sizes, _misfit(path), _LIKE_THE_PRIMAL)
+    raise TypeMismatchError(
+        _misfit(path),
+        source=source,
+        expected=str(primal),
+        got="float0, which is for integers and booleans" if is_float0(t) else str(type_of(direction)),
+        hint=_LIKE_THE_PRIMAL,
+    )
+
+
+def _misfit(path: str) -> str:
+    return f"jvp: the tangent of {path} does not fit its primal"
+
+
+def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The result of `fn(*primals)` and its derivative there, a linear function of tangents; as `jax.linearize`.
+
+    The derivative may be called many times; the forward pass is not repeated, since it is the transpose of the
+    pullback, which is linear: what the pullback has saved serves it too (Frostig et al., "Decomposing reverse-mode
+    automatic differentiation", 2021, the other way round).
+
+    Args:
+        fn: returns any pytree of arrays; with `has_aux` a pair of it and another one, which is handed on.
+        primals: pytrees of arrays.
+
+    Returns:
+        (outputs, push), with `has_aux` (outputs, push, aux): `push(*tangents)` takes a pytree like each primal and
+        returns one like the outputs. The tangent of an integer or boolean primal or output is of dtype `float0`. It is
+        a pytree of what the forward pass saved, so a traced function may return it.
+
+    >>> y, push = cg.linearize(lambda x: x * x, 3.0)
+    >>> float(y), float(push(1.0)), float(push(2.0))
+    (9.0, 6.0, 12.0)
+    """
+    outputs, pullback, *aux = pulled("linearize", fn, primals, has_aux)
+    inputs, inputs_treedef = tree.flatten(primals)
+    results, results_treedef = tree.flatten(outputs)
+    moving, moved = float_positions(inputs), float_positions(results)
+
+    def pull(pullback: Any, *cotangents: Any) -> list[Any]:
+        given = dict(zip(moved, cotangents, strict=True))
+        found = tree.leaves(pullback(tree.unflatten(results_treedef, [given.get(i, y) for i, y in enumerate(results)])))
+        return [found[i] for i in moving]
+
+    # Linear: where it is differentiated does not matter.
+    zeros = tuple(FUNCTIONS["zeros_like"](results[i]) for i in moved)
+    _, transpose = pulled("linearize", pull, (pullback, *zeros), linear=True, fixed=1)
+
+    def push(transpose: Any, *tangents: Any) -> Any:
+        given, given_treedef = tree.flatten(tangents)
+        labels = ("the primals", "the tangents")
+        same_structure("linearize", here(), labels, (inputs, inputs_treedef), (given, given_treedef))
+        directions = []
+        for i, x in enumerate(inputs):
+            t, direction, none = type_of(x), given[i], is_float0(given[i])
+            if i in moving and isinstance(t, TensorType) and not none and is_weak(direction):
+                direction = cast(direction, t.dtype)
+            if none == (i in moving) or (not none and not t.accepts(type_of(direction))):
+                raise TypeMismatchError(
+                    f"linearize: the tangent{tree.paths(inputs_treedef)[i]} does not fit its primal",
+                    expected=str(t) if i in moving else "float0",
+                    got="float0" if none else str(type_of(direction)),
+                    hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal); that of an\n"
+                    "integer is np.zeros(shape, ctrlgrad.float0)",
+                )
+            if not none:
+                directions.append(direction)
+        found = dict(zip(moved, transpose(directions)[1:], strict=True))
+        tangent = [found[i] if i in found else float0_like(y) for i, y in enumerate(results)]
+        return tree.unflatten(results_treedef, tangent)
+
+    return (outputs, tree.Partial(push, transpose), *aux)
+
+
+def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """The transpose of a function that is linear in all of its arguments; as `jax.linear_transpose`.
+
+    Args:
+        fn: returns a pytree of arrays, linear in its arguments.
+        primals: pytrees of arrays like those that `fn` takes, or of `TensorSpec`s and other objects with `shape` and
+            `dtype`; of floats. Their values do not matter.
+
+    Returns:
+        A function of a pytree like the result of `fn` to a tuple of one pytree per argument: a pytree itself, as the
+        pullback of `vjp`.
+
+    >>> (x,) = cg.linear_transpose(lambda x: np.array([[1.0, 2.0], [0.0, 1.0]]) @ x, np.zeros(2))(np.array([1.0, 1.0]))
+    >>> x
+    array([1., 3.])
+    """
+    leaves, treedef = tree.flatten(primals)
+    points = []
+    for x, path in zip(leaves, tree.paths(treedef), strict=True):
+        dtype, shape = (x.dtype, x.shape) if hasattr(x, "dtype") else (np.asarray(x).dtype, np.shape(x))
+        if dtype_kind(np.dtype(dtype)) not in "fc":
+            raise TypeMismatchError(
+                f"linear_transpose: the argument{path} is no float",
+                expected="floats: a linear function of integers has no transpose",
+                got=str(dtype),
+                hint="close over it, or pass x.astype(float)",
+            )
+        points.append(FUNCTIONS["zeros"](shape, dtype))
+    return pulled("linear_transpose", fn, tree.unflatten(treedef, points), linear=True)[1]  # type: ignore[no-any-return]
+
+
+def _basis(x: Any) -> Any:
+    """One array like x per element of x, which is 1 there and 0 elsewhere, along a new first axis."""
+    zeros = FUNCTIONS["zeros_like"](x)
+    size = zeros.size
+    return FUNCTIONS["reshape"](FUNCTIONS["eye"](size, dtype=zeros.dtype), (size, *zeros.shape))
+
+
+class _Chosen:
+    """The arguments that are differentiated, as leaves, and the function of those leaves alone."""
+
+    def __init__(
+        self,
+        operation: str,
+        fn: Callable[..., Any],
+        argnums: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        allow_int: bool = False,
+    ) -> None:
+        self.numbers = check_argnums(operation, argnums, args)
+        self.leaves, self.treedef = tree.flatten(tuple(args[n] for n in self.numbers))
+        self.single = not isinstance(argnums, tuple | list)
+        check_leaves(f"{operation}: an argument", self.leaves, chosen_paths(fn, args, self.numbers))
+        if not allow_int:
+            check_differentiable(operation, self.leaves, chosen_paths(fn, args, self.numbers), here())
+        self.floats = float_positions(self.leaves)
+
+        def of_leaves(*leaves: Any) -> Any:
+            replaced = list(args)
+            for n, x in zip(self.numbers, tree.unflatten(self.treedef, leaves), strict=True):
+                replaced[n] = x
+            return fn(*replaced, **kwargs)
+
+        self.of_leaves = of_leaves
+
+    def pack(self, per_leaf: Sequence[Any]) -> Any:
+        """One value per leaf, arranged as the arguments are."""
+        packed = tree.unflatten(self.treedef, per_leaf)
+        return packed[0] if self.single else packed
+
+
+def jacfwd(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
+    """The Jacobian by forward mode, column by column; as `jax.jacfwd`. Best where inputs are fewer than outputs.
+
+    The result is a pytree like `fn`'s result whose leaves are pytrees like the argument, of arrays of shape
+    `[*output shape, *input shape]`. Arguments are real; with `holomorphic` they are complex, and `fn` is a holomorphic
+    function of them. With `has_aux` the function returns a pair, whose second part is handed on: (Jacobian, aux).
+
+    >>> cg.jacfwd(lambda x: x * x)(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
+
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        chosen = _Chosen("jacfwd", fn, argnums, args, kwargs)
+        check_complex("jacfwd", "an argument", chosen.leaves, holomorphic, here())
+        zeros = [FUNCTIONS["zeros_like"](x) for x in chosen.leaves]
+        columns: list[list[Any]] = []
+        treedef, aux = None, list[Any]()
+        aux_treedef = tree.structure(aux)
+        for position, x in enumerate(chosen.leaves):
+
+            def along(direction: Any, position: int = position) -> Any:
+                nonlocal aux_treedef
+                tangents = [direction if i == position else z for i, z in enumerate(zeros)]
+                _, tangent, *aux = jvp(chosen.of_leaves, tuple(chosen.leaves), tuple(tangents), has_aux)
+                leaves, aux_treedef = tree.flatten(set_aside(aux))
+                return tangent, leaves
+
+            # The auxiliary result is the same for all directions.
+            result, aux = vmap(along, out_axes=(0, None))(_basis(x))
+            moved, treedef = tree.flatten(result)
+            columns.append([_last(column, zeros[position].shape) for column in moved])
+        if treedef is None:
+            return fn(*args, **kwargs)
+        rows = [chosen.pack([column[i] for column in columns]) for i in range(len(columns[0]))]
+        found = tree.unflatten(treedef, rows)
+        return (found, *tree.unflatten(aux_treedef, aux)) if has_aux else found
+
+    static = StaticArguments("jacfwd", fn, static_argnums, static_argnames)
+    return Transformed(jacobian, fn, "jacfwd", all_but(argnums), static)
+
+
+def _last(column: Any, shape: tuple[Any, ...]) -> Any:
+    """`[size, *output]` as `[*output, *shape]`."""
+    moved = FUNCTIONS["moveaxis"](column, 0, -1)
+    return FUNCTIONS["reshape"](moved, (*moved.shape[:-1], *shape))
+
+
+def jacrev(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
+    """The Jacobian by reverse mode, row by row; as `jax.jacrev`. Best where outputs are fewer than inputs.
+
+    The result has the form that `jacfwd` gives. Results of `fn` are real; with `holomorphic` arguments and results are
+    complex, and `fn` is a holomorphic function. `has_aux` as for `jacfwd`, with `allow_int` the
+    derivative with respect to integers is zeros of their dtype.
+
+    >>> cg.jacrev(lambda x: np.sum(x * x, keepdims=True))(np.array([1.0, 2.0]))
+    array([[2., 4.]])
+    """
+
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        source = here()
+        chosen = _Chosen("jacrev", fn, argnums, args, kwargs, allow_int)
+        if holomorphic:
+            check_complex("jacrev", "an argument", chosen.leaves, holomorphic, source)
+        result, pullback, *aux = vjp(chosen.of_leaves, *chosen.leaves, has_aux=has_aux)
+        outputs, treedef = tree.flatten(result)
+        check_complex("jacrev", "the function's result", outputs, holomorphic, source)
+        zeros = [FUNCTIONS["zeros_like"](y) for y in outputs]
+        rows = []
+        for position, y in enumerate(outputs):
+
+            def back(direction: Any, position: int = position) -> Any:
+                given = [direction if i == position else z for i, z in enumerate(zeros)]
+                return pullback(tree.unflatten(treedef, given))
+
+            found = iter(vmap(lambda direction: [back(direction)[i] for i in chosen.floats])(_basis(y)))
+            shape = zeros[position].shape
+            per_leaf = [
+                FUNCTIONS["reshape"](row := next(found), (*shape, *row.shape[1:]))
+                if i in chosen.floats
+                else FUNCTIONS["zeros"]((*shape, *FUNCTIONS["shape"](x)), FUNCTIONS["zeros_like"](x).dtype)
+                for i, x in enumerate(chosen.leaves)
+            ]
+            rows.append(chosen.pack(per_leaf))
+        found = tree.unflatten(treedef, rows)
+        return (found, *aux) if has_aux else found
+
+    static = StaticArguments("jacrev", fn, static_argnums, static_argnames)
+    return Transformed(jacobian, fn, "jacrev", all_but(argnums), static)
+
+
+def hessian(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
+    """The matrix of second derivatives, forward over reverse; as `jax.hessian`.
+
+    Where forward mode meets a function that has a reverse rule only, it is reverse over reverse.
+
+    `holomorphic` and `has_aux` as for `jacfwd`.
+
+    >>> cg.hessian(lambda x: np.sum(x ** 3))(np.array([1.0, 2.0]))
+    array([[ 6.,  0.],
+           [ 0., 12.]])
+    """
+    static = StaticArguments("hessian", fn, static_argnums, static_argnames)
+    back = jacrev(fn, argnums, has_aux, holomorphic)
+    by_columns, by_rows = (of(back.fn, argnums, has_aux, holomorphic).fn for of in (jacfwd, jacrev))
+
+    def second(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return by_columns(*args, **kwargs)
+        except NoForwardRuleError:
+            return by_rows(*args, **kwargs)
+
+    return Transformed(second, fn, "hessian", all_but(argnums), static)

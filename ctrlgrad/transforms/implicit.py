@@ -21,10 +21,8 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.ir import TensorType, close
 from ctrlgrad.source import Source, here
-from ctrlgrad.transforms.custom_jvp import custom_jvp
-from ctrlgrad.transforms.custom_vjp import custom_vjp
-from ctrlgrad.transforms.grad import vjp
-from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.custom_calls import custom_jvp, custom_vjp
+from ctrlgrad.transforms.grad import jvp, vjp
 
 
 class _Closed:

@@ -1,4 +1,17 @@
-"""Common part of the transforms: trace the function into a graph of its own, check and name its arguments."""
+"""Common part of the transforms: trace the function into a graph of its own, check and name its arguments.
+
+JAX's transforms are not compiled: at each call they see the current values of the user's globals, closures, attributes
+and arrays, and a flag or a count beside the weights is a Python value in the function that is differentiated. Here a
+transformed function is compiled as a whole, and three rules give the same behaviour:
+
+- Each call traces the function. Compiled code is reused for traces that differ in constants alone
+  (`ir/interning.py`). A signature has only the types that its last trace had, so sizes that differ become unknown.
+- Python integers and booleans that are not differentiated are part of the signature: each value has a graph.
+- If tracing needs a number (an `if` on an array, a `while` on a differentiated value), the arguments stay concrete: the
+  call is traced anew each time, over the differentiated values alone, and follows the path that their numbers take
+  (`frontend/tracer.py`). Its compiled code is reused, since numbers from outside are inputs of such a graph. Any other
+  error is raised at once: the user's function is not called again.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +20,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import DifferentiationError, ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import float0_like, type_of, value_in
-from ctrlgrad.frontend.checks import argument_names, argument_paths
+from ctrlgrad.frontend.apply import evaluate, float0_like, is_weak, type_of, value_in, without_numbers
+from ctrlgrad.frontend.checks import argument_names, argument_paths, check_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.tracer import Traced, leaves_of, set_aside
+from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of, set_aside
+from ctrlgrad.frontend.watched import Watched
+from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.later import Derivative, Part
-from ctrlgrad.ir import Closed, Graph, TensorType, close, is_call, walk
+from ctrlgrad.ir import Closed, Graph, TensorType, Type, close, is_call, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import emit_call
-from ctrlgrad.ir.interning import shared
+from ctrlgrad.ir.interning import lift_constants, shared
 from ctrlgrad.passes import simplify
+from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
+from ctrlgrad.signature import Concrete, Signature, Static, StaticArguments, TensorSpec, python_values_static, static
 from ctrlgrad.source import Source, here
 
 
@@ -89,7 +108,6 @@ def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[in
         if not isinstance(n, int) or not -len(args) <= n < len(args):
             raise UserInputError(
                 f"{operation}: argnums does not fit the call",
-                source=here(),
                 expected=f"positions among {len(args)} positional arguments",
                 got=repr(argnums),
                 hint="argnums counts from 0; pass what is to be differentiated by position, not by name",
@@ -98,7 +116,6 @@ def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[in
     if len(set(found)) < len(found):
         raise UserInputError(
             f"{operation}: argnums names an argument twice",
-            source=here(),
             expected="each position once",
             got=repr(argnums),
             hint="the derivative with respect to an argument is one: use it twice",
@@ -190,3 +207,145 @@ def chosen_paths(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[
     _, treedef = tree.flatten((tuple(args), {}))
     named = list(zip(treedef.paths(), argument_paths(fn, treedef), strict=True))
     return [name for n in numbers for path, name in named if path[1] == n]
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Transformed(Function):
+    """The function that a transform makes of `fn`.
+
+    Args:
+        wrapper: does it, in a trace.
+        mark: gives the arguments with what is part of the signature marked as `Static`.
+    """
+
+    def __init__(
+        self,
+        wrapper: Callable[..., Any],
+        fn: Callable[..., Any],
+        prefix: str,
+        mark: Callable[[tuple[Any, ...], dict[str, Any]], Arguments],
+        static: StaticArguments | None = None,
+    ) -> None:
+        super().__init__(renamed(wrapper, fn, prefix), "auto", None, None, static)
+        self.mark = mark
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result; a second one that `has_aux` hands on may hold leaves that are no arrays."""
+        return set_aside(self.fn(*args, **kwargs))
+
+    def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        return self.mark(*super()._marked(args, kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if trace.current() is not None:
+            return self.fn(*args, **kwargs)
+        try:
+            return self._traced_and_run(*self._marked(args, kwargs))[-1]
+        except TracingError as error:
+            if not error.asks_for_values:
+                raise
+        return self._on_values(args, kwargs)
+
+    def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        """A new trace, for the types that the last one of this signature had, if these fit them."""
+        if known.refused is not None:
+            raise known.refused
+        found = next((x for x in known.variants if x.accepts(types)), None)
+        try:
+            if found is None:
+                return self._trace_new(known, types, leaves, treedef)
+            try:
+                return self._trace(found.types, leaves, treedef)
+            except (TracingError, ShapeError):
+                if list(found.types) == types:
+                    raise
+            # By now the function uses its sizes as Python numbers.
+            known.exact_only = True
+            known.variants.remove(found)
+            return self._trace_new(known, types, leaves, treedef)
+        except TracingError as error:
+            if error.refused:
+                # Kept without the trace that it stands in.
+                error.asks_for_values, error.refused = True, ()
+                known.refused = error.with_traceback(None)
+            raise
+
+    def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
+        """Nothing: each call traces."""
+        return Watched()
+
+    def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result for concrete arguments, of which those are traced alone that are differentiated."""
+        traced = Traced(self.name, lambda _: self._called(args, kwargs), what=f"{self.name}: the result", known=())
+        graph, arrays = lift_constants(traced.finish())
+        graph, captured = shared(without_calls(graph))
+        results = hand_out(graph, evaluate(graph, [*arrays, *captured]), arrays)
+        return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
+
+
+def all_but(numbers: int | Sequence[int]) -> Callable[[tuple[Any, ...], dict[str, Any]], Arguments]:
+    """Marks Python values in all arguments but those at `numbers`, which are differentiated."""
+    chosen = numbers if isinstance(numbers, tuple | list) else (numbers,)
+
+    def mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        differentiated = {n % len(args) for n in chosen if isinstance(n, int) and args}
+        given = tuple(x if n in differentiated else python_values_static(x) for n, x in enumerate(args))
+        return given, python_values_static(kwargs)
+
+    return mark
+
+
+def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The shapes and dtypes of `fn(*args, **kwargs)`, traced and not run; as `jax.eval_shape`.
+
+    Args:
+        fn: returns a pytree of arrays.
+        args, kwargs: pytrees of arrays, numbers, `TensorSpec`s, or anything with a shape and a dtype. Other leaves
+            reach `fn` as they are.
+
+    Returns:
+        A pytree like the result, of `TensorSpec`s; a size that only a run tells is None.
+
+    >>> cg.eval_shape(lambda a, b: a @ b, cg.TensorSpec((2, 3)), np.ones((3, 5)))
+    TensorSpec(shape=(2, 5), dtype=dtype('float64'))
+    """
+    check_function("eval_shape", fn)
+    leaves, treedef = tree.flatten((args, kwargs))
+    known = [_leaf(x) for x in leaves]
+    inputs = [
+        Leaf(t, is_weak(x), hint)
+        for x, t, hint in zip(leaves, known, argument_names(fn, treedef), strict=True)
+        if not isinstance(t, Static)
+    ]
+
+    def call(tensors: list[Any]) -> Any:
+        given = iter(tensors)
+        values = [t.value if isinstance(t, Static) else next(given) for t in known]
+        positional, named = tree.unflatten(treedef, values)
+        return fn(*positional, **named)
+
+    traced = Traced("eval_shape", call, inputs, what="eval_shape: the function's result")
+    return tree.unflatten(traced.treedef, [_spec(type_of(x)) for x in traced.leaves])
+
+
+def _leaf(x: Any) -> Any:
+    """The type of an argument, or the argument itself, marked, where it is no array."""
+    if isinstance(x, TensorSpec):
+        return x.type
+    try:
+        return type_of(x)
+    except (TypeError, ValueError):
+        pass
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return TensorSpec(tuple(x.shape), x.dtype).type
+    return static(x)
+
+
+def _spec(t: Any) -> TensorSpec:
+    if not isinstance(t, TensorType):
+        raise TypeMismatchError(
+            "eval_shape: the function returns a TensorArray", expected="arrays", got=str(t), hint="return array.stack()"
+        )
+    return TensorSpec(t.shape, t.dtype)

@@ -1,8 +1,11 @@
-"""`vmap`: a function of one example becomes a function of many at once."""
+"""Functions of one example become functions of many at once: `vmap`, `vectorize`, and `custom_vmap` for own rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import functools
+import re
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,22 +14,29 @@ import optree
 from ctrlgrad import tree
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
-from ctrlgrad.frontend.checks import argument_paths, check_leaves, explains_calls, is_array
-from ctrlgrad.frontend.rules import around, bound_to, within
+from ctrlgrad.frontend.array.manipulation import broadcast_to, joined_sizes, moveaxis
+from ctrlgrad.frontend.array.promote import axis_of, dims, operand, rank_of, reshaped, shape_of, times
+from ctrlgrad.frontend.checks import argument_paths, check_function, check_leaves, is_array, same_structure
+from ctrlgrad.frontend.functions import explains_calls, ufunc
+from ctrlgrad.frontend.loops import map as map_rows
+from ctrlgrad.frontend.rules import LaterRows, Results, around, bound_to, record_call, trace_rule, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
-from ctrlgrad.frontend.tracer import Leaf, Traced
+from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.calls import expanded, rows_call
 from ctrlgrad.gradients.later import settled
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
+from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, transpose
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.records import record
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
-from ctrlgrad.transforms.transformed import Transformed
+from ctrlgrad.transforms.custom_calls import CustomCall, RuleSetters, by_position, without_a_rule, without_rule
+from ctrlgrad.transforms.tracing import Transformed
 from ctrlgrad.tree import NAMESPACE
 
 Axis = int | None
@@ -82,7 +92,6 @@ def vmap(
     if not isinstance(in_axes, int | tuple | list | None):
         raise UserInputError(
             "vmap: in_axes is no axis",
-            source=here(),
             expected="an integer, None, or a tuple with an entry for each positional argument",
             got=repr(in_axes),
             hint="in_axes=({...},) for one argument that is a dict",
@@ -373,3 +382,268 @@ def _placed(
             x = apply("transpose", [x], {"axes": tuple(order)})
         placed.append(x)
     return placed
+
+
+_NAME = r"[A-Za-z_]\w*|\d+"
+_GROUP = rf"\((?:(?:{_NAME})(?:,(?:{_NAME}))*)?\)"
+_SIGNATURE = re.compile(rf"{_GROUP}(?:,{_GROUP})*->{_GROUP}(?:,{_GROUP})*")
+
+Core = tuple[str, ...]
+
+
+def vectorize(
+    pyfunc: Callable[..., Any], *, excluded: Collection[int | str] = frozenset(), signature: str | None = None
+) -> Callable[..., Any]:
+    """A function of arrays that calls `pyfunc` for all of their elements at once; as `jax.numpy.vectorize`.
+
+    Args:
+        pyfunc: takes and returns numbers, or arrays of the ranks that the signature says.
+        excluded: positions and names of arguments that reach it as they are.
+        signature: the axes of each argument and each result of one call, such as "(m,n),(n)->(m)"; numbers by
+            default. The axes before them broadcast.
+
+    Raises (when called):
+        UserInputError: the signature cannot be read, or has another number of arguments.
+        ShapeError: an argument has too few axes, or sizes of one name differ.
+
+    >>> clipped = cnp.vectorize(lambda x, low: cnp.where(x < low, low, x))
+    >>> clipped([1.0, 2.0, 3.0], 2.0)
+    array([2., 2., 3.])
+    >>> cnp.vectorize(cnp.dot, signature="(n),(n)->()")(cnp.ones((4, 3)), cnp.ones(3))
+    array([3., 3., 3., 3.])
+    """
+    cores = None if signature is None else _parse(signature)
+
+    @functools.wraps(pyfunc)
+    def vectorized(*args: Any, **kwargs: Any) -> Any:
+        kept = {place: x for place, x in enumerate(args) if place in excluded}
+        names = [name for name in kwargs if name not in excluded]
+        given = [x for place, x in enumerate(args) if place not in kept] + [kwargs[name] for name in names]
+        arrays = [operand("vectorize", x) for x in given]
+        wanted = [()] * len(arrays) if cores is None else cores[0]
+        if len(wanted) != len(arrays):
+            raise UserInputError(
+                "vectorize: the signature has another number of arguments",
+                expected=f"{len(wanted)} arrays, by {signature!r}",
+                got=str(len(arrays)),
+            )
+
+        def call(*rows: Any) -> Any:
+            rows = tuple(rows)
+            positional: list[Any] = list(rows[: len(rows) - len(names)])
+            for place, x in sorted(kept.items()):
+                positional.insert(place, x)
+            named = {**kwargs, **dict(zip(names, rows[len(rows) - len(names) :], strict=True))}
+            result = pyfunc(*positional, **named)
+            _check_results(result, None if cores is None else cores[1], signature)
+            return result
+
+        return _over_rows(call, arrays, wanted)
+
+    return vectorized
+
+
+def _parse(signature: str) -> tuple[list[Core], list[Core]]:
+    text = signature.replace(" ", "")
+    if not _SIGNATURE.fullmatch(text):
+        raise UserInputError(
+            "vectorize: the signature cannot be read", expected='such as "(m,n),(n)->(m)"', got=repr(signature)
+        )
+    inputs, outputs = (
+        [tuple(name for name in group[1:-1].split(",") if name) for group in re.findall(_GROUP, side)]
+        for side in text.split("->")
+    )
+    return inputs, outputs
+
+
+def _check_results(result: Any, wanted: Sequence[Core] | None, signature: str | None) -> None:
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    ranks = [0] * len(results) if wanted is None else [len(core) for core in wanted]
+    found = [rank_of(operand("vectorize", x)) for x in results]
+    if found != ranks:
+        raise ShapeError(
+            "vectorize: the results of one call have other ranks",
+            expected=f"ranks {ranks}" + ("" if signature is None else f", by {signature!r}"),
+            got=f"ranks {found}",
+            hint="say which axes a call takes and returns: signature='(n)->(n)'",
+        )
+
+
+def _over_rows(call: Callable[..., Any], arrays: Sequence[Any], cores: Sequence[Core]) -> Any:
+    """The call on all rows of the axes before the cores; what has no such axes is the same for all rows."""
+    sizes: dict[str, Any] = {}
+    for x, core in zip(arrays, cores, strict=True):
+        if rank_of(x) < len(core):
+            raise ShapeError(
+                "vectorize: an argument has too few axes",
+                expected=f"rank {len(core)} or more",
+                got=f"rank {rank_of(x)}",
+            )
+        for name, size in zip(core, shape_of(x)[rank_of(x) - len(core) :], strict=True):
+            known = sizes.setdefault(name, size)
+            if None not in (known, size) and known != size:
+                raise ShapeError(f"vectorize: sizes of {name} differ", expected=str(known), got=str(size))
+    leading = [rank_of(x) - len(core) for x, core in zip(arrays, cores, strict=True)]
+    if not any(leading):
+        return call(*arrays)
+    # Arrays of the leading axes alone: their sizes are all that counts.
+    outer = joined_sizes("vectorize", [_outer(x, rank) for x, rank in zip(arrays, leading, strict=True)])
+    rows = []
+    for x, rank in zip(arrays, leading, strict=True):
+        own = dims(x)[rank:]
+        rows.append(reshaped(broadcast_to(x, (*outer, *own)), [times(outer), *own]) if rank else x)
+    results = vmap(call, in_axes=tuple(0 if rank else None for rank in leading))(*rows)
+    whole = [reshaped(x, [*outer, *dims(x)[1:]]) for x in (results if isinstance(results, tuple | list) else [results])]
+    return tuple(whole) if isinstance(results, tuple | list) else whole[0]
+
+
+def _outer(x: Any, rank: int) -> Any:
+    """The first row of each core."""
+    return x[(..., *[0] * (rank_of(x) - rank))] if rank_of(x) > rank else x
+
+
+def apply_along_axis(func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
+    """`func1d` of each vector along an axis, all of them at once; as `jax.numpy.apply_along_axis`.
+
+    The axes of its result stand in place of that axis.
+
+    >>> cnp.apply_along_axis(cnp.sort, 1, [[3, 1, 2], [9, 7, 8]])
+    array([[1, 2, 3],
+           [7, 8, 9]])
+    """
+    arr = operand("apply_along_axis", arr)
+    place = axis_of("apply_along_axis", axis, rank_of(arr))
+    if rank_of(arr) == 1:
+        return func1d(arr, *args, **kwargs)
+    last = moveaxis(arr, place, -1)
+    outer = dims(last)[:-1]
+    rows = vmap(lambda row: func1d(row, *args, **kwargs))(reshaped(last, [times(outer), dims(last)[-1]]))
+    found = reshaped(rows, [*outer, *dims(rows)[1:]])
+    own = rank_of(found) - len(outer)
+    return moveaxis(found, tuple(range(len(outer), rank_of(found))), tuple(range(place, place + own)))
+
+
+def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
+    """A `ufunc` of a function of numbers; as `jax.numpy.frompyfunc`.
+
+    >>> cnp.frompyfunc(lambda x, y: x * 10 + y, 2, 1).reduce([1, 2, 3])
+    array(123)
+    """
+    return ufunc(vectorize(func), nin, nout, name=getattr(func, "__name__", None), identity=identity)
+
+
+class custom_vmap(RuleSetters):
+    """A function that says itself how `vmap` maps it; as `jax.custom_batching.custom_vmap`.
+
+    `def_vmap(rule)`: `rule(axis_size, in_batched, *args)` takes the arguments, of which those have rows along axis 0
+    that `in_batched`, a list of pytrees of bool like the arguments, names. It returns the result and a pytree of bool
+    like it: which parts have rows. `axis_size` is the number of rows, an int, or a traced scalar if only a run tells.
+
+    Derivatives follow: of the function where it is not mapped, of the rule where it is, whichever of `vmap` and `grad`
+    comes first. The backward pass computes the function, or the rule, again.
+
+    >>> @cg.custom_vmap
+    ... def dot(a, b):
+    ...     return a @ b
+    >>> @dot.def_vmap
+    ... def rule(axis_size, in_batched, a, b):
+    ...     return (a * b).sum(-1), any(in_batched)
+    >>> cg.vmap(dot, in_axes=(0, None))(np.ones((2, 3)), np.arange(3.0))
+    array([3., 3.])
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        check_function("custom_vmap", fun)
+        functools.update_wrapper(self, fun)
+        self.fn = fun
+        self.rule: Callable[..., Any] | None = None
+
+    def def_vmap(self, vmap_rule: Callable[..., Any]) -> Callable[..., Any]:
+        """Give the rule; returns it."""
+        self.rule = vmap_rule
+        return vmap_rule
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.rule is None:
+            raise without_a_rule("custom_vmap", self.fn, "def_vmap(rule)")
+        args = by_position(self.fn, args, kwargs, "custom_vmap")
+        if trace.current() is None:
+            return without_rule(self.fn, args)
+        call = _RowsRule(self.fn, self.rule, args, here())
+        return in_trace(lambda: record_call(LaterRows, self, call.label(call.rule), call))
+
+
+class _RowsRule(CustomCall):
+    """A call of a function with a rule for rows."""
+
+    def __init__(
+        self, fn: Callable[..., Any], rule: Callable[..., Any], args: tuple[Any, ...], source: Source | None
+    ) -> None:
+        super().__init__("custom_vmap", fn, args, (), source)
+        self.rule = rule
+
+    @property
+    def roots(self) -> tuple[Any, ...]:
+        return (self.rule,)
+
+    def rows(self, results: Results, size: int | None, mapped: Positions) -> Answer:
+        """The function of the arguments, those at `mapped` with rows, to the results."""
+        label, found = self.label(self.rule), list[int]()
+        inputs = list(self.inputs)
+        for i in mapped:
+            t = inputs[i].type
+            assert isinstance(t, TensorType)
+            inputs[i] = replace(inputs[i], type=TensorType(t.dtype, (size, *t.shape)))
+
+        def rule(values: list[Any]) -> Any:
+            count = values[mapped[0]].shape[0] if size is None and mapped else size
+            batched = self.differentiable([i in mapped for i in range(len(values))], lambda x: False)
+            returned = self.rule(count, list(batched), *self.differentiable(values))
+            result, has_rows = self.pair(returned, self.rule, "the rule", "(result, which parts of it have rows)")
+            flags, like = tree.flatten(has_rows)
+            leaves, treedef = tree.flatten(result)
+            check_leaves(f"{label}: the rule's result", leaves)
+            labels = ("the function's result", "the rule's result")
+            same_structure(label, self.source, labels, (results.stand_ins(), results.treedef), (leaves, treedef))
+            same_structure(label, self.source, ("the rule's result", "what has rows"), (leaves, treedef), (flags, like))
+            found.extend(i for i, flag in enumerate(flags) if flag)
+            for i, (x, path) in enumerate(zip(leaves, tree.paths(treedef), strict=True)):
+                wanted = results.leaves[i].type
+                if i in found and isinstance(wanted, TensorType):
+                    wanted = TensorType(wanted.dtype, (size, *wanted.shape))
+                if not wanted.accepts(type_of(x)):
+                    raise TypeMismatchError(
+                        f"{label}: the rule's result{path} does not fit the function's",
+                        source=self.source,
+                        expected=str(wanted),
+                        got=str(type_of(x)),
+                        hint="a part that has rows has them along axis 0; the rest is as the function's result is",
+                    )
+            return leaves
+
+        graph = trace_rule("rows", rule, inputs).finish()
+        return Answer(graph, mapped, tuple(found))
+
+
+def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
+    """A function that `vmap` maps by a loop, row by row; as `jax.custom_batching.sequential_vmap`.
+
+    >>> cg.vmap(sequential_vmap(lambda x, y: x * y), in_axes=(0, None))(np.arange(3.0), 2.0)
+    array([0., 2., 4.])
+    """
+    mapped = custom_vmap(f)
+
+    @mapped.def_vmap
+    def rule(axis_size: Any, in_batched: list[Any], *args: Any) -> Any:
+        leaves, treedef = tree.flatten(args)
+        flags = tree.leaves(in_batched)
+        rows = [x for x, flag in zip(leaves, flags, strict=True) if flag]
+
+        def one(given: list[Any]) -> Any:
+            each = iter(given)
+            return f(*tree.unflatten(treedef, [next(each) if b else x for x, b in zip(leaves, flags, strict=True)]))
+
+        result = map_rows(one, rows)
+        return result, tree.map(lambda _: True, result)
+
+    return mapped

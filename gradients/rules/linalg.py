@@ -311,11 +311,7 @@ def _pull_along_matrix(ct: Term, out: Term, a: Term, e: Term) -> Term:
 
 
 forward("adjugate_along", _push_along)
-reverse(
-    "adjugate_along",
-    _pull_along_matrix,
-    lambda ct, out, a, e: swap_last(_along(a, swap_last(ct))),
-)
+reverse("adjugate_along", _pull_along_matrix, lambda ct, out, a, e: swap_last(_along(a, swap_last(ct))))
 
 
 # With z = trace(a^-1 da):  d log|det(a)| = Re z;  d sign = i Im(z) sign.

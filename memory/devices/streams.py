@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.memory.devices.device import Event, raised
@@ -27,14 +26,15 @@ Work = Callable[[], None]
 class WorkerEvent:
     """A place in a worker's stream; see `ctrlgrad.memory.devices.device.Event`."""
 
-    def __init__(self, queue: _Queue) -> None:
-        self._queue = queue
+    def __init__(self, stream: WorkerStream) -> None:
+        self._stream = stream
         # Done; and done without errors.
         self._is_reached = self.has_succeeded = False
-        self._index = queue.issued
-        self._since = queue.forgiven
+        # The work before it, and up to which of it the host has seen all errors.
+        self.index = self.since = 0
         self._failure: _Failure | None = None
-        self._time: float | None = None
+        # Time at which the worker passed it, in seconds on the stream's clock.
+        self.time: float | None = None
 
     def is_done(self) -> bool:
         """True if the worker has passed it, with errors or without."""
@@ -45,15 +45,15 @@ class WorkerEvent:
         if not self._is_reached:
             self.settle()
         if self._failure is not None:
-            self._queue.forgive(self._index)
+            self._stream.forgive(self.index)
             raise raised(self._failure.error)
 
     def settle(self) -> None:
         """Block until the worker has come by, with errors or without."""
         if not self._is_reached:
-            self._queue.check_process()
-            with self._queue.changed:
-                self._queue.changed.wait_for(self.is_done)
+            self._stream.check_process()
+            with self._stream.changed:
+                self._stream.changed.wait_for(self.is_done)
 
     def join(self) -> None:
         """As `wait`, from another stream: the error goes on to that stream, and the host has not seen it yet."""
@@ -66,16 +66,11 @@ class WorkerEvent:
         """True if `wait` raises; False before it is done."""
         return self._failure is not None
 
-    @property
-    def time(self) -> float | None:
-        """Time at which the worker passed it, in seconds on the stream's clock."""
-        return self._time
-
-    def _reach(self, now: float) -> None:
-        """The stream has come by. The queue's condition is held."""
-        if self._queue.failures:
-            self._failure = next((f for f in self._queue.failures if f.index > self._since), None)
-        self._time = now
+    def reach(self) -> None:
+        """The stream has come by. Its condition is held."""
+        if self._stream.failures:
+            self._failure = next((f for f in self._stream.failures if f.index > self.since), None)
+        self.time = self._stream.clock()
         self._is_reached, self.has_succeeded = True, self._failure is None
 
 
@@ -85,151 +80,6 @@ class _Failure:
 
     index: int
     error: BaseException
-
-
-@record
-class _Item:
-    """Work, or an event to be reached."""
-
-    index: int
-    work: Work | None = None
-    event: WorkerEvent | None = None
-
-
-@record(eq=False, frozen=False)
-class _Queue:
-    """State shared by a stream and its worker, which does not hold the stream: a forgotten stream can be ended."""
-
-    name: str
-    clock: Callable[[], float]
-    items: deque[_Item] = field(default_factory=deque)
-    # Errors that an event may still raise, the oldest first, and the number of the work up to which the host has seen
-    # all.
-    failures: list[_Failure] = field(default_factory=list)
-    forgiven: int = 0
-    issued: int = 0
-    closed: bool = False
-    # The worker has taken an item and is not done with it.
-    is_busy: bool = False
-    worker: threading.Thread | None = None
-    process: int = field(default_factory=os.getpid)
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    changed: threading.Condition = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.changed = threading.Condition(self.lock)
-
-    def check_process(self) -> None:
-        """A forked child has no worker; it must not wait for one."""
-        if os.getpid() != self.process:
-            raise ExecutionError(
-                f"stream {self.name!r}: it belongs to process {self.process}, which this process was forked from",
-                hint="make the device, or enter the memory budget, in the process that uses it",
-            )
-
-    def forgive(self, index: int) -> None:
-        """The host has seen the errors up to a number."""
-        with self.changed:
-            self.forgiven = max(self.forgiven, index)
-            self.drop_forgiven()
-
-    def drop_forgiven(self) -> None:
-        """Drop the errors that the host has seen; events that are queued raise them still. `changed` is held."""
-        if not (self.items or self.is_busy):
-            self.failures = [f for f in self.failures if f.index > self.forgiven]
-
-    def append(self, work: Work | None, is_short: bool = False) -> WorkerEvent | None:
-        """Queue work, or an event where there is none.
-
-        Where nothing is under way, an event is reached at once, and short work runs in the caller's thread: to wake
-        the worker would take longer.
-        """
-        if os.getpid() != self.process:
-            self.check_process()
-        with self.lock:
-            if self.closed:
-                raise ExecutionError(f"stream {self.name!r}: it is closed")
-            self.issued += 1
-            event = WorkerEvent(self) if work is None else None
-            if not (self.items or self.is_busy) and (event is not None or is_short):
-                if event is not None:
-                    event._reach(self.clock())
-                    return event
-                assert work is not None
-                try:
-                    work()
-                except Exception as error:
-                    _fail(self, self.issued, error)
-                return None
-            self.items.append(_Item(self.issued, work, event))
-            if self.worker is None:
-                self.worker = threading.Thread(target=_serve, args=(self,), name=f"ctrlgrad {self.name}", daemon=True)
-                self.worker.start()
-            self.changed.notify_all()
-            return event
-
-
-def _serve(queue: _Queue) -> None:
-    """The worker: run what is queued until the stream is closed."""
-    index = 0
-    try:
-        while True:
-            with queue.changed:
-                while not queue.items:
-                    if queue.closed:
-                        return
-                    queue.changed.wait()
-                item = queue.items.popleft()
-                queue.is_busy = True
-            index = item.index
-            _run(queue, item)
-            # Else the last work's arrays live until the next work comes.
-            del item
-            with queue.changed:
-                queue.is_busy = False
-                if queue.failures:
-                    queue.drop_forgiven()
-    except BaseException as cause:
-        _die(queue, index, cause)
-
-
-def _run(queue: _Queue, item: _Item) -> None:
-    if item.event is not None:
-        with queue.changed:
-            item.event._reach(queue.clock())
-            queue.changed.notify_all()
-    if item.work is not None:
-        try:
-            item.work()
-        except Exception as error:
-            _fail(queue, item.index, error)
-
-
-def _fail(queue: _Queue, index: int, error: BaseException) -> None:
-    if isinstance(error, CtrlgradError):
-        # Its text says everything; the traceback would keep the copy's arrays alive.
-        error = error.with_traceback(None)
-    with queue.changed:
-        queue.failures.append(_Failure(index, error))
-
-
-def _die(queue: _Queue, index: int, cause: BaseException) -> None:
-    """Fail everything that is queued, so that no caller waits for a worker that is gone."""
-    error = ExecutionError(
-        f"stream {queue.name!r}: its worker thread died: {cause!r}",
-        hint="run again: the stream starts a new worker",
-    )
-    error.__cause__ = cause
-    with queue.changed:
-        queue.failures.append(_Failure(index, error))
-        for item in queue.items:
-            if item.event is None:
-                queue.failures.append(_Failure(item.index, error))
-            else:
-                item.event._reach(queue.clock())
-        queue.changed.notify_all()
-        queue.items.clear()
-        queue.is_busy, queue.worker = False, None
 
 
 class WorkerStream:
@@ -244,16 +94,50 @@ class WorkerStream:
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.name, self._queue = name, _Queue(name, clock)
+        self.name, self.clock = name, clock
+        # Work and events that are queued, with the number of the last work at each.
+        self._items: deque[tuple[int, Work | WorkerEvent]] = deque()
+        # Errors that an event may still raise, the oldest first, and the number of the work up to which the host has
+        # seen all.
+        self.failures: list[_Failure] = []
+        self._forgiven = self._issued = 0
+        # The worker has taken an item and is not done with it.
+        self._is_busy = self._is_closed = False
+        self._worker: threading.Thread | None = None
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
 
-    def put(self, work: Work, is_short: bool = False) -> None:
-        """Run a function after all work so far; at once where that `is_short` and nothing is under way. What it raises
-        is raised by the events after it."""
-        self._queue.append(work, is_short)
+    def put(self, work: Work | WorkerEvent, is_short: bool = False) -> None:
+        """Run a function after all work so far; what it raises is raised by the events after it.
+
+        Where nothing is under way, an event is reached at once, and work that `is_short` runs in the caller's thread:
+        to wake the worker would take longer.
+        """
+        if os.getpid() != self._process:
+            self.check_process()
+        with self._lock:
+            if self._is_closed:
+                raise ExecutionError(f"stream {self.name!r}: it is closed")
+            self._issued += 1
+            is_idle = not (self._items or self._is_busy)
+            if isinstance(work, WorkerEvent):
+                work.index, work.since = self._issued, self._forgiven
+                if is_idle:
+                    work.reach()
+                    return
+            elif is_idle and is_short:
+                self._run(self._issued, work)
+                return
+            self._items.append((self._issued, work))
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._serve, name=f"ctrlgrad {self.name}", daemon=True)
+                self._worker.start()
+            self.changed.notify_all()
 
     def record(self) -> WorkerEvent:
-        event = self._queue.append(None)
-        assert event is not None
+        event = WorkerEvent(self)
+        self.put(event)
         return event
 
     def wait(self, event: Event) -> None:
@@ -264,15 +148,89 @@ class WorkerStream:
 
     def close(self) -> None:
         """Run what is queued, then end the thread. In a forked child, which has no such thread, nothing happens."""
-        queue = self._queue
-        if os.getpid() != queue.process:
+        if os.getpid() != self._process:
             return
-        with queue.changed:
-            queue.closed = True
-            worker = queue.worker
-            queue.changed.notify_all()
+        with self.changed:
+            self._is_closed = True
+            worker = self._worker
+            self.changed.notify_all()
         if worker is not None and worker is not threading.current_thread():
             worker.join()
+
+    def check_process(self) -> None:
+        """A forked child has no worker; it must not wait for one."""
+        if os.getpid() != self._process:
+            raise ExecutionError(
+                f"stream {self.name!r}: it belongs to process {self._process}, which this process was forked from",
+                hint="make the device, or enter the memory budget, in the process that uses it",
+            )
+
+    def forgive(self, index: int) -> None:
+        """The host has seen the errors up to a number."""
+        with self.changed:
+            self._forgiven = max(self._forgiven, index)
+            self._drop_forgiven()
+
+    def _drop_forgiven(self) -> None:
+        """Drop the errors that the host has seen; events that are queued raise them still. `changed` is held."""
+        if not (self._items or self._is_busy):
+            self.failures = [f for f in self.failures if f.index > self._forgiven]
+
+    def _serve(self) -> None:
+        """The worker: run what is queued until the stream is closed."""
+        index = 0
+        try:
+            while True:
+                with self.changed:
+                    while not self._items:
+                        if self._is_closed:
+                            return
+                        self.changed.wait()
+                    index, work = self._items.popleft()
+                    self._is_busy = True
+                self._run(index, work)
+                # Else the last work's arrays live until the next work comes.
+                del work
+                with self.changed:
+                    self._is_busy = False
+                    if self.failures:
+                        self._drop_forgiven()
+        except BaseException as cause:
+            self._die(index, cause)
+
+    def _run(self, index: int, work: Work | WorkerEvent) -> None:
+        try:
+            if not isinstance(work, WorkerEvent):
+                work()
+                return
+        except Exception as error:
+            if isinstance(error, CtrlgradError):
+                # Its text says everything; the traceback would keep the copy's arrays alive.
+                error = error.with_traceback(None)
+            with self.changed:
+                self.failures.append(_Failure(index, error))
+            return
+        with self.changed:
+            work.reach()
+            self.changed.notify_all()
+
+    def _die(self, index: int, cause: BaseException) -> None:
+        """Fail everything that is queued, so that no caller waits for a worker that is gone."""
+        error = ExecutionError(
+            f"stream {self.name!r}: its worker thread died: {cause!r}",
+            hint="run again: the stream starts a new worker",
+        )
+        error.__cause__ = cause
+        with self.changed:
+            self.failures.append(_Failure(index, error))
+            for queued, work in self._items:
+                if isinstance(work, WorkerEvent):
+                    work.reach()
+                else:
+                    self.failures.append(_Failure(queued, error))
+            self.changed.notify_all()
+            self._items.clear()
+            self._is_busy, self._worker = False, None
 
 
 class HostStream:

@@ -161,6 +161,10 @@ class Checker:
             self._require(
                 self.blocks[slot.block].slots.get(slot.level) != action.slot, f"slot {action.slot} holds a block"
             )
+        self._require(
+            slot.level > 0 or slot.block is None or bool(slot.accesses),
+            f"slot {action.slot} goes, and the end of the computation that writes its block is unknown",
+        )
         for access in slot.accesses:
             if access.stream == COMPUTE and slot.level == 0:
                 self.vacated[COMPUTE] = max(self.vacated.get(COMPUTE, 0), access.step)

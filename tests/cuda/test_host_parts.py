@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn, StandInDevice
-from instruments.stand_in_runs import launching_of, on_reference, on_stand_in
+from instruments.stand_in_runs import calls_on_stand_in, launching_of, on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -107,7 +106,7 @@ def test_what_python_does_does_not_grow_with_the_iterations() -> None:
     # The first run compiles, and longer ones ask for blocks.
     on_stand_in(graph, [X, np.int64(9000)], library=library)
     counts = [
-        calls_of_the_engine(lambda n=n: on_stand_in(graph, [X, np.int64(n)], library=library)) for n in (10, 100, 1000)
+        calls_on_stand_in(lambda n=n: on_stand_in(graph, [X, np.int64(n)], library=library)) for n in (10, 100, 1000)
     ]
     assert counts == [counts[0]] * 3
 

@@ -11,10 +11,9 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.driver import Driver
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.recorded import recorded_run
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import on_reference, on_stand_in
+from instruments.stand_in_runs import calls_on_stand_in, on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -61,7 +60,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(order: int, monkeypa
         graph, arguments = lstm(steps, order)
         # The first run compiles.
         counts.append(on_stand_in(graph, arguments, library=library).counts)
-        calls.append(calls_of_the_engine(lambda g=graph, x=arguments: on_stand_in(g, x, library=library)))
+        calls.append(calls_on_stand_in(lambda g=graph, x=arguments: on_stand_in(g, x, library=library)))
     assert calls[0] == calls[1]
     assert [c.runs for c in counts] == [1 + order] * 2
     assert counts[1].products == 2 * counts[0].products

@@ -12,9 +12,8 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, on_reference, on_stand_in
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
@@ -180,7 +179,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(monkeypatch: pytest.
         graph = cg.function(cg.grad(loss)).graph(*given)
         counts = on_stand_in(graph, given, library=library).counts
         counted.append((counts.runs, counts.graphs, counts.predicate_reads))
-        calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, given, library=library)))
+        calls.append(calls_on_stand_in(functools.partial(on_stand_in, graph, given, library=library)))
     assert calls == [calls[0]] * 3
     # Two iterations from the list, which asks twice in each, and the graph.
     assert counted == [(4, 2, 2 * 2 * 2)] * 3

@@ -14,9 +14,8 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
@@ -178,7 +177,7 @@ def test_what_python_does_does_not_grow_with_trip_counts(monkeypatch: pytest.Mon
         context = Context(library)
         run_with(context, optimised_graph(graph, is_for_gpu=True), given)
         trips.append(max(context.run.counters.pushes_by_node.values()))
-        calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, given, library=library)))
+        calls.append(calls_on_stand_in(functools.partial(on_stand_in, graph, given, library=library)))
     assert len(set(counted)) == 1 and len(set(calls)) == 1, (counted, calls)
     assert trips[1] > 3 * trips[0] and trips[3] > 2 * trips[1]
 
@@ -203,7 +202,7 @@ def test_blocks_that_are_soon_full(fn: Callable[[Any], Any], rows: int, monkeypa
 
     def block(self: stacks.DeviceStack, *given: Any) -> Any:
         nonlocal full
-        full &= all(its.count == its.capacity for its in self.blocks)
+        full &= all(its.count == len(its.storage.array) for its in self.blocks)
         return new(self, *given)
 
     monkeypatch.setattr(Binding, "restore", noted)

@@ -11,9 +11,8 @@ import pytest
 from instruments.comparing import assert_same, assert_same_bits
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
@@ -133,7 +132,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(monkeypatch: pytest.
         library, graph, x = StandIn(), graph_of(branching, 0, argument(3)), argument(trips)
         counts = on_stand_in(graph, [x], library=library).counts
         counted.append((counts.runs, counts.graphs, counts.predicate_reads, counts.reads))
-        calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, [x], library=library)))
+        calls.append(calls_on_stand_in(functools.partial(on_stand_in, graph, [x], library=library)))
     assert calls == [calls[0]] * 3
     # Fourteen iterations that ask twice each; before, behind and between the two runs the host asks, and counts them.
     assert counted == [(2, 1, 14 * 2 + 3, 2)] * 3

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same, assert_same_bits
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, launching_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, launching_of, on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_within
 
 import ctrlgrad as cg
@@ -243,7 +242,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], 
             patched.setattr(f"{__name__}.INNER", inner)
             graph, library = cg.function(fn).graph(X), StandIn()
         on_stand_in(graph, [X], library=library)
-        return calls_of_the_engine(lambda: on_stand_in(graph, [X], library=library))
+        return calls_on_stand_in(lambda: on_stand_in(graph, [X], library=library))
 
     # A few calls more or less: where memory grows, and where the host looks whether a graph has ended.
     few, many = calls(24, 10), calls(60, 12)

@@ -12,9 +12,8 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, on_reference, on_stand_in
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
@@ -246,7 +245,7 @@ def test_what_python_does_does_not_grow_with_either_count(long_blocks: None) -> 
         ran = on_stand_in(graph, given, library=library)
         assert_same(ran.results, on_reference(graph, given), 1e-9)
         counted.append((ran.counts.runs, ran.counts.graphs, ran.counts.predicate_reads))
-        calls.append(calls_of_the_engine(functools.partial(on_stand_in, graph, given, library=library)))
+        calls.append(calls_on_stand_in(functools.partial(on_stand_in, graph, given, library=library)))
     assert counted == [(4, 2, 0)] * 4
     assert len(set(calls[:3])) == 1 and abs(calls[3] - calls[0]) <= 8, calls
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same, assert_same_bits
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, launching_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, launching_of, on_reference, on_stand_in, step_by_step
 from op_cases import cases_of
 from op_cases.looped import assert_loop_agrees
 
@@ -131,7 +130,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], 
             patched.setattr(f"{__name__}.STEPS", steps)
             graph, library = cg.function(fn).graph(X), StandIn()
         on_stand_in(graph, [X], library=library)
-        return calls_of_the_engine(lambda: on_stand_in(graph, [X], library=library))
+        return calls_on_stand_in(lambda: on_stand_in(graph, [X], library=library))
 
     assert calls(40) == calls(80) == calls(200)
 

@@ -12,9 +12,8 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
-from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import graph_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
@@ -200,7 +199,7 @@ def test_what_python_does_does_not_grow_with_trip_counts(in_graphs: bool, monkey
         run = functools.partial(run_with, Context(library), optimised_graph(graph, is_for_gpu=True), given)
         counted.append((context.counts.runs, context.counts.graphs, context.counts.reads))
         trips.append(max(context.run.counters.pushes_by_node.values()))
-        calls.append(calls_of_the_engine(run))
+        calls.append(calls_on_stand_in(run))
     # In a list that asks the card Python has a turn now and then.
     assert len(set(counted)) == 1 and max(calls) - min(calls) <= 8 * (not in_graphs), (counted, calls)
     assert bool(counted[0][1]) == in_graphs
@@ -314,18 +313,18 @@ def rows_from_below(monkeypatch: pytest.MonkeyPatch) -> None:
     """Aside lie the rows that were pushed first."""
 
     def wrong(self: stacks.DeviceStack, target: Any) -> int:
-        lies = [row for block in self.blocks for row in self.rows(block)]
+        lies = [row for block in self.blocks for row in self.used(block)]
         for number, row in enumerate(lies[: len(target)]):
             target[number] = row
         return 1
 
-    monkeypatch.setattr(stacks.DeviceStack, "copy_top", wrong)
+    monkeypatch.setattr(stacks.DeviceStack, "copy_to", wrong)
 
 
 def rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several blocks the rows of the one on top alone are taken off."""
     monkeypatch.setattr(
-        stacks.DeviceStack, "take_off", lambda self, count: self.take(min(count, self.blocks[-1].count))
+        stacks.DeviceStack, "take_off", lambda self, count: self.drop(min(count, self.blocks[-1].count))
     )
 
 

@@ -11,7 +11,7 @@ from instruments.stand_in import StandIn, StandInDevice
 
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.chunks import FIRST_ROWS, PushedChunk
-from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.engines.cuda.stacks import DeviceStack, Managed
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.sizes import Budget
@@ -106,7 +106,7 @@ def test_a_row_that_somebody_holds_keeps_its_block(memory: RunMemory) -> None:
 
 def test_a_stack_keeps_the_block_that_it_read_last_until_it_rests(memory: RunMemory) -> None:
     stack = pushed(memory, 3, pushed(memory, 2))
-    assert values([stack.row(0)]) == [0.0]
+    assert values([stack[0]]) == [0.0]
     assert values([stack.pop()]) == [2.0]
     with pytest.raises(MemoryBudgetError):
         fill(memory)
@@ -142,7 +142,7 @@ def test_nothing_is_pushed_on_a_block_of_a_chunk_that_is_over(memory: RunMemory)
     stack = pushed(memory, 2)
     stack.slot((10,))[...] = 5.0
     stack.commit()
-    assert [block.saved is not None for block in stack.blocks] == [True, False]
+    assert [isinstance(block.storage, Managed) for block in stack.blocks] == [True, False]
     assert values(stack) == [0.0, 1.0, 5.0]
 
 
@@ -161,7 +161,7 @@ def test_how_many_rows_a_block_has(memory: RunMemory, expected: int, most: int |
     supply = begin(memory).supply("rows", expected)
     if most is not None:
         supply.enter("rows inside", most)
-    assert [supply.block((), F64).capacity for _ in rows] == rows
+    assert [len(supply.block((), F64).storage.array) for _ in rows] == rows
 
 
 def test_counted_bytes_are_those_of_live_arrays(memory: RunMemory) -> None:

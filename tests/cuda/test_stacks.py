@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInArray
 
-from ctrlgrad.engines.cuda.stacks import BLOCK_BYTES, LEAST_ROWS, DeviceStack, own_stack
+from ctrlgrad.engines.cuda.stacks import BLOCK_BYTES, LEAST_ROWS, DeviceStack
+from ctrlgrad.engines.reference.table import own_stack
 
 F64 = np.dtype(np.float64)
 
@@ -37,7 +38,7 @@ def test_rows_are_popped_last_in_first_out(library: StandIn) -> None:
         push(stack, k)
     assert len(stack) == 40 and rows(stack) == list(range(40))
     # Blocks double.
-    assert [len(block.array) for block in stack.blocks] == [16, 32]
+    assert [len(block.storage.array) for block in stack.blocks] == [16, 32]
     assert [float(stack.pop().data[0]) for _ in range(40)] == list(range(39, -1, -1))
     assert not stack.blocks
 
@@ -62,7 +63,7 @@ def test_a_copy_shares_rows_and_no_writes(library: StandIn) -> None:
     other = stack.copy()
     push(stack, 2.0), push(other, 3.0)
     assert rows(stack) == [1.0, 2.0] and rows(other) == [1.0, 3.0]
-    assert np.shares_memory(stack.row(0).data, other.row(0).data)
+    assert np.shares_memory(stack[0].data, other[0].data)
 
 
 def test_a_slot_that_is_not_committed_is_nothing(library: StandIn) -> None:
@@ -76,7 +77,7 @@ def test_a_slot_that_is_not_committed_is_nothing(library: StandIn) -> None:
 def test_rows_of_another_shape_have_a_block_of_their_own(library: StandIn) -> None:
     stack = DeviceStack(library, F64)
     push(stack, 1.0), push(stack, 2.0, (3, 1)), push(stack, 3.0)
-    assert [block.array.shape[1:] for block in stack.blocks] == [(2,), (3, 1), (2,)]
+    assert [block.storage.array.shape[1:] for block in stack.blocks] == [(2,), (3, 1), (2,)]
     assert rows(stack) == [1.0, 2.0, 3.0]
 
 
@@ -94,13 +95,13 @@ def test_room(library: StandIn) -> None:
     stack = DeviceStack(library, F64, capacity=300)
     for k in range(300):
         push(stack, k)
-    assert [len(block.array) for block in stack.blocks] == [300]
+    assert [len(block.storage.array) for block in stack.blocks] == [300]
     large = DeviceStack(library, F64)
     size = BLOCK_BYTES // 8
     for _ in range(LEAST_ROWS + 1):
         large.slot((size // 8,))
         large.commit()
-    assert [len(block.array) for block in large.blocks] == [16, 16]
+    assert [len(block.storage.array) for block in large.blocks] == [16, 16]
 
 
 def test_ownership(library: StandIn) -> None:

@@ -15,7 +15,7 @@ from array_cases.running import assert_same, data, leaves, reference, run, trace
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend import array
+from ctrlgrad.frontend import apply, array
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recording
@@ -37,6 +37,24 @@ def test_function(c: Case) -> None:
         assert_same(run(lambda *xs: c.call(np, *xs), c.arrays), expected, "protocol")
     for a, b in zip(c.arrays, before, strict=True):
         np.testing.assert_array_equal(a, b, err_msg="an operand was changed")
+
+
+def test_functions_give_at_once_the_bits_of_their_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def facts(c: Case) -> list[Any]:
+        found = leaves(c.call(cnp, *c.arrays))
+        arrays = list(map(np.asarray, found))
+        return [(type(x), a.dtype, a.shape, a.flags.writeable, a.tobytes()) for x, a in zip(found, arrays, strict=True)]
+
+    made: list[str] = []
+    graph_of = apply._graph_of
+    monkeypatch.setattr(apply, "_graph_of", lambda op, *rest: (made.append(op), graph_of(op, *rest))[1])
+    for c in CASES:
+        with monkeypatch.context() as context:
+            at_once = facts(c)
+            assert made == [], c.label
+            context.setattr(apply, "_computes_here", lambda: False)
+            assert at_once == facts(c), c.label
+            made.clear()
 
 
 # The known part of a result's shape.

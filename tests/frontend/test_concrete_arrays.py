@@ -153,12 +153,13 @@ def test_a_line_makes_the_graph_of_an_op_once_and_its_errors_name_that_line(monk
 
     # Graphs of earlier tests may fill the cache.
     monkeypatch.setattr(apply, "_SINGLE", Recent(apply._SINGLE.most))
-    computed(np.eye(2))
-    made = len(apply._SINGLE)
-    for scale in (2.0, 3.0):
-        found = computed(scale * np.eye(2))
-        np.testing.assert_allclose(np.sin(scale * np.eye(2)) @ found, np.ones(2), rtol=1e-12)
-    assert 0 < made == len(apply._SINGLE)
+    with cg.options(check_nans=True):
+        computed(np.eye(2))
+        made = len(apply._SINGLE)
+        for scale in (2.0, 3.0):
+            found = computed(scale * np.eye(2))
+            np.testing.assert_allclose(np.sin(scale * np.eye(2)) @ found, np.ones(2), rtol=1e-12)
+        assert 0 < made == len(apply._SINGLE)
     with pytest.raises(ExecutionError, match="Singular") as error:
         computed(np.zeros((2, 2)))
     assert error.value.source is not None
@@ -173,8 +174,8 @@ def test_equal_attributes_of_other_types_are_other_graphs() -> None:
         assert cnp.astype(x, dtype).dtype == dtype
 
 
-def test_elementwise_functions_of_arrays_make_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy computes them at once, unless an option or a budget has to see the op."""
+def test_functions_of_arrays_make_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference engine's kernels compute them at once, unless an option or a budget has to see the op."""
     made: list[str] = []
     graph_of = apply._graph_of
     monkeypatch.setattr(apply, "_graph_of", lambda op, *rest: (made.append(op), graph_of(op, *rest))[1])
@@ -186,5 +187,49 @@ def test_elementwise_functions_of_arrays_make_no_graph(monkeypatch: pytest.Monke
     with cg.memory.budget():
         cnp.sqrt(x)
     assert made == ["sqrt", "sqrt"]
+    made.clear()
+    with cg.options(check_nans=True), pytest.raises(cg.errors.NonFiniteError):
+        cnp.sum(np.array([np.inf, -np.inf]))
+    with cg.memory.budget():
+        cnp.matmul(X, x[:1].repeat(3))
+    assert made == ["sum", "expand_dims", "matmul", "squeeze"]
     with pytest.raises(cg.errors.ShapeError, match="add"):
         cnp.add(x, np.ones(3))
+
+
+def test_what_is_wrong_with_arrays_is_said_with_the_operation_and_its_line() -> None:
+    x = np.ones((2, 3))
+    for wrong, told in (
+        (lambda: cnp.matmul(x, x), "matmul"),
+        (lambda: cnp.max(x[:0]), "max"),
+        (lambda: cnp.concatenate([x, x[:, :2]], axis=0), "concat"),
+        (lambda: cnp.linalg.cholesky(-np.eye(2)), "cholesky"),
+        (lambda: cnp.sum(x, axis=2), "sum"),
+    ):
+        for _ in range(2):
+            with pytest.raises(cg.errors.CtrlgradError, match=told) as error:
+                wrong()
+            if error.value.source is not None:
+                assert error.value.source.line == wrong.__code__.co_firstlineno
+
+
+def test_means_and_casts_of_arrays_may_be_indexed_and_updated_too() -> None:
+    for found in (cnp.mean(X, axis=0), cnp.var(X, axis=0), cnp.einsum("ij->j", X), cnp.average(X, axis=0)):
+        assert found.at[0].set(7.0)[0] == 7.0
+
+
+def test_no_reduction_and_no_join_of_one_array_gives_the_callers_array() -> None:
+    x, one = np.ones(3), np.ones((1, 3))
+    for found in (
+        cnp.prod(x, axis=()),
+        cnp.prod(one, axis=0),
+        cnp.prod(one, axis=0, keepdims=True),
+        cnp.cumprod(one, axis=0),
+        cnp.concatenate([x]),
+        cnp.stack([x]),
+        *cnp.meshgrid(x),
+        *cnp.meshgrid(x, sparse=True),
+    ):
+        assert not np.may_share_memory(found, x) and not np.may_share_memory(found, one)
+    y = cnp.asarray(x, dtype=np.float64, copy=False)
+    assert np.shares_memory(x, y)

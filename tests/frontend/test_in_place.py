@@ -145,3 +145,34 @@ METHODS = [lambda x: x.mean(axis=0), lambda x: x.var(), lambda x: x.std(axis=0),
 )
 def test_numpys_functions_that_fill_an_array_of_their_own_take_ours(fn: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(fn(cnp.arange(4.0)), fn(np.arange(4.0)))
+
+
+# Functions that have nothing to do for this operand, and give it back.
+GIVEN_BACK: dict[str, Callable[[Any], Any]] = {
+    "squeeze": cnp.squeeze,
+    "real": cnp.real,
+    "positive": cnp.positive,
+    "conjugate": cnp.conjugate,
+    "clip": cnp.clip,
+    "atleast_1d": cnp.atleast_1d,
+    "pad": lambda x: cnp.pad(x, 0),
+    "tile": lambda x: cnp.tile(x, 1),
+    "broadcast_arrays": lambda x: cnp.broadcast_arrays(x, x)[0],
+    "einsum": lambda x: cnp.einsum("ij->ij", x),
+    "matrix_power": lambda x: cnp.linalg.matrix_power(x, 1),
+    "stop_gradient": cg.stop_gradient,
+}
+
+
+@pytest.mark.parametrize("name", GIVEN_BACK)
+def test_an_operator_on_a_result_leaves_the_arrays_of_the_caller(name: str) -> None:
+    def run(x: Any) -> Any:
+        y = GIVEN_BACK[name](x)
+        y += 1.0
+        return y, x
+
+    x = FLOATS.copy()
+    eager, compiled = run(x), cg.function(run)(FLOATS)
+    for found, expected in zip(eager, compiled, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(x, FLOATS)

@@ -10,13 +10,8 @@ from typing import Any
 from instruments.driver import Driver
 
 
-def calls_of_the_engine(run: Callable[[], Any], *, warm: bool = True) -> int:
-    """Count of calls of the package's functions in `run`, without the calls by which the stand-in computes.
-
-    With `warm`, a run before fills the caches of the process, which tests before may have filled or not.
-    """
-    if warm:
-        run()
+def calls_of_the_engine(run: Callable[[], Any]) -> int:
+    """The functions of the package that are called, but for those that the stand-in calls to compute."""
     calls = depth = 0
     inside = Driver._guarded.__code__.co_consts
 

@@ -15,9 +15,11 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import explain_on, run_with
+from ctrlgrad.engines.cuda.prepared import binding
 from ctrlgrad.engines.cuda.prepared.runner import Body
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
+from instruments.python_calls import calls_of_the_engine
 from instruments.stand_in import StandIn, StandInArray
 
 # One library for many runs: a budget names its device.
@@ -38,6 +40,17 @@ def on_stand_in(graph: Graph, arguments: Sequence[Any], kinds: str = "", library
     lies = [not isinstance(x, list) and np.asarray(x).dtype.kind in kinds for x in arguments]
     given = [StandInArray(np.array(x)) if on_device else x for x, on_device in zip(arguments, lies, strict=True)]
     return Ran(run_with(context, optimised_graph(graph, is_for_gpu=True), given), context.counts)
+
+
+def calls_on_stand_in(run: Callable[[], Any]) -> int:
+    """Count of calls of the engine's functions in a run on the stand-in.
+
+    Each run makes its CUDA graphs: a kept one fits again only where memory happens to have the same addresses.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(binding, "GRAPHS", 0)
+        run()  # the graphs that were kept before go
+        return calls_of_the_engine(run)
 
 
 def step_by_step(graph: Graph, arguments: Sequence[Any]) -> Ran:

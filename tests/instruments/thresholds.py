@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("ctrlgrad/engines/native", "ctrlgrad/plan", "ctrlgrad/runtime", "stacks", "memory")
+PLACES = (
+    "ctrlgrad/engines/native",
+    "ctrlgrad/engines/block_kernels.py",
+    "ctrlgrad/plan",
+    "ctrlgrad/runtime",
+    "stacks",
+    "memory",
+)
 _LIMITING = ("test", "min", "max", "smaller", "larger")
 _ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
@@ -43,7 +50,8 @@ class Threshold:
 
 
 def thresholds() -> list[Threshold]:
-    return [found for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py")) for found in _found(file)]
+    paths = [ROOT / place for place in PLACES]
+    return [found for path in paths for file in sorted(path.rglob("*.py")) or [path] for found in _found(file)]
 
 
 def _found(file: Path) -> Iterator[Threshold]:

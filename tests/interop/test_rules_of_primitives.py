@@ -234,6 +234,23 @@ def test_references_and_programs_over_one_device_are_read(name: str) -> None:
     judged(FORMS[name])
 
 
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="this JAX has no shard_map")
+@pytest.mark.parametrize("name", [name for name in FORMS if "ref" not in name])
+def test_programs_over_one_device_have_second_derivatives(name: str) -> None:
+    """JAX's own gradients of them hold `reshard`, an identity on values."""
+    judged(lambda x: jnp.sum(jnp.sin(jax.grad(FORMS[name])(x))))
+
+
+@pytest.mark.parametrize("name", [name for name in SPARSE if "ragged" not in name])
+def test_lanes_that_have_ended_keep_the_derivatives_of_primitives_without_an_entry(name: str) -> None:
+    def lane(x: Any, trips: Any) -> Any:
+        step = lambda c: (c[0] + 1, c[1] + 0.05 * jnp.tanh(0.1 * SPARSE[name](c[1])))
+        return lax.while_loop(lambda c: c[0] < trips, step, (0, x))[1]
+
+    both = lambda x: jnp.sum(jax.vmap(lane)(jnp.stack([x, x * 1.1]), jnp.array([1, 3])))
+    judged(both, jax_can=False)  # JAX does not reverse such a loop, nor map a ragged product over its rows
+
+
 def mapped(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: jnp.prod(jax.vmap(fn, axis_name="rows")(x))
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import ctrlgrad as cg  # noqa: E402
 import ctrlgrad.numpy as cnp  # noqa: E402
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError  # noqa: E402
-from ctrlgrad.interop.torch.autograd import Residuals, TorchProgram  # noqa: E402
+from ctrlgrad.interop.torch.function import Residuals, TorchProgram  # noqa: E402
 
 # Warnings that PyTorch raises about itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*", "ignore::FutureWarning:torch.*")

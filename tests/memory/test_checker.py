@@ -105,6 +105,13 @@ def test_what_is_left_out_is_missed(missing: Action, complaint: str) -> None:
         check(without(ROUND_TRIP, missing), LIMITS)
 
 
+def test_a_block_that_is_given_up_says_when_its_computation_ends() -> None:
+    given_up = [Take(1, 0, 8, "blocks"), Place(1, 1), Use(1), Signal(1, "compute"), Free(1), Give(1)]
+    check(given_up, LIMITS)
+    with pytest.raises(VerificationError, match="the end of the computation that writes its block is unknown"):
+        check(without(given_up, Use(1)), LIMITS)
+
+
 def test_a_limit_is_a_limit() -> None:
     check(ROUND_TRIP, (8, 8))
     with pytest.raises(VerificationError, match="8 bytes of level 0, limit 7"):

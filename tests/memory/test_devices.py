@@ -207,7 +207,7 @@ def test_an_event_that_was_queued_when_the_host_saw_an_error_raises_it_too() -> 
         second.wait()
     stream.put(lambda: None)
     stream.record().wait()
-    assert not stream._queue.failures
+    assert not stream.failures
     stream.close()
 
 

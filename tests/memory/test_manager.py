@@ -265,6 +265,27 @@ def test_pinned_blocks_stay() -> None:
             blocks[3].close()
 
 
+def test_the_bytes_of_a_block_that_is_freed_while_it_is_open_wait_for_its_reader() -> None:
+    """A reader frees block 3 without closing it; block 0 is fetched into its bytes after that read."""
+    with Run(Budget(device=2 * HALF)) as run:
+        blocks = pushed(run, 4)
+        blocks[3].open()
+        blocks[3].free()
+        blocks[0].open()
+        blocks[0].close()
+
+
+def test_the_bytes_of_a_discarded_chunk_wait_for_its_computation() -> None:
+    """Block 0 is fetched into bytes that a chunk wrote which is run again in larger blocks."""
+    with Run(Budget(device=3 * HALF)) as run:
+        blocks = pushed(run, 4)
+        chunk = run.manager.loop("another loop").begin()
+        chunk.block((2, WIDTH), DOUBLE, "x")
+        chunk.discard()
+        blocks[0].open()
+        blocks[0].close()
+
+
 def test_reading_twice_is_reading_the_same() -> None:
     with Run(Budget(device=2 * HALF)) as run:
         blocks = pushed(run, 5)

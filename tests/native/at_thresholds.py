@@ -49,6 +49,11 @@ def nests(n: int) -> Iterator[Case]:
     yield lambda np, x: np.concatenate([x * x, x]).T * 2, [_normal(n, 2)]
     # A threshold that counts instructions instead of elements: a sine has about 22.
     yield lambda np, x: np.sum(np.sin(x)), [_normal(n // 22 + 1)]
+    # Indices: bytes that are read, and rows that are chosen.
+    chosen, rows = RNG.integers(0, n + 1, n // 8 + 1), RNG.integers(0, 5, n // 64 + 1)
+    yield lambda np, x: x[chosen] * 2, [_normal(n + 1)]
+    yield lambda np, x: x[rows] + 1, [_normal(5, 4)]
+    yield lambda np, x: np.sum(x[:, rows], axis=1), [_normal(4, 5)]
 
 
 def vectors(n: int) -> Iterator[Case]:

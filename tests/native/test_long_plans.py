@@ -110,7 +110,7 @@ def test_work_grows_with_the_length_of_a_program(program: Any, length: int, memb
     for each in (length, 2 * length, 4 * length):
         graph, arguments = gradient_of(program, each)
         membership[0] = 0
-        calls.append(calls_of_the_engine(lambda g=graph, a=arguments: text_of(g, a), warm=False))
+        calls.append(calls_of_the_engine(lambda g=graph, a=arguments: text_of(g, a)))
         asked.append(membership[0])
     for counts in (calls, asked):
         # The second step is twice the first; quadratic work would be four times as much.

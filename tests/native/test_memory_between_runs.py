@@ -11,7 +11,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.frame_memory import IDLE_BYTES
-from ctrlgrad.engines.native.stacks import RunningStack
+from ctrlgrad.engines.native.stacks import FrameStack
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
@@ -62,8 +62,8 @@ def test_a_second_run_finds_the_memory_of_its_stacks(requests: list[Request], x)
 def test_a_block_with_room_for_a_run_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block with room for a run is kept, so that short calls with many stacks do not allocate it again."""
     begun: list[int] = []
-    begin = RunningStack.begin
-    monkeypatch.setattr(RunningStack, "begin", lambda self, *given: (begun.append(self.handle), begin(self, *given))[1])
+    begin = FrameStack.begin
+    monkeypatch.setattr(FrameStack, "begin", lambda self, *given: (begun.append(self.handle), begin(self, *given))[1])
     f = cg.function(cg.value_and_grad(_powers), engine="native")
     expected = cg.function(cg.value_and_grad(_powers), engine="reference")
     for n, anew in ((700, True), (700, False), (3, False), (0, False), (3000, True)):

@@ -23,7 +23,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
-from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.engines.native.stacks import FrameStack
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, Graph, TensorType
@@ -204,8 +204,8 @@ def test_rows_leave_under_a_budget_and_come_back() -> None:
 def in_runs(given: BlockStack, pops: list[int], pushes: list[list[float]]) -> BlockStack:
     """Replay compiled code on a copy of a stack: pop runs of elements, then push others."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
-    running = RunningStack(0, words, DOUBLE, ())
-    running.hold(copied(given))
+    running = FrameStack(0, words, DOUBLE, ())
+    running.hold(given.copy())
     for count in pops:
         if words[frame.COUNT] < count:
             running.back(count)

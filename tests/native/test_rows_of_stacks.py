@@ -12,7 +12,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines.native.outside import Outside
-from ctrlgrad.engines.native.stacks import RunningStack
+from ctrlgrad.engines.native.stacks import FrameStack
 
 UNKNOWN = (cg.TensorSpec((None, 3)), cg.TensorSpec((3,)))
 
@@ -31,8 +31,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
         monkeypatch.setattr(cls, name, call)
 
-    counted(RunningStack, "join")
-    counted(RunningStack, "copy_rows")
+    counted(FrameStack, "join")
+    counted(FrameStack, "copy_rows")
     counted(Outside, "computed")
     yield found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,16 @@ from ctrlgrad.engines import optimised_graph, threads
 from ctrlgrad.engines.native import engine, shared_nests
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.products.library import products
+from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.checking.memory import PlanError
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.model import Kernel, Plan, Share
+from ctrlgrad.plan.printer import format_plan
 
 RNG = np.random.default_rng(3)
 X, Y = RNG.random((37, 150)) + 0.5, RNG.random((37, 150)) + 0.5
-THREADS = (1, 2, 3, 7)
+EACH = RNG.integers(0, X.size, X.size)
+THREADS = (1, 2, 3, 7, 16, 64)
 
 
 @pytest.fixture
@@ -31,9 +38,13 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     products().set_threads(before)
 
 
-def text_of(fn: Callable[..., Any], *args: np.ndarray) -> str:
+def plan_of(fn: Callable[..., Any], *args: np.ndarray) -> Plan:
     graph = optimised_graph(cg.function(fn).graph(*args))
-    return PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, args)), 32).function("plan")
+    return engine.plan_of(graph, engine.shapes_of(graph, args))
+
+
+def text_of(fn: Callable[..., Any], *args: np.ndarray) -> str:
+    return PlanWriter(plan_of(fn, *args), 32).function("plan")
 
 
 def updated(x: Any, y: Any) -> Any:
@@ -66,6 +77,15 @@ def updated(x: Any, y: Any) -> Any:
         lambda x, y: x[:36, :120].reshape(3, 12, 10, 12) @ y[0, :12],
         lambda x, y: x[:36, :120].reshape(36, 10, 12) @ y[:36, :12, None],
         lambda x, y: (x[:36, :120] + 1j).reshape(36, 10, 12) @ y[:36, :120].reshape(36, 12, 10),
+        # Indices: parts along the rows of a gather, and along the columns of rows that are scattered.
+        lambda x, y: x[(y[:, 0] * 20).astype("int64")] * 2,
+        lambda x, y: x.ravel()[(y * 1000).astype("int64")],
+        lambda x, y: cnp.sin(x[(y[:, 0] * 20).astype("int64"), (y[:, 1] * 20).astype("int64")][:, None] + y),
+        lambda x, y: cnp.sum(x[(y * 20).astype("int64")[:, :20], 3]),
+        lambda x, y: x.at[(y[:, 0] * 20).astype("int64")].add(y),
+        lambda x, y: x.at[(y[:, 0] * 20).astype("int64")].set(y),
+        lambda x, y: x.T.at[:, (y[:, 0] * 20).astype("int64")].multiply(y.T),
+        cg.grad(lambda x, y: cnp.sum(x[(y[:, 0] * 20).astype("int64")] ** 2)),
     ],
     ids=[
         "map",
@@ -88,6 +108,14 @@ def updated(x: Any, y: Any) -> Any:
         "batches",
         "vectors",
         "complex-products",
+        "gather",
+        "elements",
+        "points",
+        "gathered-sum",
+        "scatter-add",
+        "scatter-set",
+        "scatter-multiply",
+        "gradient-of-a-gather",
     ],
 )
 def test_results_have_the_same_bits_whatever_the_number_of_threads(little_work: None, fn: Callable[..., Any]) -> None:
@@ -134,16 +162,65 @@ def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: Non
 @pytest.mark.parametrize(
     "fn",
     [
-        # The first position of the largest element; the first wrong index is the one reported.
+        # The position of the first of several largest elements; elements that may be added to one place.
         lambda x, y: cnp.argmax(x),
-        lambda x, y: x[(y[:, 0] * 10).astype("int64")],
+        lambda x, y: x.ravel().at[EACH].add(y.ravel()),
     ],
-    ids=["position", "checks"],
+    ids=["position", "scattered"],
 )
 def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callable[..., Any]) -> None:
-    assert "@cg_parallel" not in text_of(fn, X, Y)
+    writes = [write for kernel in plan_of(fn, X, Y).shares for write in kernel.writes]
+    assert not any(write.scattered or write.how == "argmax" for write in writes)
     expected = cg.function(fn, engine="reference")(X, Y)
     np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [[5], [36], [20, 5, 36], [0, 36]])
+def test_the_first_index_out_of_range_is_told_by_any_number_of_threads(little_work: None, rows: list[int]) -> None:
+    """Each part ends at its own first failure; the run ends with that of the first part that has one."""
+    wrong = np.arange(37)
+    wrong[rows] = 100 + np.array(rows)
+    gathered = cg.function(lambda x, i: x[i] * 2, engine="native")
+    assert "@cg_parallel" in text_of(lambda x, i: x[i] * 2, X, wrong)
+    for count in THREADS:
+        products().set_threads(count)
+        for _ in range(2):
+            with pytest.raises(cg.errors.IndexOutOfRangeError, match=f"{100 + min(rows)}"):
+                gathered(X, wrong)
+        np.testing.assert_array_equal(gathered(X, np.arange(37)[::-1]), 2 * X[::-1])
+
+
+def test_a_plan_says_which_kernels_are_shared_and_the_checker_judges_it(little_work: None) -> None:
+    plan = plan_of(lambda x: cnp.sum(x * x, axis=0), X[:, :128])
+    ((kernel, share),) = plan.shares.items()
+    assert share == Share((0,), 1, 37, has_results=True)
+    assert "kernel [37,128], 37 parts along 0 with results of their own {" in format_plan(plan)
+    for right in (share, Share((0,), 10, 4, has_results=True), Share((1,), 64, 2)):
+        check(replace(plan, shares={kernel: right}))
+    for wrong, told in (
+        (Share((1,), 64, 3), "not its 128 positions"),
+        (Share((1,), 32, 2), "not its 128 positions"),
+        (Share((0,), 10, 4), "write the same elements"),
+        (Share((1, 0), 64, 74), "side by side"),
+    ):
+        with pytest.raises(PlanError, match=told):
+            check(replace(plan, shares={kernel: wrong}))
+
+
+@pytest.mark.parametrize(
+    ("fn", "share", "told"),
+    [
+        (lambda x, y: x.at[EACH[:37] % 37].set(y), Share((0,), 1, 37), "write the same elements"),
+        (lambda x, y: cnp.argmax(x * y, axis=1), Share((1,), 1, 150, has_results=True), "not combined"),
+    ],
+    ids=["scattered", "position"],
+)
+def test_the_checker_refuses_parts_that_would_meet(fn: Callable[..., Any], share: Share, told: str) -> None:
+    plan = plan_of(fn, X, Y)
+    kernels = [step for step in walk(plan.body) if isinstance(step, Kernel)]
+    (kernel,) = (k for k in kernels if any(w.scattered or w.how == "argmax" for w in k.writes))
+    with pytest.raises(PlanError, match=told):
+        check(replace(plan, shares={kernel: share}))
 
 
 def test_parts_come_in_pairs() -> None:

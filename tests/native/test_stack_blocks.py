@@ -11,7 +11,7 @@ import pytest
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.engines.native import frame
-from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.engines.native.stacks import FrameStack
 from ctrlgrad.execution import run_on
 from ctrlgrad.runtime.stack import BlockStack
 
@@ -21,8 +21,8 @@ DOUBLE = np.dtype(np.float64)
 def run(given: BlockStack, pops: int, pushes: list[float]) -> BlockStack:
     """Replay compiled code on a copy of a stack: pops, then pushes."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
-    running = RunningStack(0, words, DOUBLE, ())
-    running.hold(copied(given))
+    running = FrameStack(0, words, DOUBLE, ())
+    running.hold(given.copy())
     for _ in range(pops):
         if not words[frame.COUNT]:
             running.back(1)

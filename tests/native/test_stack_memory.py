@@ -15,7 +15,7 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import FIRST_ROWS
 from ctrlgrad.memory.pool import POOL
-from ctrlgrad.runtime.stack import UNLIMITED, BlockStack
+from ctrlgrad.runtime.stack import BlockStack, resident
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_rows_read_as_one_array_get_one_block_after_the_first_run(monkeypatch: p
     """
     gathered: list[int] = []
     gather = BlockStack._gathered
-    monkeypatch.setattr(BlockStack, "_gathered", lambda *given: gathered.append(given[2]) or gather(*given))
+    monkeypatch.setattr(BlockStack, "_gathered", lambda *given: gathered.append(given[1]) or gather(*given))
 
     def loss(w, h):
         return cnp.sum(cg.fori_loop(0, steps, lambda _, h: cnp.tanh(w @ h), h))
@@ -130,7 +130,7 @@ def test_rows_read_as_one_array_get_one_block_after_the_first_run(monkeypatch: p
 
 def test_memory_for_joined_rows_is_used_again() -> None:
     def rows() -> np.ndarray:
-        return UNLIMITED.array((1 << 15,), np.dtype(np.float64), "rows").open()
+        return resident((1 << 15,), np.dtype(np.float64)).array
 
     held = rows().nbytes
     before = POOL.nbytes

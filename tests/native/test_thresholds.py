@@ -229,7 +229,7 @@ TABLE = {
         "2": "lengths of chunks: tests/memory/test_chunk_driver.py",
         "CHUNK_BYTES": "lengths of chunks: tests/memory/test_chunk_driver.py",
     },
-    "ctrlgrad/runtime/rows.py": {
+    "ctrlgrad/engines/block_kernels.py": {
         "2": "stacks of blocks: tests/memory",
         "FIRST_ROWS FIRST_BYTES 2": "stacks of blocks: tests/memory/test_stacks_of_blocks.py",
     },

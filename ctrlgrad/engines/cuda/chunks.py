@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.block_kernels import describe
 from ctrlgrad.engines.cuda.account import RunMemory, Saved
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState, Way
 from ctrlgrad.engines.cuda.program import Values
-from ctrlgrad.engines.cuda.stacks import DeviceBlock, DeviceStack, Supply
+from ctrlgrad.engines.cuda.stacks import DeviceStack, Managed, Supply
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, attributes, walk
 from ctrlgrad.ir.control import Carry
@@ -36,8 +37,7 @@ from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.records import record
 from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, Replay, bytes_of, managed
-from ctrlgrad.runtime.rows import describe
-from ctrlgrad.runtime.stack import Blocks
+from ctrlgrad.runtime.stack import Block, Blocks
 
 
 @record
@@ -109,7 +109,7 @@ class RowSupply:
         self.expected = expected
         self.rows = 0
         self.most: int | None = None
-        self._blocks: list[DeviceBlock] = []
+        self._blocks: list[Block] = []
 
     @property
     def is_over(self) -> bool:
@@ -119,7 +119,7 @@ class RowSupply:
         """A loop inside is going to push at most so many rows."""
         self.label, self.most = label, self.rows + most
 
-    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceBlock:
+    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
         """A block to push on."""
         rows = self.expected - self.rows if self.rows < self.expected else max(FIRST_ROWS, self.rows)
         if self.most is not None:
@@ -144,7 +144,7 @@ class PushedChunk:
     def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
         self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
         self.is_over = False
-        self._blocks: list[DeviceBlock] = []
+        self._blocks: list[Block] = []
         self._supplies: list[RowSupply] = []
 
     def supply(self, label: str, expected: int) -> RowSupply:
@@ -152,21 +152,22 @@ class PushedChunk:
         self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
         return self._supplies[-1]
 
-    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> DeviceBlock:
+    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         """A fresh block that counts."""
         self.memory.settle()
         saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label, stack), self.is_owner, self._needs)
-        self._blocks.append(DeviceBlock(shape, rows, 0, True, saved.write(), saved))
+        self._blocks.append(Block(Managed(saved), 0))
         return self._blocks[-1]
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that were pushed."""
-        return sum(block.count * math.prod(block.shape) * block.array.dtype.itemsize for block in self._blocks)
+        rows = ((block.count, block.storage.array) for block in self._blocks)
+        return sum(count * math.prod(array.shape[1:]) * array.dtype.itemsize for count, array in rows)
 
     def detach(self, carry: list[Any]) -> int:
         """Copy what lies in the chunk's blocks and is carried on. Answers how many copies that were."""
-        roots = {id(block.array) for block in self._blocks}
+        roots = {id(block.storage.array) for block in self._blocks}
         copies = 0
         for holder, place in _arrays(carry):
             x = holder[place]
@@ -179,11 +180,7 @@ class PushedChunk:
         """The chunk has run, and nothing is pushed on its blocks any more."""
         self._close()
         for block in self._blocks:
-            saved = block.saved
-            assert saved is not None
-            if self.is_owner and not saved.is_shared:
-                saved.storage.shrink(block.count)
-            block.open, block.array = False, None
+            block.storage.shrink(block.count)
 
     def leave(self) -> None:
         """Leave the blocks to the manager, after `end`. A block with a row that is still read stays at its place until
@@ -193,9 +190,8 @@ class PushedChunk:
         """
         blocks, self._blocks = self._blocks, []
         for block in blocks:
-            assert block.saved is not None
-            assert self.is_owner or not block.saved.is_in_use
-            block.saved.stay()
+            assert self.is_owner or not block.storage.saved.is_in_use
+            block.storage.saved.stay()
 
     def abandon(self) -> None:
         """The chunk has failed."""

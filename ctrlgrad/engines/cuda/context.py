@@ -236,5 +236,5 @@ class Context:
         found: list[np.ndarray] = []
         for block in stack.blocks:
             self.counts.results += 1
-            found.extend(self.library.read([stack.rows(block)])[0])
+            found.extend(self.library.read([stack.used(block)])[0])
         return found

@@ -48,11 +48,12 @@ from ctrlgrad.engines.cuda.prepared.reading import Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, Site
-from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array, own_stack
+from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.engines.reference.stack_kernels import never_written
+from ctrlgrad.engines.reference.table import own_stack
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node, StackType, TensorType, Use, attributes
 from ctrlgrad.ops.arrays import fill
@@ -413,7 +414,8 @@ def own_device_stack(context: Context, node: Node, operands: list[Any]) -> Stack
     """Take the first operand off as a stack on the device that may be changed."""
     if not isinstance(operands[0], DeviceStack | DeviceRows):
         operands[0] = context.stack_on_device(operands[0], element_of(node).dtype)
-    return own_stack(operands)
+    stack: Stack = own_stack(operands)
+    return stack
 
 
 def as_list(stack: Stack) -> list[Any]:
@@ -481,7 +483,7 @@ def _read(node: Node) -> Kernel:
         stack, index, *dims = operands
         # Of a list of positions the reference engine's kernel takes the one that is meant, or raises its error.
         position = checked(range(len(stack)), context.number(index))
-        value = stack.row(position) if isinstance(stack, DeviceStack) else stack[position]
+        value = stack[position]
         return _zeros(context, element, dims) if value is None else context.on_device(value)
 
     return kernel
@@ -544,7 +546,7 @@ def _to_tensor(node: Node) -> Kernel:
             context.counts.calls += 1
             return context.xp.zeros((0, *known), element.dtype)
         if isinstance(stack, DeviceStack) and len(stack.blocks) == 1:
-            return stack.rows(stack.blocks[0])
+            return stack.used(stack.blocks[0])
         context.counts.calls += 1
         if isinstance(stack, DeviceStack):
             return joined(context, stack)
@@ -560,15 +562,10 @@ def _to_tensor(node: Node) -> Kernel:
 def joined(context: Context, stack: DeviceStack) -> Any:
     """All rows in one array."""
     if not stack.is_managed:
-        return context.xp.concatenate([stack.rows(block) for block in stack.blocks])
+        return context.xp.concatenate([stack.used(block) for block in stack.blocks])
     # A block at a time: there may be room for one alone.
-    joined = context.library.empty((len(stack), *stack.blocks[0].shape), stack.dtype)
-    place = 0
-    for block in stack.blocks:
-        context.counts.calls += 1
-        joined[place : place + block.count] = stack.rows(block)
-        place += block.count
-    stack.rest()
+    joined = context.library.empty((len(stack), *stack.blocks[0].storage.shape[1:]), stack.dtype)
+    context.counts.calls += stack.copy_to(joined)
     return joined
 
 

@@ -19,6 +19,8 @@ class Axis:
     strides: tuple[Size, ...]
     # The axis of the kernel's space whose index this is; None where several became one.
     index: int | None
+    # Axes of the kernel's space that it is made of.
+    of: tuple[int, ...]
 
 
 def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
@@ -28,7 +30,8 @@ def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
     for number, size in enumerate(kernel.space):
         if size == ONE and number not in uses_index:
             continue
-        axis = Axis(size, tuple(view.strides[number] for view in views), number if number in uses_index else None)
+        index = number if number in uses_index else None
+        axis = Axis(size, tuple(view.strides[number] for view in views), index, (number,))
         last = merged[-1] if merged else None
         if (
             last is not None
@@ -36,7 +39,7 @@ def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
             and axis.index is None
             and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
         ):
-            merged[-1] = Axis(last.size * axis.size, axis.strides, None)
+            merged[-1] = Axis(last.size * axis.size, axis.strides, None, (*last.of, number))
         else:
             merged.append(axis)
     return merged

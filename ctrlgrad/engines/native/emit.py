@@ -17,7 +17,7 @@ from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.outlining import PIECE, touched, weight_of
 from ctrlgrad.engines.native.outside_text import TurnsText
 from ctrlgrad.engines.native.reductions import element_parts
-from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
+from ctrlgrad.engines.native.shared_nests import SharedKernel
 from ctrlgrad.engines.native.text import Captures, Writer, type_of
 from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan import model
@@ -26,7 +26,7 @@ from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.loop_tiling import loop_tiles
 from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Value
 from ctrlgrad.plan.sizes import Size
-from ctrlgrad.plan.tiling import Tiles, tiles_of
+from ctrlgrad.plan.tiling import Tiles, grouped
 from ctrlgrad.plan.windows import windows_of
 
 # Kernels that the plan makes functions (`Plan.functions`), as LLVM text.
@@ -95,20 +95,7 @@ class PlanWriter(TurnsText):
 
     def grouped(self, block: Block) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
         """The steps of a block one by one, but those that go through long vectors tile by tile."""
-        number = asked = 0
-        while number < len(block.steps):
-            found = None
-            if number >= asked and self.stretch is None:
-                found = tiles_of(block.steps, number, self.plan)
-                # Behind computations of numbers the answer is the same.
-                asked = number
-                while asked < len(block.steps) and isinstance(block.steps[asked], Compute):
-                    asked += 1
-                asked += 1
-            tiles, end = found or (None, number + 1)
-            yield tiles, block.steps[number:end]
-            number = end
-            asked = asked if found is None else end
+        return grouped(block, self.plan) if self.stretch is None else ((None, (step,)) for step in block.steps)
 
     def steps(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
         for tiles, steps in groups:
@@ -229,15 +216,11 @@ class PlanWriter(TurnsText):
             stretch.first, stretch.end = self.stretch
             stretch.write()
             return
-        parts = parts_of(step)
-        if parts > 1:
-            shared = SharedKernel(
-                self.w, step, self.place_of, self.number, self.size, self.vector_bytes, f"part{len(self.parts)}"
-            )
-            text = shared.write(parts)
-            if text is not None:
-                self.parts.append(text)
-                return
+        share = self.plan.shares.get(step)
+        if share is not None:
+            given = (self.place_of, self.number, self.size, self.fail, self.vector_bytes)
+            self.parts.append(SharedKernel(self.w, step, share, *given, f"part{len(self.parts)}").write())
+            return
         if step in self.plan.functions:
             call_kernel(self.w, step, self.place_of, self.number, self.size, self.vector_bytes)
             return
@@ -245,13 +228,13 @@ class PlanWriter(TurnsText):
 
     def nest(self, kind: type[AnyNest], kernel: Kernel) -> AnyNest:
         """The writer of a kernel, of a class."""
+        return kind(self.w, kernel, self.place_of, self.number, self.size, self.fail, self.vector_bytes)
 
-        def fail(holds: str, check: Check, found: str) -> None:
-            bad = self.w.op(f"xor i1 {holds}, true")
-            found = found if check.status == "index" else "0"
-            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
-
-        return kind(self.w, kernel, self.place_of, self.number, self.size, fail, self.vector_bytes)
+    def fail(self, holds: str, check: Check, found: str) -> None:
+        """End the run where a check of a kernel does not hold."""
+        bad = self.w.op(f"xor i1 {holds}, true")
+        found = found if check.status == "index" else "0"
+        self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
     # Imports inside the methods: a plan without products, factors or columns does not load their writers.
 
@@ -297,7 +280,7 @@ class PlanWriter(TurnsText):
         carried = [c.inside for c in step.carries if isinstance(c.inside, Register)]
         results = [c.result for c in step.carries if isinstance(c.result, Register)]
         # A loop with a kernel that threads share is not tiled, nor one whose body is several functions.
-        is_shared = any(isinstance(inner, Kernel) and parts_of(inner) > 1 for inner in step.body.steps)
+        is_shared = any(inner in self.plan.shares for inner in step.body.steps)
         tiles = None if is_shared or self.is_outer else loop_tiles(step, self.plan)
         if self.is_outer:
             self.in_words((*carried, *results))

@@ -23,6 +23,7 @@ from ctrlgrad.engines.native import frame, library, objects, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Program
+from ctrlgrad.engines.native.shared_nests import shared
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES, planning
@@ -63,11 +64,12 @@ def plan_of(
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
-    return _judged(planning.plan_of(graph, shapes, _panels, without, dropped))
+    return _decided(planning.plan_of(graph, shapes, _panels, without, dropped))
 
 
-def _judged(plan: Plan) -> Plan:
-    """The plan, which the checker has judged where the environment asks for it."""
+def _decided(plan: Plan) -> Plan:
+    """The plan with the shares of its kernels, which the checker has judged where the environment asks for it."""
+    plan = shared(plan)
     if os.environ.get("CTRLGRAD_CHECK_PLANS"):
         from ctrlgrad.plan.checker import check  # a part of every first call, if it stood above
 
@@ -174,7 +176,7 @@ def compiled(plan: Plan) -> Program:
             uses |= provider.addresses(names)
         return objects.library(key, make, uses)
 
-    return Program(plan, _FUNCTIONS.get(name, load), lambda loop: compiled(_judged(place(loop))))
+    return Program(plan, _FUNCTIONS.get(name, load), lambda loop: compiled(_decided(place(loop))))
 
 
 class Patterns:

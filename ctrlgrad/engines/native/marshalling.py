@@ -18,7 +18,7 @@ from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.memory import address_of
-from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.engines.native.stacks import FrameStack
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import Array, Stack
@@ -42,7 +42,7 @@ class _Number:
 class Arguments:
     """Copier of a call's arguments into a frame."""
 
-    def __init__(self, words: np.ndarray, views: Views, layout: Layout, stacks: Sequence[RunningStack]) -> None:
+    def __init__(self, words: np.ndarray, views: Views, layout: Layout, stacks: Sequence[FrameStack]) -> None:
         plan = layout.plan
         # Python's memory views are quick to write to.
         self.integers = words.data
@@ -50,7 +50,7 @@ class Arguments:
         self.complex_numbers: list[_Number] = []
         # Positions of arguments, each with what it is put into.
         self.arrays: list[tuple[int, int]] = []
-        self.stacks: list[tuple[int, RunningStack]] = []
+        self.stacks: list[tuple[int, FrameStack]] = []
         # A position, an axis, and the word that has its size.
         self.sizes = [(number, axis, layout.sizes + k) for k, (_, number, axis) in enumerate(plan.sizes)]
         for position, (argument, index) in enumerate(zip(plan.arguments, layout.arguments, strict=True)):
@@ -86,7 +86,7 @@ class Arguments:
         # Under a budget the blocks that are open at one time, one of each stack, share the bytes of a chunk.
         most_bytes = chunk_bytes() // len(self.stacks) if self.stacks and current() is not None else None
         for position, stack in self.stacks:
-            stack.hold(copied(arguments[position]), most_bytes=most_bytes)
+            stack.hold(arguments[position].copy(), most_bytes=most_bytes)
         for position, axis, index in self.sizes:
             given = arguments[position]
             integers[index] = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
@@ -107,7 +107,7 @@ class Results:
     """Results of a call: memory for results whose shapes are known at its start, and readers for the rest."""
 
     def __init__(
-        self, words: np.ndarray, views: Views, layout: Layout, memory: FrameMemory, stacks: Sequence[RunningStack]
+        self, words: np.ndarray, views: Views, layout: Layout, memory: FrameMemory, stacks: Sequence[FrameStack]
     ) -> None:
         plan = layout.plan
         self.integers, self.count = words.data, len(plan.results)

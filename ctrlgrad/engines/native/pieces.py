@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.engines.block_kernels import Control, with_blocks
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, Control, with_blocks
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.parts import PART, parted
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
@@ -90,6 +90,10 @@ def with_parts(kernels: Kernels) -> Kernels:
     parts: dict[str, Control] = {PART.name: lambda node, _: Part(node, kernels)}
     control = {**kernels.control, **parts}
     return Kernels(f"{kernels.name} in parts", kernels.pure, kernels.in_place, control)
+
+
+STAGES = with_parts(IN_BLOCKS)
+"""Kernels for graphs whose plans have been cut out already."""
 
 
 def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.block_kernels import Pushed, describe
 from ctrlgrad.engines.native.engine import patterns_of
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Frame, Program
@@ -18,7 +19,6 @@ from ctrlgrad.plan import model
 from ctrlgrad.plan.chunks import carried_stacks
 from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
-from ctrlgrad.runtime.rows import Pushed, describe
 
 
 def explain(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset()) -> Report:

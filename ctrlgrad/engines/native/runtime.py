@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
+from ctrlgrad.engines.block_kernels import describe
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -18,7 +19,7 @@ from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.outside_text import Turns
 from ctrlgrad.engines.native.positions import Positions, noted
-from ctrlgrad.engines.native.stacks import Again, RunningStack, Session, copied
+from ctrlgrad.engines.native.stacks import Again, FrameStack, Session
 from ctrlgrad.engines.precision import flushes_subnormals
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.forks import once
@@ -27,7 +28,6 @@ from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
-from ctrlgrad.runtime.rows import describe
 from ctrlgrad.runtime.stack import empty
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
@@ -130,7 +130,7 @@ class Frame:
         rows = {handle: self.plan.rows[stack] for stack, handle in self.plan.handles.items()}
         self.ranks = {handle: len(shape) for handle, shape in rows.items() if shape is not None}
         self.stacks = [
-            RunningStack(
+            FrameStack(
                 h,
                 self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS],
                 dtypes[h],
@@ -272,7 +272,7 @@ class Frame:
             self.stacks[a].new(b, self.row_shape(a))
         elif request == Request.COPY_STACK:
             self.stacks[a].clear()
-            self.stacks[a].hold(copied(self.stacks[b].settle()))
+            self.stacks[a].hold(self.stacks[b].settle().copy())
         elif request == Request.MOVE_STACKS:
             self.move(a, b)
         elif request == Request.COMPUTE:
@@ -323,7 +323,7 @@ class Frame:
             copy[...] = given
             return copy
         if isinstance(value, Stack):
-            return copied(self.stacks[self.plan.handles[value]].settle())
+            return self.stacks[self.plan.handles[value]].settle().copy()
         return given
 
     def label(self, handle: int) -> str:

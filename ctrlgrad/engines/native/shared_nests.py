@@ -9,19 +9,22 @@ the outermost axis, that one. Then each part has a result of its own, and these 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ctrlgrad.engines import threads
-from ctrlgrad.engines.native.axes import Axis
-from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
+from ctrlgrad.engines.native.axes import Axis, axes_of
+from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
-from ctrlgrad.plan.model import Array, Kernel, Register, Write
+from ctrlgrad.plan.effects import blocks_of
+from ctrlgrad.plan.model import Array, Block, Check, Kernel, Plan, Register, Share, Write
 from ctrlgrad.plan.reductions import EXTREMES
+from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ZERO, Size, product
-from ctrlgrad.records import record
+from ctrlgrad.plan.tiling import grouped
 
 # Units of work (see `engines.threads`) of a call of an elementary function, and of a byte that is read or written.
 CALL, BYTE = 20, 1
@@ -32,11 +35,25 @@ ALIGNMENT, NARROW = 256, 64
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
 
-def parts_of(kernel: Kernel) -> int:
-    """Into how many parts a nest is cut; 1 where it is not."""
-    if kernel.checks or any(write.scattered for write in kernel.writes):
-        return 1
-    return threads.parts_of(work_of(kernel))
+def shared(plan: Plan) -> Plan:
+    """The plan with `shares`: its kernels that threads share. Those that run tile by tile stay whole."""
+    shares: dict[Kernel, Share] = {}
+    for block in _blocks(plan.body):
+        most = {s: threads.parts_of(work_of(s)) for s in block.steps if isinstance(s, Kernel)}
+        if all(parts == 1 for parts in most.values()):
+            continue
+        tiled = {kernel for tiles, _ in grouped(block, plan) if tiles is not None for kernel in tiles.kernels}
+        found = {kernel: share_of(kernel, parts) for kernel, parts in most.items() if kernel not in tiled}
+        shares |= {kernel: share for kernel, share in found.items() if share is not None}
+    return replace(plan, shares=shares)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    """A block and those inside its steps."""
+    yield block
+    for step in block.steps:
+        for inner in blocks_of(step):
+            yield from _blocks(inner)
 
 
 def work_of(kernel: Kernel) -> int:
@@ -48,14 +65,31 @@ def work_of(kernel: Kernel) -> int:
     return points.factor * max(each, moved) if points.is_known else 0
 
 
-@record
-class Cut:
-    """Parts of a nest: the axis, positions of a part along it, how many parts, and whether each has own results."""
+def share_of(kernel: Kernel, parts: int) -> Share | None:
+    """The cut that gives most parts, at most so many; None where parts would meet."""
+    axes = axes_of(kernel, [o.view for o in kernel.operands] + [w.view for w in kernel.writes]) if parts > 1 else []
+    apart, found = set(shared_axes(kernel)), []
+    for depth, axis in enumerate(axes):
+        most, has_results = parts, not apart.issuperset(axis.of)
+        if has_results:
+            reduced = [write for write in kernel.writes if all(write.view.strides[a] == ZERO for a in axis.of)]
+            is_whole = all(_has_parts(write) for write in reduced) and not any(w.scattered for w in kernel.writes)
+            if depth or not reduced or not is_whole:
+                continue
+            nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
+            most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
+        unit = math.ceil(axis.size.factor / max(most, 1))
+        if depth == len(axes) - 1:
+            step = ALIGNMENT if len(axes) == 1 else NARROW
+            unit = math.ceil(unit / step) * step
+        found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
+    best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
+    return best if best is not None and best.parts > 1 else None
 
-    depth: int
-    unit: int
-    parts: int
-    has_results: bool
+
+def _has_parts(write: Write) -> bool:
+    """Return true if a reduction's results of several parts become one by its own operation."""
+    return write.how != "store" and not write.scattered and write.base is None and write.how not in EXTREMES
 
 
 class _Part(KernelWriter):
@@ -75,20 +109,22 @@ class _Part(KernelWriter):
 
 
 class SharedKernel:
-    """Writes a kernel as a function for its parts, and a call of the pool. What cannot be cut is written as it is."""
+    """Writes a kernel as a function for its parts, and a call of the pool."""
 
     def __init__(
         self,
         writer: Writer,
         kernel: Kernel,
+        share: Share,
         place: Callable[[Array], str],
         number: Callable[[Register], str],
         size: Callable[[Size], str],
+        fail: Callable[[str, Check, str], None],
         vector_bytes: int,
         name: str,
     ) -> None:
-        self.w, self.kernel, self.name = writer, kernel, name
-        self.outer = KernelWriter(writer, kernel, place, number, size, cannot_fail, vector_bytes)
+        self.w, self.kernel, self.share, self.name = writer, kernel, share, name
+        self.outer = KernelWriter(writer, kernel, place, number, size, fail, vector_bytes)
         self.inner = Writer(writer)
         self.table: list[tuple[str, str]] = []
         self.known: dict[str, str] = {}
@@ -98,9 +134,11 @@ class SharedKernel:
             lambda array: self.captured("ptr", place(array)),
             lambda register: self.captured(type_of(register.dtype), number(register)),
             lambda given: self.captured("i64", size(given)),
-            cannot_fail,
+            self.failed,
             vector_bytes,
         )
+        # Two words of each part: the number of the check that does not hold, counted from 1, and what it has found.
+        self.failures = writer.alloca(f"[{2 * share.parts} x i64]", 8) if kernel.checks else ""
 
     def captured(self, kind: str, text: str) -> str:
         """A value of the function around, inside of a part."""
@@ -112,34 +150,37 @@ class SharedKernel:
             self.table.append((kind, text))
         return self.known[text]
 
-    def cut(self, axes: Sequence[Axis], parts: int) -> Cut | None:
-        """The cut that gives most parts, at most so many; None where parts would meet."""
-        count, found = len(self.kernel.operands), []
-        for depth, axis in enumerate(axes):
-            reduced = [w for k, w in enumerate(self.kernel.writes) if axis.strides[count + k] == ZERO]
-            most = parts
-            if reduced:
-                if depth or not all(_has_parts(self.part, write) for write in reduced):
-                    continue
-                nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
-                most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
-            unit = math.ceil(axis.size.factor / max(most, 1))
-            if depth == len(axes) - 1:
-                step = ALIGNMENT if len(axes) == 1 else NARROW
-                unit = math.ceil(unit / step) * step
-            found.append(Cut(depth, unit, math.ceil(axis.size.factor / unit), bool(reduced)))
-        best = max(found, key=lambda cut: (cut.parts, not cut.has_results), default=None)
-        return best if best is not None and best.parts > 1 else None
+    def failed(self, holds: str, check: Check, found: str) -> None:
+        """End a part where a check does not hold."""
+        inner = self.inner
+        stop, on = inner.new_label("stop"), inner.new_label("on")
+        inner.branch_if(holds, on, stop)
+        inner.label(stop)
+        behind = inner.op("mul i64 %part, 2")
+        entry = inner.op(f"getelementptr i64, ptr {self.captured('ptr', self.failures)}, i64 {behind}")
+        inner.line(f"store i64 {self.kernel.checks.index(check) + 1}, ptr {entry}")
+        after = inner.op(f"getelementptr i64, ptr {entry}, i64 1")
+        inner.line(f"store i64 {found if check.status == 'index' else '0'}, ptr {after}")
+        inner.line("ret void")
+        inner.label(on)
 
-    def write(self, parts: int) -> str | None:
-        """The function for a part; None, with nothing written, where parts would meet."""
-        part, w, count = self.part, self.w, len(self.kernel.operands)
+    def tell_failure(self) -> None:
+        """After all parts: end the run with the failure of the first part that has one."""
+        w = self.w
+        for part in self.outer.each("0", str(self.share.parts)):
+            entry = w.op(f"getelementptr i64, ptr {self.failures}, i64 {w.multiply(part, '2')}")
+            number = w.op(f"load i64, ptr {entry}")
+            found = w.op(f"load i64, ptr {w.op(f'getelementptr i64, ptr {entry}, i64 1')}")
+            for k, check in enumerate(self.kernel.checks, 1):
+                self.outer.fail(w.op(f"icmp ne i64 {number}, {k}"), check, found)
+
+    def write(self) -> str:
+        """The function for a part, after the call of all parts."""
+        part, w, cut, count = self.part, self.w, self.share, len(self.kernel.operands)
         axes = part.axes()
-        cut = self.cut(axes, parts)
-        if cut is None:
-            return None
-        length = axes[cut.depth].size.factor
-        own = [k for k, _ in enumerate(self.kernel.writes) if axes[cut.depth].strides[count + k] == ZERO]
+        depth = next(depth for depth, axis in enumerate(axes) if axis.of == cut.axes)
+        length = axes[depth].size.factor
+        own = [k for k, _ in enumerate(self.kernel.writes) if axes[depth].strides[count + k] == ZERO]
         inner = self.inner
         tables: dict[int, str] = {}
         for k in own:
@@ -151,7 +192,7 @@ class SharedKernel:
             table = self.captured("ptr", tables[k])
             part.bases[count + k] = inner.op(f"getelementptr {kind}, ptr {table}, i64 {behind}")
         inner.declare("i64 @llvm.smin.i64(i64, i64)")
-        part.own, part.cut = own, cut.depth
+        part.own, part.cut = own, depth
         part.first = inner.op(f"mul i64 %part, {cut.unit}")
         after = inner.op(f"add i64 {part.first}, {cut.unit}")
         part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
@@ -159,7 +200,12 @@ class SharedKernel:
         inner.line("ret void")
         for k in sorted(part.in_memory - set(own)):
             self.outer.start_in_memory(k, self.kernel.writes[k], axes)
+        if self.kernel.checks:
+            w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+            w.line(f"call void @llvm.memset.p0.i64(ptr {self.failures}, i8 0, i64 {16 * cut.parts}, i1 false)")
         call_parts(w, self.name, self.table, cut.parts, str(work_of(self.kernel)))
+        if self.kernel.checks:
+            self.tell_failure()
         for k, table in tables.items():
             self.combine_parts(k, table, cut.parts)
         signature = f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)"
@@ -187,11 +233,6 @@ class SharedKernel:
             combined(at, width)
         for at in outer.each(str(whole), str(count)):
             combined(at, 1)
-
-
-def _has_parts(writer: KernelWriter, write: Write) -> bool:
-    """Return true if a reduction's results of several parts become one by its own operation."""
-    return writer.is_reduction(write) and write.base is None and write.how not in EXTREMES
 
 
 def call_parts(w: Writer, name: str, captured: Sequence[tuple[str, str]], parts: int, work: str) -> None:

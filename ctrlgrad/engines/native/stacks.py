@@ -4,7 +4,7 @@ The block that it sees is open: pushes fill it, pops empty it, reads and writes 
 the words say how many rows of it are in use. A stack that has not been touched yet shows no block, only how many rows
 lie below.
 
-A stack that begins anew does so in memory that it had (`RunningStack.begin`): within a run compiled code finds its
+A stack that begins anew does so in memory that it had (`FrameStack.begin`): within a run compiled code finds its
 block, or the largest that was emptied; between two runs there is room for what the last one pushed.
 
 In a memory session the loops of a plan run in chunks, whose blocks a manager copies away or computes again. At the
@@ -57,10 +57,9 @@ from ctrlgrad.runtime.stack import (
     ClaimedRows,
     Resident,
     Storage,
-    empty,
     from_rows,
-    supply,
-    unwritten_rows,
+    resident,
+    resized,
 )
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
@@ -74,7 +73,7 @@ SHARE = 4
 Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
 
 
-class RunningStack:
+class FrameStack:
     """One handle: a stack and its words."""
 
     def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, rows: Sizes | None) -> None:
@@ -123,7 +122,7 @@ class RunningStack:
         self.keep(self.open)
         spare, most_rows = self.spare, self.most_rows
         self.clear()
-        self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
+        self.hold(BlockStack(self.dtype, tuple(shape)))
         self.spare, self.most_rows = spare, most_rows
         self.words[fields.WRITABLE] = 1
 
@@ -166,7 +165,7 @@ class RunningStack:
                         )
                     shape = ()
             most_rows = None if most_bytes is None else max(1, most_bytes // max(self.row_bytes(shape), 1))
-            stack = from_rows(self.dtype, shape, stack, supply(), most_rows)
+            stack = from_rows(self.dtype, shape, stack, most_rows)
         if self.open is not None:
             self.open.storage.close()
         self.stack, self.open = stack, None
@@ -222,7 +221,7 @@ class RunningStack:
         spare, self.spare = self.spare, None
         if spare is not None and spare.shape[1:] == shape[1:] and len(spare) >= shape[0]:
             return Resident(spare)
-        return _resident(handle, shape, dtype)
+        return resident(shape, dtype, "rows of a stack")
 
     def hide(self) -> None:
         self.words[:] = 0
@@ -266,7 +265,7 @@ class RunningStack:
             return
         self.clear()
         size = max(size, 0)
-        self.hold([None] * size if self.is_ragged else unwritten_rows(self.dtype, tuple(shape), size, supply()))
+        self.hold([None] * size if self.is_ragged else resized(BlockStack(self.dtype, tuple(shape)), size))
 
     def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
         """Rows that compiled code is about to fill."""
@@ -274,28 +273,22 @@ class RunningStack:
             self.begin_empty(shape)
             return
         self.clear()
-        self.stack = BlockStack(self.dtype, shape, supply=supply())
-        block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
+        self.stack = BlockStack(self.dtype, shape)
+        block = Block(resident((count, *shape), self.dtype), count)
         self.stack.add(block)
         self.show(block, True)
 
     def join(self) -> None:
         """All rows in one block, to be read."""
         stack = self.settle()
-        count = len(stack)
-        self.joined_rows = max(self.joined_rows, count)
-        if count:
-            self.show(stack.last(count), False)
+        self.joined_rows = max(self.joined_rows, len(stack))
+        if len(stack):
+            self.show(stack.join(), False)
 
     def copy_rows(self, address: int) -> None:
         """Copy all rows to memory."""
         stack = self.settle()
-        rows = array_at(address, (len(stack), *stack.shape), None, self.dtype)
-        place = 0
-        for block in stack.blocks:
-            rows[place : place + block.count] = block.open()
-            block.close()
-            place += block.count
+        stack.copy_to(array_at(address, (len(stack), *stack.shape), None, self.dtype))
 
     def grow(self, shape: tuple[int, ...], rows: int) -> None:
         """Room for so many rows more, in one piece."""
@@ -326,7 +319,7 @@ class RunningStack:
             below.storage.settle()
         if not stack.blocks and stack.shape != shape:
             # An empty stack takes the shape of its first row.
-            stack = self.stack = BlockStack(self.dtype, shape, supply=supply())
+            stack = self.stack = BlockStack(self.dtype, shape)
         self.last_rows = capacity
         block = Block(source(self.handle, (capacity, *shape), self.dtype), 0)
         stack.add(block)
@@ -396,15 +389,6 @@ class RunningStack:
         self.show(block, True)
 
 
-def _resident(handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
-    return Resident(empty(shape, dtype, "rows of a stack"))
-
-
-def copied(stack: Any) -> Any:
-    """Another stack of the same rows."""
-    return stack.copy() if isinstance(stack, BlockStack) else list(stack)
-
-
 # A call while it runs, as chunks, outside calls and errors see it. `runtime` has the frame and the program.
 
 
@@ -444,7 +428,7 @@ class Frame(Protocol):
     plan: Plan
     words: np.ndarray
     memory: FrameMemory
-    stacks: list[RunningStack]
+    stacks: list[FrameStack]
     # That of a memory session, which puts itself here.
     session: Any
 

@@ -49,7 +49,7 @@ def own(operands: list[Any], run: Run) -> Any:
     return np.array(value)
 
 
-def own_stack(operands: list[Any]) -> list[Any]:
-    """As `own`, for a stack; a copy of a stack copies references, not rows."""
-    value: list[Any] = operands.pop(0)
-    return value if sys.getrefcount(value) == POPPED_ALONE else list(value)
+def own_stack(operands: list[Any]) -> Any:
+    """As `own`, for a stack of any engine; a copy of a stack copies references, not rows."""
+    value = operands.pop(0)
+    return value if sys.getrefcount(value) == POPPED_ALONE else value.copy()

@@ -306,7 +306,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
         arrays: vectors, or scalars, which promote to one dtype.
         indexing: "ij" gives the shape of the vectors' sizes in order, "xy" that with the first two swapped.
         sparse: leave the axes that an array does not lie along at size 1.
-        copy: accepted for NumPy; arrays of a graph have no identity.
+        copy: False may give arrays over the memory of the vectors.
 
     >>> cnp.meshgrid([1, 2], [3, 4])[0]
     array([[1, 2],
@@ -314,7 +314,9 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     """
     if indexing not in ("xy", "ij"):
         raise TypeMismatchError("meshgrid: an unknown indexing", expected="'xy' or 'ij'", got=indexing)
-    vectors = [expanded(x, [0]) if rank_of(x) == 0 else x for x in same_dtype("meshgrid", arrays)] if arrays else []
+    given = same_dtype("meshgrid", arrays) if arrays else []
+    given = list(map(FUNCTIONS["copy"], given)) if copy else given
+    vectors = [expanded(x, [0]) if rank_of(x) == 0 else x for x in given]
     if any(rank_of(x) != 1 for x in vectors):
         raise ShapeError("meshgrid: takes vectors", got=", ".join(map(shown, vectors)))
     places = list(range(len(vectors)))

@@ -475,9 +475,7 @@ def _binary(
     )
 
     def function(x1: Any, x2: Any) -> Any:
-        xs = operands(name, (x1, x2))
-        on_booleans = boolean is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
-        return elementwise(boolean if on_booleans and boolean else name, ufunc, *xs, keep_weak=operator)
+        return elementwise(name, ufunc, *operands(name, (x1, x2)), keep_weak=operator, boolean=boolean)
 
     return _finish(function, name, summary, note, example, *aliases)
 

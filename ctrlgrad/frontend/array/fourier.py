@@ -89,37 +89,6 @@ def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) ->
     return _scaled(operation, _transformed(x, place, inverse), dim(x, place), norm, inverse)
 
 
-@array_function()
-def fft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """y[k] = sum over j of x[j] exp(-2 pi i j k / n) along an axis, cut or filled up with zeros to n first.
-
-    >>> cnp.fft.fft([1.0, 0.0])
-    array([1.+0.j, 1.+0.j])
-    """
-    return _one("fft", x, n, axis, norm, False)
-
-
-@array_function()
-def ifft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The inverse of `fft`.
-
-    >>> cnp.fft.ifft([2.0, 0.0])
-    array([1.+0.j, 1.+0.j])
-    """
-    return _one("ifft", x, n, axis, norm, True)
-
-
-@array_function()
-def rfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The first n // 2 + 1 elements of the `fft` of real numbers: the rest are their conjugates.
-
-    >>> cnp.fft.rfft([1.0, 0.0, 0.0]).shape
-    (2,)
-    """
-    found, size = _first_half("rfft", x, n, axis)
-    return _scaled("rfft", found, size, norm, False)
-
-
 def _first_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
     """The first n // 2 + 1 elements of the transform of real numbers, without a factor, and n."""
     x = _real_operand(operation, x)
@@ -154,37 +123,38 @@ def _from_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
     return real_part(_transformed(concatenated([kept, mirrored], place), place, True)), size
 
 
-@array_function()
-def irfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The inverse of `rfft`: n real numbers, by default 2 * (m - 1) of m.
-
-    >>> cnp.fft.irfft([1.0, 0.0])
-    array([0.5, 0.5])
-    """
-    found, size = _from_half("irfft", x, n, axis)
-    return _scaled("irfft", found, size, norm, True)
+# The transforms along one axis.
 
 
-@array_function()
-def hfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The `fft` of n numbers with conjugate symmetry, given by the first n // 2 + 1: real.
+def _along(name: str, inverse: bool, summary: str, example: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def function(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+        return fn(name, x, n, axis, norm, inverse)
 
-    >>> cnp.fft.hfft([1.0, 0.0])
-    array([1., 1.])
-    """
-    found, size = _from_half("hfft", conjugate(_as_complex("hfft", x)), n, axis)
-    return _scaled("hfft", found, size, norm, False)
+    return array_function()(described(function, name, summary, f"cnp.fft.{example}"))
 
 
-@array_function()
-def ihfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
-    """The inverse of `hfft`.
+def _halved(name: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) -> Any:
+    return _scaled(name, *_first_half(name, x, n, axis), norm, inverse)
 
-    >>> cnp.fft.ihfft([1.0, 1.0]).shape
-    (2,)
-    """
-    found, size = _first_half("ihfft", x, n, axis)
-    return _scaled("ihfft", conjugate(found), size, norm, True)
+
+def _restored(name: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) -> Any:
+    return _scaled(name, *_from_half(name, x, n, axis), norm, inverse)
+
+
+_SUMMARY = "y[k] = sum over j of x[j] exp(-2 pi i j k / n) along an axis, cut or filled up with zeros to n first."
+fft = _along("fft", False, _SUMMARY, "fft([1.0, 0.0]) -> array([1.+0.j, 1.+0.j])", _one)
+ifft = _along("ifft", True, "The inverse of `fft`.", "ifft([2.0, 0.0]) -> array([1.+0.j, 1.+0.j])", _one)
+_SUMMARY = "The first n // 2 + 1 elements of the `fft` of real numbers: the rest are their conjugates."
+rfft = _along("rfft", False, _SUMMARY, "rfft([1.0, 0.0, 0.0]).shape -> (2,)", _halved)
+_SUMMARY = "The inverse of `rfft`: n real numbers, by default 2 * (m - 1) of m."
+irfft = _along("irfft", True, _SUMMARY, "irfft([1.0, 0.0]) -> array([0.5, 0.5])", _restored)
+_SUMMARY = "The `fft` of n numbers with conjugate symmetry, given by the first n // 2 + 1: real."
+_conjugated = lambda name, x, *given: _restored(name, conjugate(_as_complex(name, x)), *given)
+hfft = _along("hfft", False, _SUMMARY, "hfft([1.0, 0.0]) -> array([1., 1.])", _conjugated)
+_EXAMPLE = "ihfft([1.0, 1.0]).shape -> (2,)"
+ihfft = _along("ihfft", True, "The inverse of `hfft`.", _EXAMPLE, lambda *given: conjugate(_halved(*given)))
+
+# The transforms along several axes.
 
 
 def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
@@ -206,65 +176,49 @@ def _several(operation: str, x: Any, plan: Sequence[tuple[int, Any]], norm: Any,
     return x
 
 
-@array_function()
-def fftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    """`fft` along several axes (None: all), each in the size that `s` names.
-
-    >>> cnp.fft.fftn([[1.0, 0.0]])
-    array([[1.+0.j, 1.+0.j]])
-    """
-    x = _as_complex("fftn", x)
-    return _several("fftn", x, _plan("fftn", x, s, axes), norm, False)
+def _whole(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
+    x = _as_complex(name, x)
+    return _several(name, x, _plan(name, x, s, axes), norm, inverse)
 
 
-@array_function()
-def ifftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    """The inverse of `fftn`.
-
-    >>> cnp.fft.ifftn([[2.0, 0.0]])
-    array([[1.+0.j, 1.+0.j]])
-    """
-    x = _as_complex("ifftn", x)
-    return _several("ifftn", x, _plan("ifftn", x, s, axes), norm, True)
+def _whole_halved(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
+    x = _real_operand(name, x)
+    *others, (place, n) = _plan(name, x, s, axes)
+    return _several(name, rfft(x, n, place, norm), others, norm, inverse)
 
 
-@array_function()
-def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    """`rfft` along the last of several axes, `fft` along the preceding ones.
-
-    >>> cnp.fft.rfftn([[1.0, 0.0, 0.0]]).shape
-    (1, 2)
-    """
-    x = _real_operand("rfftn", x)
-    *others, (place, n) = _plan("rfftn", x, s, axes)
-    return _several("rfftn", rfft(x, n, place, norm), others, norm, False)
+def _whole_restored(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
+    x = _as_complex(name, x)
+    *others, (place, n) = _plan(name, x, s, axes)
+    return irfft(_several(name, x, others, norm, inverse), n, place, norm)
 
 
-@array_function()
-def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
-    """The inverse of `rfftn`.
+def _along_axes(
+    name: str, inverse: bool, summary: str, example: str, fn: Callable[..., Any], chosen: Any = None
+) -> Callable[..., Any]:
+    def function(x: Any, /, s: Any = None, axes: Any = chosen, norm: Any = None) -> Any:
+        return fn(name, x, s, axes, norm, inverse)
 
-    >>> cnp.fft.irfftn([[1.0, 0.0]])
-    array([[0.5, 0.5]])
-    """
-    x = _as_complex("irfftn", x)
-    *others, (place, n) = _plan("irfftn", x, s, axes)
-    return irfft(_several("irfftn", x, others, norm, True), n, place, norm)
+    return array_function()(described(function, name, summary, f"cnp.fft.{example}"))
 
 
-def _of_two(name: str, fn: Callable[..., Any], summary: str, example: str) -> Callable[..., Any]:
-    def function(x: Any, /, s: Any = None, axes: Any = (-2, -1), norm: Any = None) -> Any:
-        return fn(x, s, axes, norm)
-
-    return array_function()(described(function, name, summary, example))
-
-
-_EXAMPLE = "cnp.fft.fft2([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
-fft2 = _of_two("fft2", fftn, "`fftn` along two axes.", _EXAMPLE)
-_EXAMPLE = "cnp.fft.ifft2([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
-ifft2 = _of_two("ifft2", ifftn, "The inverse of `fft2`.", _EXAMPLE)
-rfft2 = _of_two("rfft2", rfftn, "`rfftn` along two axes.", "cnp.fft.rfft2([[1.0, 0.0, 0.0]]).shape -> (1, 2)")
-irfft2 = _of_two("irfft2", irfftn, "The inverse of `rfft2`.", "cnp.fft.irfft2([[1.0, 0.0]]) -> array([[0.5, 0.5]])")
+_SUMMARY = "`fft` along several axes (None: all), each in the size that `s` names."
+fftn = _along_axes("fftn", False, _SUMMARY, "fftn([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])", _whole)
+ifftn = _along_axes("ifftn", True, "The inverse of `fftn`.", "ifftn([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])", _whole)
+_SUMMARY = "`rfft` along the last of several axes, `fft` along the preceding ones."
+rfftn = _along_axes("rfftn", False, _SUMMARY, "rfftn([[1.0, 0.0, 0.0]]).shape -> (1, 2)", _whole_halved)
+irfftn = _along_axes(
+    "irfftn", True, "The inverse of `rfftn`.", "irfftn([[1.0, 0.0]]) -> array([[0.5, 0.5]])", _whole_restored
+)
+_LAST = (-2, -1)
+_EXAMPLE = "fft2([[1.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
+fft2 = _along_axes("fft2", False, "`fftn` along two axes.", _EXAMPLE, _whole, _LAST)
+_EXAMPLE = "ifft2([[2.0, 0.0]]) -> array([[1.+0.j, 1.+0.j]])"
+ifft2 = _along_axes("ifft2", True, "The inverse of `fft2`.", _EXAMPLE, _whole, _LAST)
+_EXAMPLE = "rfft2([[1.0, 0.0, 0.0]]).shape -> (1, 2)"
+rfft2 = _along_axes("rfft2", False, "`rfftn` along two axes.", _EXAMPLE, _whole_halved, _LAST)
+_EXAMPLE = "irfft2([[1.0, 0.0]]) -> array([[0.5, 0.5]])"
+irfft2 = _along_axes("irfft2", True, "The inverse of `rfft2`.", _EXAMPLE, _whole_restored, _LAST)
 
 
 def __getattr__(name: str) -> Any:

@@ -25,8 +25,7 @@ from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import *
-from ctrlgrad.frontend.checks import explains_calls
-from ctrlgrad.frontend.functions import array_function, publish
+from ctrlgrad.frontend.functions import array_function, explains_calls, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key

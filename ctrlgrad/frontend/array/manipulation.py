@@ -16,13 +16,6 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import broadcast_shapes
 
 
-def _require_c_order(operation: str, order: str) -> None:
-    if order not in ("C", "K", "A"):
-        raise TypeMismatchError(
-            f"{operation}: only C order is supported", got=f"order={order!r}", hint="transpose first"
-        )
-
-
 @array_function()
 def shape(x: Any) -> tuple[Any, ...]:
     """The shape: an int for each known size, a traced scalar for each unknown one.
@@ -71,7 +64,8 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
     array([[1, 2],
            [3, 4]])
     """
-    _require_c_order("reshape", order)
+    if order not in ("C", "K", "A"):
+        raise TypeMismatchError("reshape: only C order is supported", got=f"order={order!r}", hint="transpose first")
     x = operand("reshape", x)
     given = [shape, *more] if more else list(shape) if isinstance(shape, list | tuple | np.ndarray) else [shape]
     sizes = [size_argument("reshape", "a size", d) for d in given]

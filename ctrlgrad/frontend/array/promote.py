@@ -15,12 +15,12 @@ import numpy as np
 from ctrlgrad.dtypes import Promotion, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
-    Array,
     apply,
     as_array,
     as_dtype,
     cast,
     check_dtype,
+    is_plain,
     is_weak,
     of_default,
     require_numbers,
@@ -33,6 +33,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
+from ctrlgrad.ir.control import TURNED
 from ctrlgrad.options import default_float
 
 # Sizes and axes: known ones as ints, unknown ones as traced scalars, and the raw ops that move dimensions.
@@ -42,15 +43,15 @@ from ctrlgrad.options import default_float
 
 def shape_of(x: Any) -> tuple[int | None, ...]:
     """The shape, None where a dimension is unknown."""
-    return tensor_type(x).shape
+    return x.shape if is_plain(x) else tensor_type(x).shape
 
 
 def rank_of(x: Any) -> int:
-    return tensor_type(x).rank
+    return len(shape_of(x))
 
 
 def dtype_of(x: Any) -> np.dtype:
-    return tensor_type(x).dtype
+    return x.dtype if is_plain(x) else tensor_type(x).dtype
 
 
 def dim(x: Any, axis: int) -> Any:
@@ -214,7 +215,9 @@ def squeezed(x: Any, axes: Sequence[int]) -> Any:
 
 
 def concatenated(xs: Sequence[Any], axis: int) -> Any:
-    return xs[0] if len(xs) == 1 else apply("concat", list(xs), {"axis": axis})
+    if len(xs) == 1 and isinstance(xs[0], Tensor):
+        return xs[0]
+    return apply("concat", list(xs), {"axis": axis})  # one array too: the result is none of the caller's arrays
 
 
 def sliced(x: Any, axis: int, start: Any, stop: Any) -> Any:
@@ -304,9 +307,12 @@ def strong(x: Any) -> Any:
     return cast(x, x.dtype) if isinstance(x, Tensor) else as_array(x)
 
 
+_NOT_WRAPPED = (np.ndarray, Tensor, int, float, list, tuple, type)
+
+
 def unwrapped(x: Any) -> Any:
     """The array of an object with `__jax_array__`, as in JAX; any other value unchanged."""
-    if isinstance(x, np.ndarray | Tensor | int | float | list | tuple | type):
+    if isinstance(x, _NOT_WRAPPED):
         return x
     # None on JAX's own tracers.
     as_array = getattr(x, "__jax_array__", None)
@@ -315,6 +321,8 @@ def unwrapped(x: Any) -> Any:
 
 def operand(operation: str, x: Any) -> Any:
     """One operand of an array function: a strong tensor or a NumPy array; a clear error for anything else."""
+    if is_plain(x):
+        return np.asarray(x)
     x = unwrapped(x)
     require_numbers(operation, x)
     if isinstance(x, list | tuple):
@@ -327,7 +335,9 @@ def operand(operation: str, x: Any) -> Any:
 
 def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
     """As `operand` for several operands, but Python numbers stay Python numbers, so that they promote weakly."""
-    xs = [unwrapped(x) for x in xs]
+    if all(map(is_plain, xs)):
+        return list(xs)
+    xs = list(map(unwrapped, xs))
     require_numbers(operation, *xs)
     return [from_nested(operation, x) if isinstance(x, list | tuple) else x for x in xs]
 
@@ -361,6 +371,8 @@ def _kind(x: Any) -> Any:
     """Operand for NumPy's promotion: a dtype, or a Python type for a value that promotes like a Python number."""
     if isinstance(x, Tensor):
         return _WEAK.get(dtype_kind(x.dtype), x.dtype) if x.weak else x.dtype
+    if is_plain(x):
+        return x.dtype
     if is_weak(x) and not isinstance(x, bool):
         # However large it is: whether a dtype holds it is seen when it takes that dtype.
         return next(kind for kind in (int, float, complex) if isinstance(x, kind))
@@ -401,7 +413,7 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = No
 @lru_cache(maxsize=4096)
 def _is_own_loop(ufunc: np.ufunc, dtypes: tuple[np.dtype, ...]) -> bool:
     """Return true if arrays of these dtypes, float32 to complex128, enter NumPy's ufunc as they are."""
-    if not all(dtype.char in "fdFD" and dtype.isnative for dtype in dtypes):
+    if not all(dtype.char in "fdFD" for dtype in dtypes):
         return False
     try:
         return _loop(ufunc, dtypes, None) == dtypes
@@ -409,16 +421,18 @@ def _is_own_loop(ufunc: np.ufunc, dtypes: tuple[np.dtype, ...]) -> bool:
         return False  # said by `loop_dtypes`
 
 
-def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False) -> Any:
-    """Apply an op to operands in the dtypes of NumPy's ufunc.
+def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False, boolean: str | None = None) -> Any:
+    """Apply an op to operands in the dtypes of NumPy's ufunc; `boolean` is the op for booleans.
 
     `keep_weak`: Python's own operators make Python numbers of Python numbers, so their result stays weak where
     all operands are. All other functions make an array of a dtype of its own, as NumPy's do.
     """
-    if all(type(x) is np.ndarray or type(x) is Array for x in xs) and _is_own_loop(ufunc, tuple([x.dtype for x in xs])):
+    if all(map(is_plain, xs)) and _is_own_loop(ufunc, tuple([x.dtype for x in xs])):
         return apply(op, xs)  # nothing to convert, nothing weak: half of the time of a small array
     xs = tuple(operands(ufunc.__name__, xs))
     dtypes = loop_dtypes(ufunc, xs)
+    if boolean is not None and all(dtype == np.bool_ for dtype in dtypes):
+        op = boolean
     result = apply(op, [cast(x, dtype, ufunc.__name__) for x, dtype in zip(xs, dtypes, strict=True)])
     return rest_weak(result, xs) if keep_weak else result
 
@@ -440,20 +454,10 @@ def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
     if first != second:
         # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
         a, b = cast(x1, first), cast(x2, second)
-        return (
-            _signed_with_unsigned(op, a, b) if dtype_kind(first) == "i" else _signed_with_unsigned(_MIRRORED[op], b, a)
-        )
+        if dtype_kind(first) == "i":
+            return _signed_with_unsigned(op, a, b)
+        return _signed_with_unsigned(TURNED.get(op, op), b, a)
     return elementwise(op, ufunc, x1, x2, keep_weak=True)
-
-
-_MIRRORED = {
-    "equal": "equal",
-    "not_equal": "not_equal",
-    "less": "greater",
-    "less_equal": "greater_equal",
-    "greater": "less",
-    "greater_equal": "less_equal",
-}
 
 
 def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from ctrlgrad.dtypes import computed_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import add, floor_divide, maximum, multiply, sqrt, square, subtract
+from ctrlgrad.frontend.array.elementwise import add, copy, floor_divide, maximum, multiply, sqrt, square, subtract
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
@@ -37,7 +38,8 @@ def prod(
     >>> print(cnp.prod([[1.0, 2.0], [3.0, 4.0]]))
     24.0
     """
-    x = kept("prod", widened("prod", x, dtype), where, 1)
+    # A product of single elements is its operand: a copy, as of all reductions.
+    x = kept("prod", copy(widened("prod", x, dtype)), where, 1)
     if initial is not None:
         found = prod(x, axis, keepdims=keepdims)
         return cast(multiply(found, cast(initial, dtype_of(found), "prod")), dtype_of(found))
@@ -113,7 +115,7 @@ def cumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     x, place = _running("cumprod", x, axis, dtype)
     if dtype_kind(dtype_of(x)) not in "fc":
         return apply("cumprod", [x], {"axis": place, "reverse": False})
-    size = shape_of(x)[place]
+    x, size = copy(x), shape_of(x)[place]
     if size is None:
         length = dim(x, place)
         double: Any = lambda state: (multiply(state[0], 2), _joined(state[1], place, state[0]))
@@ -211,8 +213,13 @@ def reduce(op: str, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
 def widened(operation: str, x: Any, dtype: Any) -> Any:
     """The operand in NumPy's dtype of sums: small integers and booleans widen to 64 bits."""
     x = operand(operation, x)
-    wide = np.sum(np.zeros(0, dtype_of(x))).dtype if dtype is None else dtype
-    return to_dtype(operation, x, wide)
+    return to_dtype(operation, x, _summed_dtype(dtype_of(x)) if dtype is None else dtype)
+
+
+@functools.cache
+def _summed_dtype(dtype: np.dtype) -> np.dtype:
+    summed: np.dtype = np.sum(np.zeros(0, dtype)).dtype
+    return summed
 
 
 def kept(operation: str, x: Any, where: Any, neutral: Any) -> Any:

@@ -232,6 +232,4 @@ METHODS: dict[str, Callable[..., Any]] = {
 FUNCTIONS.update(METHODS)
 
 
-__all__ = [
-    "ufunc",
-]
+__all__ = ["ufunc"]

@@ -57,15 +57,6 @@ def _saturated(x: Any, dtype: Any) -> Any:
     return cast(cnp.clip(x, np.asarray(limits.min, x.dtype), np.asarray(limits.max, x.dtype)), dtype)
 
 
-@entry("DynamicQuantizeLinear")
-def _dynamic(node: Node, x: Any) -> Any:
-    low, high = cnp.minimum(cnp.min(x), np.float32(0)), cnp.maximum(cnp.max(x), np.float32(0))
-    scale = (high - low) / np.float32(255)
-    zero = cnp.clip(cnp.rint(-low / scale), np.float32(0), np.float32(255))
-    y = cast(cnp.clip(cnp.rint(x / scale) + zero, np.float32(0), np.float32(255)), np.uint8)
-    return y, scale, cast(zero, np.uint8)
-
-
 def _requantized(whole: Any, factor: Any, zero: Any, dtype: Any) -> Any:
     """Whole numbers times a factor, rounded into the range of a dtype."""
     # Products of numbers of 32 bits and of float32 are exact in float64.
@@ -457,20 +448,6 @@ def _dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any
     kept = np.random.RandomState(seed).uniform(0, 1, x.shape) >= cast(dropped, np.float64)
     scale = cast(1 / (1 - dropped), x.dtype)
     return cnp.where(kept, x * scale, cnp.zeros_like(x)), kept
-
-
-@entry("Gelu")
-def _gelu(node: Node, x: Any) -> Any:
-    half = _like(0.5, x)
-    if node.get("approximate", "none") == "tanh":
-        return half * x * (1 + cnp.tanh(_like(np.sqrt(2 / np.pi), x) * (x + _like(0.044715, x) * x * x * x)))
-    return half * x * (1 + lax.erf(x * _like(np.sqrt(0.5), x)))
-
-
-@entry("Shrink")
-def _shrink(node: Node, x: Any) -> Any:
-    edge, bias = _like(node.get("lambd", 0.5), x), _like(node.get("bias", 0.0), x)
-    return cnp.where(x < -edge, x + bias, cnp.where(x > edge, x - bias, _like(0, x)))
 
 
 @entry("PRelu")

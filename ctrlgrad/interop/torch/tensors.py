@@ -8,7 +8,6 @@ import torch
 from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.ir import TensorType
-from ctrlgrad.source import here
 
 # PyTorch's dtypes that exist here.
 DTYPES = {getattr(torch, name): np.dtype(name) for name in NAMES}
@@ -19,7 +18,6 @@ def readable(name: str, x: torch.Tensor) -> torch.Tensor:
     if x.device.type != "cpu":
         raise UserInputError(
             f"to_torch: {name} is called on a tensor that lies on {x.device}",
-            source=here(),
             expected="tensors in the processor's memory",
             got=f"{x.dtype}{list(x.shape)} on {x.device}",
             hint="pass tensor.cpu(), and bring results back with .to(device): PyTorch differentiates both",
@@ -27,7 +25,6 @@ def readable(name: str, x: torch.Tensor) -> torch.Tensor:
     if x.layout != torch.strided:
         raise TypeMismatchError(
             f"to_torch: {name} is called on a sparse tensor",
-            source=here(),
             expected="strided tensors",
             got=str(x.layout),
             hint="pass tensor.to_dense()",
@@ -35,7 +32,6 @@ def readable(name: str, x: torch.Tensor) -> torch.Tensor:
     if x.dtype not in DTYPES:
         raise TypeMismatchError(
             f"to_torch: {name} is called on a tensor of a dtype that is not supported",
-            source=here(),
             expected=", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES),
             got=str(x.dtype),
             hint="cast it before: tensor.float()",
@@ -58,7 +54,6 @@ def to_array(x: torch.Tensor) -> np.ndarray:
     except RuntimeError as error:
         raise TracingError(
             "to_torch: a tensor that stands for others has no numbers that an engine could read",
-            source=here(),
             expected="tensors, and those of the transforms of torch.func",
             got=str(error).splitlines()[0],
             hint="in place of is_grads_batched and vectorize=True use torch.func.vmap, jacrev and jacfwd",

@@ -20,7 +20,6 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.torch.arranging import axes_of
 from ctrlgrad.interop.torch.operators import TABLE, unsupported
 from ctrlgrad.interop.torch.tensors import to_array
-from ctrlgrad.source import here
 
 
 class Storage:
@@ -62,7 +61,6 @@ class TracedTensor(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise LeakedValueError(
             "a traced tensor is used after its function has ended",
-            source=here(),
             expected="a value that the function returned",
             got=str(func),
             hint="return the value",

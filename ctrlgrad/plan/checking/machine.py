@@ -209,9 +209,15 @@ def run_kernel(
         run.part(None)
         return
     axis = draw.choice(axes)
+    ended: dict[int, RunEndedError] = {}
     for part in drawn_parts(run.space[axis], draw):
-        run.part(Part(axis, part.start, part.stop))
+        try:
+            run.part(Part(axis, part.start, part.stop))
+        except RunEndedError as error:
+            ended[part.start] = error
     run.compare()
+    if ended:
+        raise ended[min(ended)]
 
 
 def drawn_parts(length: int, draw: random.Random) -> list[slice]:

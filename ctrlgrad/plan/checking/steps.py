@@ -37,6 +37,7 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.places import Place
+from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
 
 # State of a replay: the value that each name stands for, the contents of memory, and how it is read and written.
@@ -44,6 +45,8 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
+# Reductions whose results of several parts are combined by the reduction itself.
+COMBINED = frozenset(("sum", "dot", "product", "max", "min"))
 
 
 class State:
@@ -455,7 +458,28 @@ class Steps(State):
         for array, target in zip(arrays, targets, strict=True):
             target.content = self.wanted(array)
 
+    def check_share(self, step: model.Kernel, share: model.Share) -> None:
+        """Check that the parts of a kernel are all of it, and that no two of them write the same element."""
+        length = math.prod(step.space[axis].factor for axis in share.axes)
+        between = set(range(share.axes[0], share.axes[-1])).difference(share.axes)
+        if [*share.axes] != sorted({*share.axes}) or any(step.space[axis] != ONE for axis in between):
+            self.fail(f"it is cut along axes {share.axes}, which do not lie side by side")
+        if not (share.parts - 1) * share.unit < length <= share.parts * share.unit:
+            self.fail(f"{share.parts} parts of {share.unit} positions are not its {length} positions")
+        axes = [axis for axis in share.axes if step.space[axis] != ONE]
+        for write in step.writes:
+            stands_still = [write.view.strides[axis] == ZERO for axis in axes]
+            if share.has_results and all(stands_still):
+                if write.how not in COMBINED or write.base is not None or write.scattered:
+                    self.fail(f"{write.view.array} is a {write.how}, whose parts are not combined")
+            elif any(stands_still):
+                self.fail(f"parts that threads share write the same elements of {write.view.array}")
+            elif write.scattered and not set(axes) <= set(shared_axes(step)):
+                self.fail(f"parts that threads share may scatter to the same elements of {write.view.array}")
+
     def on_kernel(self, step: model.Kernel) -> None:
+        if (share := self.plan.shares.get(step)) is not None:
+            self.check_share(step, share)
         targets: list[Cell] = []
         for write in step.writes:
             array = write.view.array

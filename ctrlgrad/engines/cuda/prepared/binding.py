@@ -62,7 +62,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import Input, StackInput, TableInput
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.sites import Site
-from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array, own_stack
+from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
+from ctrlgrad.engines.reference.table import own_stack
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import TensorType
 
@@ -80,7 +81,7 @@ def table_input(stack: Table | Stack, element: TensorType) -> TableInput | Stack
     if isinstance(stack, Table):
         return TableInput(element.dtype, tuple(stack.rows.shape), stack.marks is None)
     if isinstance(stack, DeviceStack):
-        shapes, is_full = {block.shape for block in stack.blocks}, True
+        shapes, is_full = {block.storage.shape[1:] for block in stack.blocks}, True
     elif isinstance(stack, DeviceRows):
         written = [tuple(row.shape) for row in stack if row is not None]
         shapes, is_full = set(written), len(written) == len(stack)
@@ -102,10 +103,10 @@ def as_table(context: Context, stack: Table | Stack, its: TableInput) -> Table:
         return stack
     if isinstance(stack, DeviceStack):
         (block, *others) = stack.blocks
-        is_one = not others and block.array is not None
-        if is_one and block.count == block.capacity:
-            return Table(block.array, None)
-        return Table(stack.rows(block) if is_one else joined(context, stack), None)
+        array = block.storage.array
+        if others or array is None:
+            return Table(joined(context, stack), None)
+        return Table(array if block.count == len(array) else array[: block.count], None)
     written = np.array([row is not None for row in stack])
     marks = None if written.all() else context.on_device(written)
     context.counts.calls += 1
@@ -215,7 +216,8 @@ class StackRows:
         """Make the carry the only owner of its stack, and return the stack."""
         holder = [carry[self.position]]
         carry[self.position] = None
-        stack = carry[self.position] = own_stack(holder)
+        stack: Stack = own_stack(holder)
+        carry[self.position] = stack
         return stack
 
     # Before a run.
@@ -314,7 +316,7 @@ class StackRows:
         below = its.at_least - min(count, its.least)
         if isinstance(stack, DeviceStack):
             self._aside = context.library.empty((below + count, *its.shape), its.dtype)
-            context.counts.calls += stack.copy_top(self._aside[below:])
+            context.counts.calls += stack.copy_to(self._aside[below:])
         else:
             self._aside = context.on_device(np.array([0] * below + stack[len(stack) - count :], its.dtype))
         return replace(self._memory(self._aside, below + count, below + count), is_whole=count == there)
