@@ -13,7 +13,7 @@ from ctrlgrad.errors import TracingError
 
 
 def doubled(x, n):
-    """Powers until a bound, then one of two formulas, then a loop with a count that the values give."""
+    """Powers until a bound, then one of two formulas, then a loop whose count depends on values."""
     np_ = jnp if isinstance(x, jax.Array) else cnp
     y = x
     while y < 100.0:

@@ -31,7 +31,7 @@ def pulled_exponential() -> Any:
 
 
 def pulled_back_exponential() -> Any:
-    """The call of itself stands in the backward rule."""
+    """The backward rule calls the function itself."""
     f = cg.custom_vjp(lambda x: np.exp(2 * x))
     f.defvjp(lambda x: (np.exp(2 * x), x), lambda x, ct: (2 * f(x) * ct,))
     return f
@@ -114,7 +114,7 @@ def test_every_order_under_vmap(make, exact):
 
 @rules
 def test_orders_above_a_vmap(make, exact):
-    """The rule is asked for when its call has rows already."""
+    """A rule is called inside a vmap, when its operands have rows already."""
     x = np.array([0.3, -0.2, 0.7])
     f = make()
     summed = lambda y: cnp.sum(cg.vmap(f)(y))

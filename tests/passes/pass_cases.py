@@ -33,7 +33,7 @@ def repeated_terms(x: Any) -> Any:
 
 
 def same_loop_twice(x: Any) -> Any:
-    """A loop with branches in it, then again, then one whose branches are told apart by another number."""
+    """A loop with branches, the same loop again, and one whose branches depend on another number."""
 
     def loop(bound: float) -> Any:
         def body(_: Any, y: Any) -> Any:

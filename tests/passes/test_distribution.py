@@ -104,7 +104,7 @@ def test_any_number_of_iterations_and_any_chunk(name: str, steps: int) -> None:
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
 def test_second_derivatives_of_distributed_loops(name: str) -> None:
-    """On both engines, in chunks of 8 iterations and of many."""
+    """Second derivatives agree on both engines, in chunks of 8 iterations and of many."""
     case = CASES[name]
     xs, *others = case.arguments
     arguments = (np.concatenate([xs, 0.5 * xs[::-1]]), *others)
@@ -188,7 +188,7 @@ def test_loops_with_a_maximum_keep_it(steps: int, maximum: int) -> None:
 
 
 def test_rows_of_another_number_in_each_iteration() -> None:
-    """The factors of a product may have as many rows as they like: they are joined."""
+    """Rows of a different number in each iteration are joined: the factors of a product may have any number of rows."""
 
     def triangle(xs: Any, ys: Any) -> Any:
         body = lambda c: (c[0] + 1, c[1] + xs[: c[0] + 1].T @ np.tanh(ys[: c[0] + 1]))
@@ -227,7 +227,7 @@ def test_products_of_rows_whose_sizes_are_not_known(unknown: int) -> None:
 
 
 def _reaches_the_recurrence(xs: Any, u: Any, v: Any) -> Any:
-    """The product goes to a row of an array that the next iteration reads."""
+    """The product is written to a row of an array that the next iteration reads."""
 
     def step(c: Any) -> Any:
         t, h, rows = c
