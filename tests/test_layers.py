@@ -103,7 +103,7 @@ ADAPTED = {
     "ml_dtypes": {"dtypes"},
 }
 
-# What a part may put into a table of a part below it when it is imported: the declarations of ops, and the array
+# Tables of lower parts into which a part may write when it is imported: the declarations of ops, and the array
 # functions and the namespace that tensors find by name.
 TABLES = {
     "ops": {"declare"},
