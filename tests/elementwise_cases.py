@@ -52,7 +52,7 @@ def values_of(dtype: str) -> np.ndarray:
         return np.array(found + ([-1, -2, -7] if kind == "i" else []), dtype)
     ordinary = np.random.default_rng(0).normal(size=12) * 3
     if kind == "c":
-        # What NumPy makes of infinite parts is its own.
+        # NumPy's treatment of infinite parts is its own.
         return (ordinary + 1j * ordinary[::-1] ** 2).astype(dtype)
     largest = 6e4 if dtype == "float16" else 1e30
     # Fractions over whole numbers, whose quotients lie next to whole numbers.
@@ -73,7 +73,7 @@ def elementwise_cases() -> list[ElementwiseCase]:
 def _case(name: str, arity: int, dtype: str, target: str | None) -> ElementwiseCase | None:
     values = values_of(dtype)
     if target is not None and dtype_kind(np.dtype(dtype)) in "fc" and np.dtype(target).kind in "iu":
-        # What a number outside of the target's range becomes, C leaves open, and so does NumPy.
+        # C leaves the result undefined for a number outside the target's range, and so does NumPy.
         with np.errstate(invalid="ignore"):
             values = values[(values.real >= 0) & (values.real < 100)]
     if name in _SHIFTS and dtype_kind(np.dtype(dtype)) in "iu":

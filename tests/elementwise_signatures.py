@@ -21,7 +21,7 @@ def part_of(dtype):
 
 
 def parts(dtype):
-    """How many real numbers one of this dtype is."""
+    """Number of real numbers in one number of this dtype."""
     return 2 if dtype.kind == "c" else 1
 
 

@@ -144,7 +144,7 @@ class Imports(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
         path = (node.module or "").split(".")
         if node.module == "jax._src":
-            # What these modules have is public elsewhere.
+            # The names of these modules are public elsewhere.
             ours = {"api": [], "custom_derivatives": ["custom_derivatives"]}
             return [
                 part
@@ -229,7 +229,7 @@ def _compile_and_check(
 
 
 def reaches_inside(test: unittest.TestCase) -> bool:
-    """Whether a test's own text asks for JAX's inside."""
+    """Return true if a test's own text uses JAX's internals."""
     method = getattr(type(test), test._testMethodName)
     for part in (inspect.unwrap(method), *(c.cell_contents for c in getattr(method, "__closure__", None) or ())):
         try:

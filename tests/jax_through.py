@@ -30,7 +30,7 @@ NOT_ASKED = {
     r"test_fori_loop_supports_unrolling$": "static bounds of NumPy's, which `from_jax` traces as all arrays",
 }
 _OPS = ("associative_scan", "cond", "fori_loop", "map", "platform_dependent", "scan", "switch", "while_loop")
-# What makes a function of a function, and what takes a function and its arguments.
+# Transforms of functions, and functions that take a function and its arguments.
 _TRANSFORMS = ("grad", "hessian", "jacfwd", "jacrev", "value_and_grad", "vmap")
 _IMMEDIATE = ("jvp", "linear_transpose", "linearize", "vjp")
 

@@ -1,4 +1,4 @@
-"""What calls of `to_jax` leave behind: `python -m tests.leaks --count 100000`, from the repository's root.
+"""Objects and memory that calls of `to_jax` leave: `python -m tests.leaks --count 100000`, from the repository's root.
 
 A compiled gradient with a loop, and now and then one outside of `jit`, are called so often. Counted are Python's
 objects, programs, JAX's arrays and the process's memory, after a tenth of the calls and at the end.
@@ -20,7 +20,7 @@ from ctrlgrad.interop.engine_primitive import JaxProgram
 
 @dataclass(frozen=True)
 class Alive:
-    """What there is in the process; `kibibytes` is None where the system does not say."""
+    """Objects and memory of the process; `kibibytes` is None where the system does not report it."""
 
     objects: int
     programs: int
@@ -47,7 +47,7 @@ def _kibibytes() -> int | None:
 
 
 def growth(count: int) -> Alive:
-    """What so many calls leave, beyond the first tenth of them."""
+    """Growth over a number of calls, beyond the first tenth of them."""
     f = cg.to_jax(lambda a: cg.while_loop(lambda x: x > 1.0, lambda x: 0.5 * x, a))
     compiled: Any = jax.jit(jax.grad(f))
 

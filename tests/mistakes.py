@@ -1,4 +1,4 @@
-"""What a test of a mistake shares with others: the line that is to be shown, what the error must have, ways to call.
+"""Helpers for tests of mistakes: the line that the error must show, the text that it must have, and ways to call.
 
 A comment `# <- mark` names the line that an error must show. After every mistake correct calls still work.
 """
@@ -22,7 +22,7 @@ from ctrlgrad.frontend import trace
 
 @dataclass(frozen=True)
 class Mistakes:
-    """Those of a file: `mistake(kind, mark, *parts)`."""
+    """The mistakes of a file: `mistake(kind, mark, *parts)`."""
 
     file: Path
 

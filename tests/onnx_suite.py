@@ -39,7 +39,7 @@ def cases(names: Sequence[str]) -> list[Any]:
     for name in names:
         before = len(found)
         with warnings.catch_warnings():
-            # What ONNX's own computations of the results say.
+            # Warnings of ONNX's own computations of the results.
             warnings.simplefilter("ignore")
             module = importlib.import_module(f"{of_nodes.__name__}.{name}")
         # A module makes its tests when it is imported.

@@ -1,4 +1,4 @@
-"""How JAX compiles in half of the time: what tests compile is small and runs once.
+"""Settings that halve JAX's compile time: the programs of tests are small and run once.
 
 XLA reads the environment variable once, when JAX starts, and ends the process if it does not know a flag. Versions
 differ in their flags, so a child process asks the installed one.

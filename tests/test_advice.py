@@ -19,12 +19,12 @@ MADE = {"reference", "notebooks"}
 PAGES = [ROOT / "README.md"] + sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name not in MADE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"(?<![\w.])(?:cg|ctrlgrad)(?:\.\w+)+\(")
-# What stands for `...` on a page, by the call.
+# Arguments that stand for `...` on a page, by the call.
 LEFT_OUT = {"cg.jvp": "(x,), (x,)"}
 # Run by other tests, with what they take: a file of a model, a run, a module of PyTorch, a terminal.
 ELSEWHERE = {"cg.from_onnx", "cg.from_torch", "cg.to_torch", "cg.debug.breakpoint"}
 ELSEWHERE |= {"ctrlgrad.train.load", "ctrlgrad.train.to_torch"}
-# What holds for a block.
+# Context managers.
 BLOCKS = {"cg.options", "cg.device", "cg.memory.profile", "ctrlgrad.memory.budget"}
 
 
@@ -132,7 +132,7 @@ def test_advice_in_an_error_fits_the_function(place: str, call: ast.Call) -> Non
     path = ast.unparse(call.func).split(".")[1:]
     fn: Any = cg
     for name in path:
-        # What a format puts in is one of several functions.
+        # The formatted name is one of several functions.
         if name == "_":
             return
         fn = getattr(fn, name)

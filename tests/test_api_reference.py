@@ -43,7 +43,7 @@ def lines_of_examples(module: ModuleType) -> str:
 
 
 def is_numpys(full_name: str, value: Any) -> bool:
-    """Whether NumPy documents a function of this name that does the same."""
+    """Return true if NumPy documents a function of this name that does the same."""
     space, name = full_name.rsplit(".", 1)
     where = {"ctrlgrad.numpy": np, "ctrlgrad.numpy.linalg": np.linalg, "ctrlgrad.numpy.fft": np.fft}.get(space)
     return where is not None and hasattr(where, name)

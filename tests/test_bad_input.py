@@ -1,4 +1,4 @@
-"""What the library says to a mistake in a program as it is traced, and that nothing is left behind by it."""
+"""A mistake in a program raises a clear error while it is traced, and leaves nothing behind."""
 
 from __future__ import annotations
 

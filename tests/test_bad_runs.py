@@ -1,4 +1,4 @@
-"""What the library says to values that leak, to mistakes that a run shows, and to shapes that do not fit."""
+"""Errors for values that leak, for mistakes that a run shows, and for shapes that do not fit."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_casts_of_numbers_constants_and_carries(expected: dict[tuple[object, str
 def test_a_program_of_jax_casts_as_jax_does() -> None:
     x = np.array([-3.0, 12.7, 260.0, np.nan], np.float32)
     np.testing.assert_array_equal(cg.from_jax(lambda x: x.astype(jnp.uint8))(x), [0, 12, 255, 0])
-    # What is known is converted while the program is read.
+    # A known value is converted while the program is read.
     known = lambda y: y * jnp.array([-3.0, 12.7, 260.0, np.nan]).astype(jnp.uint8)
     np.testing.assert_array_equal(cg.from_jax(known)(np.float32(1.0)), [0, 12, 255, 0])
 

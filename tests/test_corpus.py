@@ -84,7 +84,7 @@ def test_running_a_graph_leaves_its_arguments_alone(program: Program) -> None:
 
 @every_program
 def test_small_changes_keep_trip_counts_and_branches(program: Program) -> None:
-    """What finite differences need: within their reach the number of executed nodes does not change."""
+    """Within the steps of finite differences the number of executed nodes does not change."""
     graph = verify(program.graph(0), "forward")
     counts = set()
     for step in (0.0, 1e-4, -1e-4):

@@ -22,7 +22,7 @@ MODULES = sorted(
         if not module.name.endswith("__main__")
     }
 )
-# What some modules are written with, or show in their examples, and tests do without.
+# Packages that some modules or their examples need, and tests do without.
 NEEDED = {
     "ctrlgrad.interop.from_onnx": "onnx",
     "ctrlgrad.interop.onnx": "onnx",

@@ -82,7 +82,7 @@ def numbers(dtype: type) -> np.ndarray:
 
 
 def agree(found: Any, expected: Any) -> np.ndarray:
-    """Where numbers are equal to a few units in the last place, with their signs."""
+    """Mask of the numbers that agree to a few units in the last place, with their signs."""
     found, expected = np.asarray(found), np.asarray(expected)
     if expected.dtype.kind != "f":
         return found == expected

@@ -16,7 +16,7 @@ from ctrlgrad.train import checkpoint, corpus, metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("ctrlgrad", "gradients", "memory", "stacks")
-# What the system or the installation has by that name.
+# Files of the system or of the installation.
 OWN = {
     "ctrlgrad/cli/doctor.py": 'Path("/proc/cpuinfo").read_text()',
     "ctrlgrad/interop/engine_primitive.py": "header.read_text()",

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def true_in_child(claim: Callable[[], bool]) -> bool:
-    """Whether something is so in a forked child, which does not live longer than `PATIENCE`."""
+    """Return true if a claim holds in a forked child, which lives for `PATIENCE` at most."""
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

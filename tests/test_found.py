@@ -73,7 +73,7 @@ def test_updates_of_a_scalar_run_in_machine_code() -> None:
 
 
 def test_a_trip_count_that_follows_from_two_computed_bounds_is_saved() -> None:
-    """It is computed in front of the inner loop, and what was computed there was never pushed."""
+    """The trip count is computed in front of the inner loop. Found: values computed there were never pushed."""
 
     def f(x: Any, starts: Any, ends: Any) -> Any:
         def body(carry: Any) -> Any:

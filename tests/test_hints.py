@@ -98,7 +98,7 @@ def _raise_to(x: Any) -> Any:
     return y
 
 
-# What is refused, what says so, and the name or form to write instead.
+# Refused calls, the refused thing by name, and the name or form to write instead.
 REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "y[0] = x": (_set, "an assignment to a part of a NumPy array", "ctrlgrad.numpy.at(y)[index].set(x)"),
     "y[1:] = x": (_set_rows, "an assignment to a part of a NumPy array", "ctrlgrad.numpy.at(y)[index].set(x)"),

@@ -78,7 +78,7 @@ FURTHER = {
     "frontend": {"passes", "execution", "options"},
     "autograph": {"frontend"},
     "lax": {"scipy"},
-    # What each op is in JAX is one table, which a judge reads and a function on its way to JAX.
+    # The table of ops in JAX is read by a judge and by functions on their way to JAX.
     "interop": {"lax", "nn", "random", "scipy", "verify"},
     "nn": {"lax", "random", "scipy"},
     "random": {"scipy"},
@@ -103,7 +103,7 @@ ADAPTED = {
     "ml_dtypes": {"dtypes"},
 }
 
-# What a part may put into a table of a part below it when it is imported: the declarations of ops, and the array
+# Tables of lower parts into which a part may write when it is imported: the declarations of ops, and the array
 # functions and the namespace that tensors find by name.
 TABLES = {
     "ops": {"declare"},
@@ -160,7 +160,7 @@ def part_of(module: str) -> str:
 
 
 def complaint(found: Import) -> str | None:
-    """What is wrong with an import, or None."""
+    """The fault of an import, or None."""
     importer = part_of(found.importer)
     package = found.imported.split(".")[0]
     if package in ADAPTED and importer not in ADAPTED[package]:
@@ -212,7 +212,7 @@ def test_an_upward_import_is_seen(importer: str, statement: str) -> None:
 
 
 def in_circles(imported: dict[str, set[str]]) -> set[str]:
-    """The modules that import themselves by way of others."""
+    """The modules that import themselves, directly or through another module."""
 
     def behind(name: str) -> set[str]:
         found: set[str] = set()
@@ -252,7 +252,7 @@ def test_a_circle_is_seen() -> None:
 
 
 def registrations(name: str, source: str) -> Iterator[str]:
-    """What a module changes in another part when it is imported: calls, decorators and assignments to its items."""
+    """Changes that a module makes in another part on import: calls, decorators and assignments to its items."""
     body = ast.parse(source).body
     origin = {
         alias.asname or alias.name: str(node.module)

@@ -1,4 +1,4 @@
-"""What a gradient saves: pushes and bytes are counted, and memory grows by them alone.
+"""A gradient's pushes and bytes are counted, and memory grows by them alone.
 
 Times are no matter here; `benchmarks/rows.py` and `benchmarks/scalar_loop.py` measure them.
 """
@@ -97,7 +97,7 @@ def _sum_of(program: Program) -> Callable[..., Any]:
     return lambda *args: sum(cnp.sum(leaf) for leaf in tree.leaves(program.fn(*args)))
 
 
-# What is never pushed.
+# Values that are never pushed.
 
 
 def test_a_linear_loop_pushes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What a nest of loops or branches costs by its depth: so many nodes a level, made in so many steps a level."""
+"""Cost of a nest of loops or branches by its depth: nodes for each level, and the work of making them."""
 
 from __future__ import annotations
 

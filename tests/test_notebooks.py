@@ -20,11 +20,11 @@ from nbclient.exceptions import CellExecutionError
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 PAGE = FOLDER.parent / "docs" / "notebooks.md"
-# What is about another library needs it.
+# Notebooks about another library need it.
 ABOUT = {"08_mujoco_mjx": "mujoco.mjx"}
 
 
-# What a notebook finds is as in a kernel that has just started: no names, and the first cell is number 1.
+# A notebook runs as in a fresh kernel: no names, and the first cell is number 1.
 ANEW = "get_ipython().reset()"
 
 
@@ -33,7 +33,7 @@ def kernel() -> Iterator[NotebookClient]:
     """One for all notebooks: to start it and to import what they import takes longer than most of them do."""
     new = nbformat.v4.new_notebook()
     with warnings.catch_warnings():
-        # What the Jupyter packages warn of when they start a kernel says nothing about the notebooks.
+        # Warnings of the Jupyter packages at the start of a kernel do not concern the notebooks.
         warnings.simplefilter("ignore")
         client = NotebookClient(new, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
         with client.setup_kernel():
@@ -53,7 +53,7 @@ def execute(path: Path, kernel: NotebookClient) -> Any:
 
 
 def printed(notebook: Any) -> list[str]:
-    """What the code cells print, a text per cell."""
+    """The printed text of each code cell."""
     return [
         "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
         for cell in notebook.cells
@@ -122,7 +122,7 @@ def test_the_kernel_is_this_python() -> None:
 
 
 def test_a_notebook_starts_anew(kernel: NotebookClient, tmp_path: Path) -> None:
-    """It finds no name of the notebook before it, and counts its cells from 1."""
+    """A notebook finds no name of the notebook before it, and counts its cells from 1."""
     path = tmp_path / "first.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("left = 1")]), path)
     assert execute(path, kernel).cells[0].execution_count == 1

@@ -28,7 +28,7 @@ def strings(node: ast.AST) -> Iterator[str]:
 
 
 def is_op_name(node: ast.AST, locals: set[str]) -> bool:
-    """Whether an expression is `node.op.name`, or a variable that was given it."""
+    """Return true if an expression is `node.op.name`, or a variable that holds it."""
     if isinstance(node, ast.Name):
         return node.id in locals
     return isinstance(node, ast.Attribute) and node.attr == "name" and ast.unparse(node.value).split(".")[-1] == "op"
@@ -49,7 +49,7 @@ def compared(source: str) -> Iterator[str]:
 
 @cache
 def comparisons(source: str) -> tuple[list[str], ...]:
-    """Those of each comparison; several tests ask of the same modules."""
+    """The names in each comparison, cached because several tests read the same modules."""
     return tuple(found_comparisons(source))
 
 
@@ -102,7 +102,7 @@ def test_every_name_that_is_compared_with_an_op_is_declared() -> None:
     assert found > 200
 
 
-# What an op does to a stack, or to an array that is changed in part, is declared.
+# Ops that change or observe a stack or an array, as declared.
 VERSIONED = {name for name, op in OPS.items() if op.use(0).changes or op.use(0).observes}
 
 

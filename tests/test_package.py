@@ -1,4 +1,4 @@
-"""What is shipped: the names of the package, its metadata, and the recipe for conda-forge."""
+"""The shipped package: its names, its metadata, and the recipe for conda-forge."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_recipe_requires_what_the_package_does() -> None:
 
 
 def test_the_source_distribution_takes_every_folder() -> None:
-    """Those of the package come by `packages`; all others have to be named. `build` and hidden ones are left aside."""
+    """Folders outside the package must be named in MANIFEST.in, except `build` and hidden ones."""
     named = set(re.findall(r"^graft (\S+)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE))
     ours = {path.parent.name for path in ROOT.glob("*/*") if path.suffix in {".py", ".md", ".ipynb", ".yaml"}}
     packaged = {"ctrlgrad", "gradients", "stacks", "memory"}

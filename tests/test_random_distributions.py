@@ -1,4 +1,4 @@
-"""The numbers of `ctrlgrad.random` are those of `jax.random`: whole numbers to the bit, others to the last digits."""
+"""The numbers of `ctrlgrad.random` are those of `jax.random`: integers to the bit, floats to the last digits."""
 
 from __future__ import annotations
 

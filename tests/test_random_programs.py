@@ -274,7 +274,7 @@ def test_programs_hold_every_construct() -> None:
     assert depths >= {0, 1, 2, 3} and sizes == {False, True}
 
 
-# What each feature adds, and nothing else does: the others only make more of what there is.
+# Constructs that a feature adds; the remaining features only make more of the existing ones.
 ADDED = {
     "bare": CARRIES - {"carry passed through"},
     "rules": {"call custom_jvp", "call custom_vjp"},

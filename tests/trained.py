@@ -1,4 +1,4 @@
-"""What a run of `ctrlgrad train` leaves, and what must be the same in two of them."""
+"""Files of a run of `ctrlgrad train`, and the parts that must be the same in two runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def metrics_of(out):
 
 
 def numbers(result):
-    """What must not differ between runs: everything but times and memory."""
+    """The parts that must not differ between runs: everything except times and memory."""
     figures = {k: result.summary[k] for k in KEYS if k not in ("seconds", "characters_per_second", "peak_memory_bytes")}
     return figures, [(m["step"], m["bits_per_char"], m["validation_bits_per_char"]) for m in metrics_of(result.out)]
 

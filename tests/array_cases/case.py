@@ -1,4 +1,4 @@
-"""What a case is, and the operands that cases share."""
+"""A case, and the operands that cases share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Case:
     label: str
     call: Callable[..., Any]
     arrays: tuple[Any, ...]
-    # What to expect where NumPy has no such function.
+    # The expected result where NumPy has no such function.
     expected: Callable[..., Any] | None = None
     unknown: bool = True
     protocol: bool = True

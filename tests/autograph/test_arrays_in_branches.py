@@ -1,4 +1,4 @@
-"""A `TensorArray` without an element yet, which some paths push on and others leave as it is."""
+"""A `TensorArray` without an element yet, which some paths push on and some leave unchanged."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_what_is_set_on_all_paths_that_go_on_is_used(fn: Callable[[Any], Any], x
     cg.check_grads(traced, (x,))
 
 
-# What Python itself refuses for some arguments, and what only the numbers of a run would tell.
+# Functions that Python refuses for some arguments, and functions whose result only a run decides.
 
 
 def asked_again(x):

@@ -1,4 +1,4 @@
-"""What stays Python, what is converted, and how converted functions meet the rest of the library."""
+"""Statements that stay Python, statements that are converted, and converted functions in the rest of the library."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_traced_break_out_of_a_python_range_is_a_loop() -> None:
     assert ops(graph).count("while") == 1 and len(ops(graph)) < 60
 
 
-# What is converted.
+# Converted statements.
 
 
 def _halve(x):

@@ -62,7 +62,7 @@ def eight(y: Any, n: Any) -> Any:
 
 
 def taken() -> int:
-    """How often `innermost` has been called since this was last asked."""
+    """Number of calls of `innermost` since the last call of this function."""
     return next(CALLS)
 
 

@@ -83,7 +83,7 @@ def test_derivatives_go_through_the_rule_whichever_comes_first(axes, wrap):
 
 
 def test_tangents_with_rows_of_their_own_are_not_mixed_up():
-    """Where a tangent has rows and its primal has none, or the other way round, the rule is not asked about them."""
+    """The rule is not asked for rows that only a tangent, or only its primal, has."""
     log = []
     f = marked(log)
     pushed = lambda a, b, t: cg.jvp(lambda a: f(a, b), (a,), (t,))

@@ -1,4 +1,4 @@
-"""What the gradient of a mapped loop saves per iteration."""
+"""Values that the gradient of a mapped loop saves per iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the comparisons share."""
+"""Fixtures of the tests of the comparisons."""
 
 from __future__ import annotations
 

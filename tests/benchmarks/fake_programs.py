@@ -13,7 +13,7 @@ from benchmarks.program import Program
 
 
 class Clock:
-    """What the process reads its clock from, from now on: only what programs say that they take passes."""
+    """Replace the process's clock by one that advances only by the durations that programs state."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

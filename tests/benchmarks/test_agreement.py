@@ -1,4 +1,4 @@
-"""When results count as equal."""
+"""The tolerance within which results count as equal."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_learning_gives_the_same_rewards_in_the_graph_and_from_python() -> None:
 
 
 def test_a_loop_that_stays_whole_is_one_firing() -> None:
-    """What "loops whole" measures is another run than the one it stands beside."""
+    """A loop that stays whole is one firing, so "loops whole" measures another run than the row beside it."""
     firings = {}
     for loops in (None, "whole"):
         recorder = dataflow.Recorder()

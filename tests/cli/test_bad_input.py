@@ -122,7 +122,7 @@ def resume(refused, run, text, *options):
     ],
 )
 def test_resume_with_other_settings(refused, train, option):
-    """They are named; what was not given does not count."""
+    """The error names the options that differ; options that were not given do not count."""
     run = train("run", "--engine", "reference", "--layers", 3, steps=2).out
     message = refused("train", "--resume", "--out", run, *option)
     assert "other settings" in message and f"got: {' '.join(option)}\n" in message
@@ -146,7 +146,7 @@ def test_resume_with_fewer_steps(refused, run):
     ids=" ".join,
 )
 def test_an_empty_path_is_refused(refused, tmp_path, monkeypatch, arguments):
-    """It would be the current folder."""
+    """An empty path is refused, because it would mean the current folder."""
     monkeypatch.chdir(tmp_path)
     assert "an empty path" in refused(*arguments)
 
@@ -261,7 +261,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("change, words", MALFORMED.values(), ids=MALFORMED)
 def test_a_checkpoint_with_other_contents(refused, tmp_path, whole, change, words):
-    """It stays as it is: `refused` compares all files."""
+    """A refused checkpoint stays unchanged: `refused` compares all files."""
     path = tmp_path / "run" / "checkpoint.safetensors"
     path.parent.mkdir()
     path.write_bytes(whole)

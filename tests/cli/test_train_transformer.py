@@ -75,7 +75,7 @@ def test_its_gradient_goes_through_the_cache():
 
 
 def test_lines_of_other_lengths_share_the_compiled_code():
-    """Short lines first, so that the memory of the first call would not do for the others."""
+    """Short lines first, so that the memory of the first call does not suffice for the later ones."""
     model, judge = (Model(Settings("transformer", 8, batch=3, engine=e), 20) for e in ("native", "reference"))
     params, rng = model.init(cg.random.key(0)), np.random.default_rng(1)
     for longest in (2, 40, 9):

@@ -35,7 +35,7 @@ _with_rule.defvjp(lambda x, y: (_with_rule(x, y), (x, y)), lambda saved, ct: (2 
 
 
 Program = Callable[[Any, Any], Any]
-# Functions of two vectors of one size, and what an error says of others.
+# Functions of two vectors of one size, and the error for unequal ones.
 REQUIRED: dict[str, tuple[Program, str]] = {
     "cotangent": (lambda x, y: cg.vjp(np.tanh, x)[1](y)[0], "vjp: a cotangent does not fit its output"),
     "cotangent of one of two outputs": (

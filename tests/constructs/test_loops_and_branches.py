@@ -1,4 +1,4 @@
-"""What the constructs do that `jax.lax` has no counterpart for, and what each refuses."""
+"""Features of the constructs that `jax.lax` lacks, and the arguments that each construct refuses."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_loop_that_never_changes_its_carry_fails_too():
 
 
 def test_only_the_counting_of_such_a_loop_is_left():
-    """What the promise does not need goes: the carry x, and its sine."""
+    """Values that the promise does not need are removed: the carry x, and its sine."""
 
     def f(x, n):
         step = lambda c: (c[0] + 1, np.sin(c[1]))

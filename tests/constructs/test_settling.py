@@ -17,7 +17,7 @@ def fori(f):
 
 
 def of_its_carry(f):
-    """What the loop inside computes depends on what is learned of the loop around it."""
+    """An inner loop whose body depends on the settled type of the outer loop's carry."""
     return lambda y: cg.fori_loop(0, 2, lambda i, c: c + f(y + c), 0)
 
 

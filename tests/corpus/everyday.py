@@ -220,7 +220,7 @@ def _(parts):
 
 @program(np.array([0.9, -0.3, 1.7, 0.2]))
 def sorted_and_taken_back_in_a_loop(x):
-    """What is sorted goes round with what is taken in its order; the two largest count for all."""
+    """A loop's carry is sorted and also indexed in sorted order; the sum of its two largest elements scales all."""
 
     def step(_, y):
         order = cnp.argsort(y)
@@ -239,7 +239,7 @@ def _(x):
 
 @program(between(0.4, 1.1, 513, 2), count(6))
 def an_automaton_that_switches_between_loops(x, n):
-    """Which of three functions runs is decided by a state that they change; one of them holds a loop."""
+    """A state chooses which of three functions runs, and they change it; one of them holds a loop."""
 
     def ahead(y):
         return np.sin(y), 1

@@ -1,4 +1,4 @@
-"""What a program of the corpus is, and how one is registered.
+"""A program of the corpus, and its registration.
 
     @program(normal(1, 3))
     def doubling(x): ...            # written with ctrlgrad
@@ -77,7 +77,7 @@ class Program:
         return self.graphs[order]
 
     def expected(self, order: int = 0) -> list[np.ndarray]:
-        """What the reference engine gives for the graph, once per process: not to be written to."""
+        """The reference engine's results for the graph, computed once per process and read-only."""
         if order not in self.results:
             found = [np.asarray(x) for x in run_graph(self.graph(order), [np.array(x) for x in tree.leaves(self.args)])]
             for x in found:

@@ -62,7 +62,7 @@ def test_the_window_bounds_what_is_in_flight(window: int) -> None:
 @pytest.mark.parametrize("window", [1, 2, 8])
 def test_the_window_holds_for_all_devices_together(window: int) -> None:
     """The window holds for all devices together: a device that owns the loop and waits for no message stays within
-    the others' window."""
+    the window of the other devices."""
     recorder = Recorder()
 
     def f(n: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Flat graphs made by hand from the primitives: some run, and the others are refused before they run."""
+"""Flat graphs made by hand from the primitives: correct ones run, and faulty ones are refused before they run."""
 
 from __future__ import annotations
 

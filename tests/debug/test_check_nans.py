@@ -15,7 +15,7 @@ from ctrlgrad.errors import NonFiniteError
 
 
 class Culprit(NamedTuple):
-    """What an error names: the text of the line, which derivative of it, the loops with their iterations."""
+    """Parts of an error: the text of the line, the derivative's order, the loops with their iterations."""
 
     line: str
     derivative: str

@@ -1,4 +1,4 @@
-"""What a callback raises, and what interrupts a run, keeps its type and text, and says where the run was."""
+"""An exception of a callback, or one that interrupts a run, keeps its type and text, and names the place in the run."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Typed(pdb.Pdb):
 
 
 def in_the_debugger(monkeypatch, commands):
-    """What pdb prints at the first breakpoint of a loop."""
+    """Output of pdb at the first breakpoint of a loop."""
     debugger = Typed(commands)
     monkeypatch.setattr(sys, "breakpointhook", lambda: debugger.set_trace(sys._getframe(1)))
 

@@ -1,4 +1,4 @@
-"""What the tests of array functions share."""
+"""Fixtures of the tests of array functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ctrlgrad.frontend import apply
 
 @pytest.fixture
 def evaluated_by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is computed outside a trace has the types that its ops infer."""
+    """Check the types of values computed outside a trace against their ops' type rules."""
     monkeypatch.setattr(
         apply, "run_on", lambda engine, graph, arrays, nans: run_graph(graph, arrays, Run(check_types=True))
     )

@@ -57,7 +57,7 @@ def test_functions_give_at_once_the_bits_of_their_graphs(monkeypatch: pytest.Mon
             made.clear()
 
 
-# What is known of a result's shape.
+# The known part of a result's shape.
 
 STATIC: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int | None, ...]]] = {
     "reshape -1": (lambda x: x.reshape(-1, 2), ((None, 4),), (None, 2)),

@@ -146,7 +146,7 @@ def test_mistake(name: str) -> None:
 
 @pytest.mark.parametrize("call", [cg.function(cnp.sum), cg.grad(cnp.sum), cg.vmap(cnp.sin), cnp.sin])
 def test_a_masked_argument_is_refused(call: Callable[..., Any]) -> None:
-    """What is masked would be computed with."""
+    """A masked array is refused, since its masked elements would be used in the computation."""
     with pytest.raises(TypeMismatchError, match="mask would be lost"):
         call(MASKED)
 

@@ -1,4 +1,4 @@
-"""What functions of `ctrlgrad.numpy` return outside of a trace: NumPy arrays with `.at` that take traced indices."""
+"""Functions of `ctrlgrad.numpy` outside a trace return NumPy arrays with an `.at` that takes traced indices."""
 
 from __future__ import annotations
 

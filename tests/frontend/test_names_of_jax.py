@@ -203,7 +203,7 @@ def compiled(label: str, judge: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_floats(label: str) -> tuple[tuple[int, ...], tuple[np.ndarray, ...], Callable[..., Any]]:
-    """Where a case has floats, those, and what makes a function of all its arrays one of them alone."""
+    """Positions and values of a case's float arrays, and a wrapper that makes a function of all arrays one of these."""
     arrays = CASES[label][1]
     places = tuple(place for place, x in enumerate(arrays) if x.dtype.kind == "f")
 

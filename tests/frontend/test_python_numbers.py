@@ -102,7 +102,7 @@ def test_large_numbers_take_part_as_floats():
 KEY = cg.random.key(0)
 WIDE, NARROW, WHOLE = np.ones(3), np.ones(3, np.float32), np.arange(3)
 
-# What has no dtype of its own.
+# Arrays made without a dtype.
 MADE: dict[str, Any] = {
     "zeros": lambda: cnp.zeros(3),
     "ones": lambda: cnp.ones((2, 2)),

@@ -1,4 +1,5 @@
-"""What Python and NumPy ask of a traced tensor beside arithmetic: it works, or is refused with the user's line."""
+"""Protocols of Python and NumPy on a traced tensor beside arithmetic: each works, or is refused with the user's
+line."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_augmented_assignment_leaves_the_other_name_as_it_is() -> None:
     np.testing.assert_array_equal(after, V + 1)
 
 
-# What has no meaning for a traced tensor, or would change it; with what the error advises.
+# Operations without a meaning for a traced tensor, or that would change it, and the error's advice.
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "pow with a modulus": (lambda x: pow(x, 2, 3), r"% modulus"),
     "pickle": (pickle.dumps, "return it"),
@@ -144,7 +145,7 @@ WITHOUT = {
     *("__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"),
     # `in` iterates and compares, and is refused at the comparison.
     "__contains__",
-    # Protocols by which others look whether there are numbers in memory.
+    # Protocols that ask an object for numbers in memory.
     *("__array_finalize__", "__array_interface__", "__array_struct__", "__array_wrap__", "__dlpack_device__"),
     "__buffer__",
     # Of types, pickles and number classes alone.

@@ -1,4 +1,4 @@
-"""What a `ufunc` has besides its values: attributes, keywords, NumPy's own methods on traced tensors, errors."""
+"""Features of a `ufunc` besides its values: attributes, keywords, NumPy's own methods on traced tensors, errors."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _error_that_stays() -> str | None:
-    """What CUDA says of everything from now on, such as after a kernel that has read where nothing is; else None."""
+    """The error that CUDA reports for every later call, such as after an out-of-bounds read in a kernel; else None."""
     cupy = sys.modules.get("cupy")
     if cupy is None or reason_to_skip() is not None:
         return None

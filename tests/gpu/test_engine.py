@@ -118,7 +118,7 @@ def test_graphs(library: CupyLibrary, dtype: str, steps: int, monkeypatch: pytes
     launching = [
         loop.launching for loop in explain_on(library, optimised_graph(graph, is_for_gpu=True), args).all_loops()
     ]
-    # Those over chunks of products run step by step.
+    # Loops over chunks of products run step by step.
     listed = [text for text in launching if text.startswith("from a list")]
     assert len(listed) >= 2 and all(", in a graph" in text and "not in" not in text for text in listed), launching
     found, context = run(library, graph, args)

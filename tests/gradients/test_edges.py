@@ -47,7 +47,7 @@ TABLE: list[tuple[str, Any, Any, tuple[float, ...], tuple[float, ...]]] = [
         for x, d in (((0.0, 0.5), (np.log1p(0.5), 0.0)), ((1.0, -1.0), (-INF, INF)), ((2.0, 3.0), (np.log(4.0), 0.5)))
     ),
 ]
-# What is decided otherwise than in JAX.
+# Decisions that differ from JAX's.
 DECIDED: dict[str, tuple[Any, tuple[float, ...], tuple[float, ...]]] = {
     "abs at 0: the middle of -1 and 1 (JAX 1)": (np.abs, (0.0,), (0.0,)),
     "hypot at the tip: the slope of least size (JAX 1/2)": (np.hypot, (0.0, 0.0), (0.0, 0.0)),
@@ -143,7 +143,7 @@ def _divide(label: str, x: Any, y: Any) -> Any:
     return -(1 / y) * (x / y)
 
 
-# What differs from JAX's: the decision, and the judge of ours there, `(label, *points) -> value`.
+# Differences from JAX: the decision, and the judge of ours there, `(label, *points) -> value`.
 DIFFERENT: dict[str, tuple[str, Any]] = {
     "tanh": ("-2 tanh(x) near 0, which JAX rounds to 0", lambda label, x: -2 * np.tanh(x)),
     "arccosh": ("NaN below 1, as the value; JAX has a number there, and 0 at 1e300 by overflow", _arccosh),

@@ -29,7 +29,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "restored_cache.txt"
 
 @dataclass(frozen=True)
 class Library:
-    """What the programs are written with."""
+    """The library in which the programs are written."""
 
     np: Any
     lax: Any
@@ -107,7 +107,7 @@ def positions_that_stand_twice_are_added_to(lib, w, t, cache, h):
 
 @body
 def a_place_that_the_cache_says(lib, w, t, cache, h):
-    """What the update is undone with cannot follow from what is restored."""
+    """The undo of an update cannot use a place that is computed from the restored carry."""
     place = lib.np.argmax(lib.np.sum(cache, axis=1)) + (cache[0, 0] > 0.5)
     cache = lib.at(cache)[place % LENGTH].set(lib.np.tanh(h @ w))
     return cache, attend(lib, cache, h, t)

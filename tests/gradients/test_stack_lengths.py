@@ -1,4 +1,4 @@
-"""How many rows a stack has, where a graph says so: nothing is asked, or saved, for the cotangent of such a stack."""
+"""A stack's length, where the graph gives it: the cotangent of such a stack then needs no query and no saved length."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_lengths() -> None:
 
 
 def test_lengths_in_the_corpus() -> None:
-    """What is said of the stacks of gradients is what they have."""
+    """Lengths that a graph states for the stacks of gradients are right."""
     asked = 0
     for program in PROGRAMS:
         graph = program.graph(2)

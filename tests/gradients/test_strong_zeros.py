@@ -89,7 +89,7 @@ def test_without_strong_zeros_the_gradient_is_that_of_ieee(name: str) -> None:
 
 
 def test_a_cotangent_that_happens_to_be_zero_has_a_derivative() -> None:
-    """Where (sqrt(x) - 1)^2 is selected, its second derivative at 1 is 1/2 though the first is 0."""
+    """The second derivative of a selected (sqrt(x) - 1)^2 at 1 is 1/2, though the first one is 0."""
 
     def f(x: Any) -> Any:
         return cnp.where(x > 0.0, (cnp.sqrt(x) - 1.0) ** 2, 0.0)

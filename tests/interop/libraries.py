@@ -1,4 +1,4 @@
-"""What the tests of libraries written with JAX share: values against JAX's, gradients against differences."""
+"""Checks for libraries written with JAX: values against JAX, gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def directional(
 
 
 def check(fn: Callable[..., Any], *args: Any, jax_can: bool = False, tolerance: float = 1e-7) -> Any:
-    """`fn` of floats, a number: its value is JAX's, its gradient that of differences and, where JAX can, of JAX.
+    """Check a scalar function of floats: its value against JAX, its gradient against differences and, where JAX can,
+    against JAX.
 
     Returns the gradients.
     """

@@ -178,7 +178,8 @@ def test_memory_that_is_kept_for_the_next_call_can_be_had_back(runs: list[str]) 
 
 
 def test_threads_run_at_once() -> None:
-    """Eight threads on one function, in nested `jit` and `scan` with JAX's own work between; others are in Python."""
+    """Eight threads call one function, in nested `jit` and `scan` with JAX's own work between, while two threads run
+    Python."""
     f = cg.to_jax(root)
 
     @jax.jit
@@ -221,7 +222,7 @@ def test_a_compiled_program_keeps_what_it_calls() -> None:
 
 
 def test_no_process_finds_the_calls_of_another_in_jaxs_cache(tmp_path: Path) -> None:
-    """They are addresses."""
+    """A process does not find another process's calls in JAX's persistent cache, because they hold addresses."""
     program = f"""
         import jax, ctrlgrad as cg
         jax.config.update("jax_compilation_cache_dir", {str(tmp_path)!r})

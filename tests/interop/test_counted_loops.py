@@ -122,7 +122,7 @@ def until(start: Any, end: Any, step: int, by: str) -> Callable[[Any], Any]:
         (9, 5, 1, "<", 0),
         (5, 0, -2, ">", 3),
         (4, 0, -2, ">=", 3),
-        # It would not end, or not where the arithmetic says; it is no counter that is compared.
+        # A loop that would not end, or that the arithmetic does not cover, or whose comparison has no counter.
         (0, 5, -1, "<", None),
         (0, 5, 0, "<", None),
         (0, 6, 2, "!=", None),

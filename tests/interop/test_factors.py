@@ -16,7 +16,7 @@ from jax import lax
 import ctrlgrad as cg
 from ctrlgrad.errors import DifferentiationError
 
-# What Lineax's QR calls; JAX does not export these.
+# Primitives that Lineax's QR calls and JAX does not export.
 inside = pytest.importorskip("jax._src.lax.linalg")
 geqrf = inside.geqrf
 

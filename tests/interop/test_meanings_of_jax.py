@@ -1,4 +1,5 @@
-"""What JAX makes of nothing, of integers' derivatives and of 16 bits, in programs that `from_jax` reads."""
+"""JAX's conventions for empty arrays, derivatives of integers and 16-bit floats hold in programs that `from_jax`
+reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Matrices that have no answer: NaN in programs of JAX, as in JAX; in others an error, or NaN where one asks for it."""
+"""Matrices without a solution give NaN in programs of JAX; in other programs they raise an error, or give NaN on
+request."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def same(found: Any, expected: Any) -> None:
-    """Equal numbers where JAX has numbers, and none where it has none."""
+    """Check that finite numbers agree with JAX's, and that all other elements are not finite in both."""
     found, expected = np.asarray(found), np.asarray(expected)
     is_finite = np.isfinite(expected)
     np.testing.assert_array_equal(np.isfinite(found), is_finite)

@@ -26,7 +26,7 @@ def settings() -> Iterator[None]:
         yield
 
 
-# What ONNX has and this library has not.
+# Types of ONNX that this library lacks.
 TYPES = ("float8", "e4m3", "e5m2", "float4", "int4", "int2")
 
 

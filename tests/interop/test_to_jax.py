@@ -132,7 +132,7 @@ def test_a_while_loop_of_jax_is_reversed_by_jax() -> None:
     f = cg.to_jax(cg.from_jax(g))
     np.testing.assert_allclose(jax.grad(f)(2.0), jax.jvp(g, (2.0,), (1.0,))[1], rtol=1e-12)
     np.testing.assert_allclose(jax.grad(jax.grad(f))(2.0), -0.25 * 2**-1.5, rtol=1e-11)
-    # And once more through both doors.
+    # The function is converted once more in both directions.
     np.testing.assert_allclose(cg.grad(cg.from_jax(f))(2.0), 0.5 / 2**0.5, rtol=1e-12)
 
 
@@ -261,7 +261,7 @@ def test_threads_share_a_function() -> None:
 
 @pytest.mark.parametrize("engine", ["reference", "native"])
 def test_calls_leave_nothing_behind(engine: str) -> None:
-    """`python -m tests.leaks` makes a hundred thousand of them."""
+    """Calls leave no objects behind; `python -m tests.leaks` makes a hundred thousand of them."""
     with cg.options(engine=engine):
         found = growth(1000)
     # Fewer, where what other tests have made goes meanwhile.

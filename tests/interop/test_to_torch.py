@@ -22,7 +22,7 @@ import ctrlgrad.numpy as cnp  # noqa: E402
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError  # noqa: E402
 from ctrlgrad.interop.torch.function import Residuals, TorchProgram  # noqa: E402
 
-# What PyTorch says to itself.
+# Warnings that PyTorch raises about itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*", "ignore::FutureWarning:torch.*")
 
 
@@ -186,7 +186,7 @@ def test_sizes_that_depend_on_data_and_new_sizes_without_new_traces() -> None:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What programs have been asked to do."""
+    """Log of the runs of programs."""
     found: list[str] = []
 
     def watch(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Where versions of JAX differ: flags and options of XLA, primitives and their parameters."""
+"""Differences between versions of JAX: flags and options of XLA, primitives and their parameters."""
 
 from __future__ import annotations
 

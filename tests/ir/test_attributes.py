@@ -1,4 +1,4 @@
-"""What nodes say besides their operands: declared, built by name, checked by the verifier, printed where it matters."""
+"""Attributes of nodes: declared, built by name, checked by the verifier, and printed."""
 
 from __future__ import annotations
 

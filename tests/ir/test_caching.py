@@ -1,4 +1,4 @@
-"""What is kept of graphs: a bounded number of results, for as long as the graph lives."""
+"""Caches of graphs: a bounded number of results, kept as long as the graph lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a loop runs, told by the values in front of it."""
+"""Trip counts of loops, computed from values in front of the loop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def constants(graph: Graph) -> Callable[[Value], Any]:
 
 
 def read(graph: Graph) -> Counting | None:
-    """How the one loop of a graph counts."""
+    """The counting rule of the graph's only loop."""
     (loop,) = (Loop.of(node) for node in graph.nodes if is_loop(node))
     return Counting.of(loop, constants(graph))
 

@@ -1,4 +1,4 @@
-"""Where a stack goes: its versions, its events and its origin, through loops, branches and calls."""
+"""Flow of a stack through loops, branches and calls: its versions, its events and its origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctrlgrad.ir.flow import StackFlow, begins, in_an_iteration, mirrored, passe
 NUMBER = TensorType(np.dtype(np.float64), ())
 STACK = StackType(NUMBER)
 Values = Sequence[Value]
-# What a region does with the stacks that it is given.
+# A function that builds a region from the stacks that it is given.
 Body = Callable[[Builder, list[Value]], Values]
 
 

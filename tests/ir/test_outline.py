@@ -52,7 +52,7 @@ def texts(block: Block) -> list[str]:
 
 
 def pairs(graph: Graph) -> int:
-    """How many pushes and pops there are of the same stack."""
+    """Number of pairs of a push and a pop of the same stack."""
     lines = list(outline(graph).lines())
     pops = Counter(line.stack for line in lines if line.role == "pop")
     return sum(pops[line.stack] for line in lines if line.role == "push")

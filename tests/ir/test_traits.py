@@ -1,4 +1,4 @@
-"""What each op declares of itself by its traits, held against its type rule and the reference engine."""
+"""Traits that each op declares agree with its type rule and with the reference engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each op declares to use its operands, held against what the reference engine does with them."""
+"""Uses of operands that each op declares agree with the reference engine."""
 
 from __future__ import annotations
 

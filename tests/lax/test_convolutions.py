@@ -71,7 +71,7 @@ def test_a_transposed_convolution(padding: str, stride: int, size: int) -> None:
 @pytest.mark.parametrize("strides", [(1, 1), (2, 3)], ids=str)
 @pytest.mark.parametrize("window", [(3, 3), (7, 6)], ids=str)
 def test_of_sizes_that_only_a_run_knows(padding: Any, strides: tuple[int, int], window: tuple[int, int]) -> None:
-    """Where there is no window, too: few positions of a window are slices, many are indices."""
+    """Convolutions of unknown sizes, also smaller than the window: few positions of it become slices, many indices."""
     w = rng.normal(size=(4, 2, *window))
     ours = lambda x, w: cnp.sum(cnp.sin(lax.conv_general_dilated(x, w, strides, padding)))
     theirs = lambda x, w: jax.numpy.sum(jax.numpy.sin(jax.lax.conv_general_dilated(x, w, strides, padding)))

@@ -145,7 +145,7 @@ def test_changed_bytes_on_disk_are_computed_again() -> None:
 @pytest.mark.parametrize("nth", [1, 5])
 @pytest.mark.parametrize("stream", ["out", "in", "disk"])
 def test_a_worker_that_dies(stream: str, nth: int, blocking: bool) -> None:
-    """When a worker dies, the loop goes on or fails, depending on the threads' timing; then a new worker serves."""
+    """After a worker's death the loop goes on or fails, depending on the threads' timing; then a new worker serves."""
     trial = Trial(Fault("kill", stream, nth), tiers=3, host=2 * CHUNK, blocking=blocking)
     driver = Driver(trial.manager, chunks(LENGTH))
     try:

@@ -1,1 +1,1 @@
-"""What the tests of the memory manager share: a loop to drive, and a model of how long it takes."""
+"""Helpers of the memory manager's tests: a loop to drive, and a model of its duration."""

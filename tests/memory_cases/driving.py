@@ -40,7 +40,7 @@ class Driver:
     advances: list[int] = field(default_factory=list)
     memory: LoopMemory | None = None
     state: int = 1
-    # Whether it finds a state without the blocks before it; and the chunks that it found states after so.
+    # True if it finds a state without the blocks before it; and the chunks after which it found states so.
     skips: bool = False
     skipped: list[int] = field(default_factory=list)
 

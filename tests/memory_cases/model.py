@@ -1,4 +1,4 @@
-"""How long a loop takes under a budget: the manager's rules on a model of chunks, copies and two clocks.
+"""Duration of a loop under a budget: the manager's rules on a model of chunks, copies and two clocks.
 
 The manager is measured against it: where it waits longer than its rules demand, the two differ. The model has one loop
 whose chunks are alike, on a device whose copies run beside the computation. It follows the rules of
@@ -182,7 +182,7 @@ class _Model:
 
 
 def forecast(setting: Setting) -> Forecast:
-    """What a run of a loop will be like."""
+    """Forecast of a run of a loop."""
     share = copied_share(setting.times) if setting.share is None else setting.share
     model = _Model(setting, share)
     model.forward()

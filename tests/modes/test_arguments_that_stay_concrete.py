@@ -1,4 +1,4 @@
-"""Where a transform's function needs a number it is called once more, on values; after any other mistake it is not."""
+"""A transform's function that needs a number is called once more, on values; after any other mistake it is not."""
 
 from __future__ import annotations
 

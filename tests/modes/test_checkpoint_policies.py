@@ -1,4 +1,4 @@
-"""Policies of `checkpoint`: derivatives are the same, and what is saved and what is computed again is as they say."""
+"""Policies of `checkpoint` decide which values are saved and which are recomputed; derivatives are the same."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_products_with_batch_dimensions_are_told_from_others():
 
 
 def pushed_shapes(policy) -> list[tuple[int, ...]]:
-    """What a loop whose body is a checkpoint saves in each of its iterations."""
+    """Shapes of the values that a loop with a checkpoint as its body saves in each iteration."""
     step = cg.checkpoint(lambda w, y: checkpoint_name(np.sin(w @ y), "hidden")[:2] + y, policy=policy)
     w = np.ones((5, 2))
     loss = lambda w, x: cg.fori_loop(0, 3, lambda i, y: step(w, y), x).sum()

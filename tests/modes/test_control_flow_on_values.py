@@ -13,7 +13,7 @@ from ctrlgrad.errors import TracingError
 
 
 def doubled(x, n):
-    """Powers until a bound, then one of two formulas, then a loop with a count that the values give."""
+    """Powers until a bound, then one of two formulas, then a loop whose count depends on values."""
     np_ = jnp if isinstance(x, jax.Array) else cnp
     y = x
     while y < 100.0:
@@ -121,7 +121,7 @@ def test_a_number_that_would_lose_its_derivative_is_refused():
         cg.grad(lambda x: x * float(x))(2.0)
     with pytest.raises(jax.errors.ConcretizationTypeError):
         jax.grad(lambda x: x * float(x))(2.0)
-    # What asks for an element by name has a number, in JAX too.
+    # An element read by name is a number, in JAX too.
     assert cg.grad(lambda x: x * x.item())(2.0) == jax.grad(lambda x: x * x.item())(2.0) == 2.0
     assert float(cg.grad(lambda x: x * (x > 1.0).item() + float(cnp.argmax(x)))(2.0)) == 1.0
 

@@ -179,7 +179,7 @@ def test_a_checkpointed_loop_is_run_again():
     cg.check_grads(f, (X,), order=2, modes=("rev", "fwd"))
 
 
-# What is refused.
+# Refused rules.
 
 
 def rule_of(result: Any) -> Any:
@@ -339,7 +339,8 @@ def implicit(tangent_solve: Any) -> Any:
     ],
 )
 def test_a_tangent_that_is_not_linear_is_not_transposed(push: Any) -> None:
-    """It was transposed at zero tangents, where its derivative is another one: the gradient was zero, say."""
+    """A tangent that is not linear is refused. It was once transposed at zero tangents, and could give a gradient of
+    zero."""
     f = push_of(lambda x, t: (x * 2.0, push(x, t)))
     with pytest.raises(DifferentiationError, match="not linear in the tangents") as caught:
         cg.grad(lambda x: cnp.sum(f(x)))(X)

@@ -23,7 +23,7 @@ def same(a, b):
 
 
 def in_both(make, *arguments):
-    """The value and the gradient of what `make(library)` gives, here and by JAX."""
+    """The value and the gradient of the function that `make(library)` returns, here and by JAX."""
     for derive in ("value_and_grad", "jacfwd"):
         ours = getattr(cg, derive)(make(cg, cnp))(*arguments)
         same(ours, getattr(jax, derive)(make(jax, jnp))(*arguments))
@@ -35,7 +35,7 @@ def test_defjvps_gives_a_rule_for_each_argument():
         def f(x, y):
             return xp.sin(x) * y
 
-        # Not the true derivatives: the rules are what is used.
+        # The rules are no true derivatives, so a result shows that a rule was used.
         f.defjvps(lambda t, out, x, y: 3.0 * xp.cos(x) * y * t, lambda t, out, x, y: out * t)
         return lambda x: f(x, 2.0 * x) + f(x, 1.0)
 

@@ -31,7 +31,7 @@ def pulled_exponential() -> Any:
 
 
 def pulled_back_exponential() -> Any:
-    """The call of itself stands in the backward rule."""
+    """The backward rule calls the function itself."""
     f = cg.custom_vjp(lambda x: np.exp(2 * x))
     f.defvjp(lambda x: (np.exp(2 * x), x), lambda x, ct: (2 * f(x) * ct,))
     return f
@@ -114,7 +114,7 @@ def test_every_order_under_vmap(make, exact):
 
 @rules
 def test_orders_above_a_vmap(make, exact):
-    """The rule is asked for when its call has rows already."""
+    """A rule is called inside a vmap, when its operands have rows already."""
     x = np.array([0.3, -0.2, 0.7])
     f = make()
     summed = lambda y: cnp.sum(cg.vmap(f)(y))
@@ -135,7 +135,7 @@ def test_every_order_in_a_loop_is_that_of_the_plain_function(make, orders):
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_rule_of_itself_may_close_over_a_traced_value(order, mapped):
-    """What it closes over is found when it is traced at first, and captured by its calls of itself too."""
+    """A rule that calls its own function may close over a traced value, which the inner calls capture too."""
 
     def scaled(x, a):
         f = cg.custom_jvp(lambda x: np.exp(x) * a)

@@ -79,7 +79,7 @@ def test_symbolic_zeros_are_those_of_jax_and_the_derivatives_are_true(name, argn
             np.testing.assert_allclose(seen[cg, "first"], numeric(lambda x: float(one(x)), primal), atol=1e-8)
     for part in ("jvp", "first", "second"):
         np.testing.assert_allclose(seen[cg, part], seen[jax, part], rtol=1e-10)
-    # Loops ask once for each guess at what is carried: of these JAX and this library make others.
+    # Loops call a rule once for each guess at their carries; JAX and this library guess differently.
     if name != "in a loop":
         assert set(seen[cg, "zeros"]) == set(seen[jax, "zeros"])
 
@@ -138,7 +138,8 @@ def test_a_rule_is_not_traced_where_nothing_is_differentiated():
 
 
 def test_a_rule_sees_its_variables_as_they_were_at_the_call():
-    """Python binds late: without care each rule would see the last value of the loop."""
+    """A rule sees its variables as they were at the call. Python binds late, so each rule could see the loop's last
+    value."""
 
     def loss(x, scales):
         total = 0.0
@@ -188,7 +189,7 @@ REACHED = {
 @pytest.mark.parametrize("where", REACHED)
 def test_traced_values_that_a_rule_reaches_are_at_hand_when_it_is_traced(where):
     def loss(x, n):
-        # A value of the trace around, which has ended when the derivative is asked for.
+        # A value of an enclosing trace that has ended when the derivative is computed.
         scale = cnp.sum(n.astype(float))
         f = cg.custom_jvp(lambda z: z * 2.0)
         f.defjvp(REACHED[where](scale))

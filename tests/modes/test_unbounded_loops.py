@@ -219,7 +219,8 @@ def test_a_batch_of_loops_and_of_their_derivatives():
 
 
 def test_a_finished_row_makes_no_nan():
-    """Each row ends before its logarithm would be of a negative number; the others go on."""
+    """A finished row makes no NaN: each row ends before its logarithm has a negative operand, while other rows go
+    on."""
     f = lambda x: cg.while_loop(lambda y: y > 0.4, lambda y: cnp.log(y + 1.0) ** 2, x)
     batch = np.array([0.1, 0.9, 1.5, 30.0])
     for transform in (lambda f: f, cg.grad, lambda f: cg.grad(cg.grad(f))):

@@ -1,4 +1,4 @@
-"""What the user's Python holds at a call is what a transform computes with, in every form that Python has for it."""
+"""A transform computes with the current Python values at each call, in every form in which Python can hold them."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _same(found: Any, expected: Any) -> None:
 
 
 def _constant(program: Any, transform: str, by: float) -> Any:
-    """What the program gives with the number written in it."""
+    """The derivative of the program with the number written as a literal."""
     return TRANSFORMS[transform](program(lambda x: x * by))(1.5)
 
 

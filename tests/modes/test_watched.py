@@ -1,4 +1,4 @@
-"""What a compiled function read of Python: noticed when it changes, listed by `explain`, and let go."""
+"""Python values that a compiled function read: changes are noticed, `explain` lists them, and they are released."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_what_was_read_is_let_go() -> None:
 @pytest.mark.parametrize("kind", [list, dict, set, tuple])
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_containers_are_watched_up_to_a_length(kind: Any, more: int) -> None:
-    """A longer one is read when traced, and named as such."""
+    """Containers are watched up to a length; a longer one is read during tracing and listed as such."""
     count = watched.LONGEST + more
     array = np.array([2.0])
     items = [*([None] * (count - 1)), array] if kind in (list, tuple) else range(count)
@@ -323,7 +323,7 @@ def test_a_variable_that_is_deleted_is_an_error_until_it_is_back() -> None:
 
 
 def test_threads_that_rebind() -> None:
-    """Each thread rebinds a closure variable of its own function, of which there is one code."""
+    """Each thread rebinds a closure variable of its own function; all functions share one code object."""
     wrong: list[Any] = []
 
     def run(start: float) -> None:

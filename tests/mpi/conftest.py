@@ -21,7 +21,7 @@ MPIRUN = Path(sys.executable).with_name("mpirun")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program under mpirun ended; `stderr` is without what mpirun itself says."""
+    """The end of a program under mpirun; `stderr` is without mpirun's own messages."""
 
     code: int
     stdout: str

@@ -81,7 +81,7 @@ print((count, sent, received))
 
 
 def counted(ended, ranks=3):
-    """What each rank has printed: programs, messages sent and received."""
+    """The output of each rank: programs, messages sent and received."""
     assert ended.code == 0, ended.stderr
     found = [ast.literal_eval(line) for line in ended.stdout.splitlines()]
     assert len(found) == ranks
@@ -136,7 +136,7 @@ print("done")
 
 @pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_large_arrays(mpirun, again):
-    """What is lost at a program's end is not lost each time."""
+    """Large messages arrive before a program's end; a loss there shows only in some runs."""
     ended = mpirun(2, LARGE)
     assert ended.code == 0 and ended.stdout.count("done") == 2, ended.stderr
 

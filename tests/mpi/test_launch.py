@@ -1,10 +1,10 @@
-"""How many ranks were started: what each launcher writes into the environment."""
+"""Number of ranks that were started, from the variables that each launcher sets."""
 
 import pytest
 
 from ctrlgrad.mpi.launch import Launch, launched
 
-# What `srun -n 4` gives its processes, and what a batch script has.
+# Variables of processes under `srun -n 4`, and of a batch script.
 SRUN = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
 BATCH = {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}

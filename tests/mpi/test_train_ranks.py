@@ -251,7 +251,7 @@ def test_ctrl_c_at_mpirun_leaves_a_whole_checkpoint(mpirun, options, tmp_path):
     load_file(out / "checkpoint.safetensors")
     time.sleep(0.5)
     assert (metrics.read_text(), (out / "checkpoint.safetensors").read_bytes()) == (lines, data)
-    # What a rank was writing when it was killed has a hidden name.
+    # A file that a killed rank was writing has a hidden name.
     assert sorted(p.name for p in out.glob("[!.]*")) == ["checkpoint.safetensors", "metrics.jsonl"]
 
 

@@ -202,7 +202,7 @@ def test_rows_leave_under_a_budget_and_come_back() -> None:
 
 
 def in_runs(given: BlockStack, pops: list[int], pushes: list[list[float]]) -> BlockStack:
-    """Replay compiled code on a copy of a stack: pop runs of elements, then push others."""
+    """Replay compiled code on a copy of a stack: pop runs of elements, then push new ones."""
     words = np.zeros(frame.STACK_WORDS, np.int64)
     running = FrameStack(0, words, DOUBLE, ())
     running.hold(given.copy())

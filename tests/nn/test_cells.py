@@ -15,7 +15,7 @@ def logistic(x):
 
 
 def one_gate(params, number, h, x):
-    """What enters gate `number`, from its own columns of the weights."""
+    """The input of gate `number`, from its own columns of the weights."""
     columns = slice(number * HIDDEN, (number + 1) * HIDDEN)
     wh = np.concatenate([params["wh"], params["wn"]], axis=1) if "wn" in params else params["wh"]
     return x @ params["wx"][:, columns] + h @ wh[:, columns] + params["b"][columns]

@@ -33,7 +33,7 @@ def _where(dtype: str) -> list[OpCase]:
 
 
 def _cast(dtype: str) -> list[OpCase]:
-    # What a number outside of the target's range becomes, NumPy leaves open.
+    # NumPy leaves the result undefined for a number outside the target's range.
     whole = dtype_kind(np.dtype(dtype)) in "fc"
     made = small if whole else numbers
     return [OpCase("cast", (made(dtype, *s),), {"dtype": np.dtype(d)}) for d in DTYPES for s in ((), (3,))]

@@ -1,4 +1,4 @@
-"""What a case of an op is, and the numbers that cases are made of."""
+"""A case of an op, and the numbers that cases use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OpCase:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the op's type rule takes the operands."""
+        """Return true if the op's type rule accepts the operands."""
         builder = Builder()
         try:
             self.emit(builder, [builder.input(t) for t in self.types])

@@ -63,7 +63,7 @@ class _Loop:
         self.form = form
         self.body = Builder(name="body")
         self.captures, self.carry = _Inputs(), _Inputs()
-        # What is carried on, by what is carried.
+        # The next value of each carried value.
         self.next: dict[Value, Value] = {}
         self.turn = self.carry.add(INDEX, np.int64(0))
         self.next[self.turn] = self.body.emit("add", [self.turn, self.body.constant(1, INDEX.dtype)])
@@ -104,13 +104,13 @@ class _Loop:
             self.replace(replaced)
 
     def is_update(self, case: OpCase, result: Value) -> bool:
-        """Whether a result takes the place of the first operand in the next turn."""
+        """Return true if a result replaces the first operand in the next iteration."""
         if isinstance(result.type, StackType):
             return bool(case.operands) and result.type == case.types[0]
         return case.op in _UPDATES and self.form in ("operands apart", "operands together")
 
     def replace(self, replaced: dict[Value, Value]) -> None:
-        """Put others in the place of carried values, by an op that is elementwise and in the loop to stay."""
+        """Replace carried values, by an elementwise op that cannot be hoisted from the loop."""
         for value, other in replaced.items():
             self.next[value] = self.body.emit("where", [self.is_early, other, value])
 
@@ -154,7 +154,7 @@ def _is_size(case: OpCase, position: int) -> bool:
 
 
 def _may_be_one(case: OpCase, *positions: int) -> bool:
-    """Whether operands may be one value: an index stays what it is."""
+    """Return true if operands may be one value; indices stay separate."""
     if case.op.startswith("stack_"):
         return all(isinstance(case.operands[p], list) for p in positions)
     return all(p < 2 for p in positions) or case.op not in ("getitem", *_UPDATES)
@@ -182,7 +182,7 @@ def assert_agree(found: Sequence[Any], expected: Sequence[Any], what: str, ulps:
         if dtype_kind(dtype) not in "fc":
             np.testing.assert_array_equal(a, b, what)
             continue
-        # What is computed in another dtype is rounded once.
+        # A result computed in another dtype is rounded once more.
         rtol = (ulps if computed_dtype(dtype) == dtype else 2) * float(finfo(dtype).eps)
         a, b = (np.asarray(x, np.float64) if dtype == BFLOAT16 else x for x in (a, b))
         largest = float(np.max(np.abs(np.nan_to_num(b, posinf=0, neginf=0)), initial=0.0))
@@ -194,7 +194,7 @@ Engine = Callable[[Graph, Sequence[Any]], Sequence[Any]]
 
 
 def assert_loop_agrees(engine: Engine, cases: Sequence[OpCase], form: str) -> None:
-    """What an engine makes of the loop over cases is what the reference engine makes of it."""
+    """An engine's results for the loop over cases agree with the reference engine's."""
     loop = looped(cases, form)
     found = engine(loop.graph, loop.fresh())
     assert_agree(found, run_graph(loop.graph, loop.fresh()), ", ".join(map(str, cases[:3])))

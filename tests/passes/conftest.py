@@ -1,4 +1,5 @@
-"""What the tests of passes share: small products count as heavy ones, in loops inside loops too, and all leave."""
+"""Settings of the passes' tests: small products count as heavy, in inner loops too, and all of them leave their
+loops."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def repeated_terms(x: Any) -> Any:
 
 
 def same_loop_twice(x: Any) -> Any:
-    """A loop with branches in it, then again, then one whose branches are told apart by another number."""
+    """A loop with branches, the same loop again, and one whose branches depend on another number."""
 
     def loop(bound: float) -> Any:
         def body(_: Any, y: Any) -> Any:
@@ -97,7 +97,7 @@ def recurrent_layer_with_a_bias(xs: Any, w: Any, b: Any) -> Any:
 
 
 def output_layer(xs: Any, u: Any, v: Any, b: Any) -> Any:
-    """What follows from `h @ v` is weighed by the inputs and goes to a row of an array, and to a TensorArray."""
+    """Results of `h @ v` are multiplied by the inputs and written to a row of an array, and to a TensorArray."""
 
     def step(c: Any) -> Any:
         t, h, rows, kept = c
@@ -131,7 +131,7 @@ def layer_of_layers(xs: Any, w: Any, u: Any, v: Any) -> Any:
 
 
 def counters_of_loops(x: Any, n: Any) -> Any:
-    """How far two loops have counted, in a loop around them."""
+    """The final counters of two inner loops are used by the outer loop."""
 
     def step(c: Any) -> Any:
         i, y = c
@@ -195,7 +195,7 @@ CASES = {
     "distribute_inside": Case(layer_of_layers, LAYERS, partial(distribute, chunk=2), gradient=True, first=1),
     "count_outside": Case(checkpointed_layer, LAYER, count_outside),
 }
-# Those whose loops are distributed.
+# The cases whose loops are distributed.
 DISTRIBUTED = [name for name in CASES if name.startswith("distribute")]
 
 

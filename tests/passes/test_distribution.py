@@ -1,4 +1,4 @@
-"""Loop distribution: what leaves a loop, how long chunks are, and that nothing else changes."""
+"""Loop distribution: the ops that leave a loop, the length of chunks, and unchanged results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, heavy, optim
 
 
 def chunks(graph: Graph) -> set[int]:
-    """How many iterations the inner halves of distributed loops run at most."""
+    """The chunk lengths of distributed loops."""
     loops = filter(None, map(attributes.Loop.find, walk(graph)))
     return {loop.chunk for loop in loops if loop.chunk is not None}
 
@@ -67,7 +67,7 @@ def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.Monkey
     assert inside(25) == [0, 1]
     assert inside(42) == [0, 1]
     assert inside(43) == [0, 0]
-    # What a loop that stays whole would collect does not make chunks shorter.
+    # Values of a loop that stays whole do not make chunks shorter.
     sizes = {
         attributes.Loop.of(n).chunk
         for n in walk(distribute(graph, chunk_bytes=160 * 100))
@@ -77,7 +77,7 @@ def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.Monkey
 
 
 def test_loops_inside_keep_a_budget(tmp_path: Path) -> None:
-    """Chunks of a loop inside lie within a chunk of the loop around it, and are swapped or run again like others."""
+    """Chunks of an inner loop lie within a chunk of the outer loop, and are swapped or recomputed like other chunks."""
     case = CASES["distribute_inside"]
     arguments = (np.concatenate([case.arguments[0]] * 6), *case.arguments[1:])
     graph = Case(case.function, arguments, case.run, gradient=True, first=1).graph()
@@ -104,7 +104,7 @@ def test_any_number_of_iterations_and_any_chunk(name: str, steps: int) -> None:
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
 def test_second_derivatives_of_distributed_loops(name: str) -> None:
-    """On both engines, in chunks of 8 iterations and of many."""
+    """Second derivatives agree on both engines, in chunks of 8 iterations and of many."""
     case = CASES[name]
     xs, *others = case.arguments
     arguments = (np.concatenate([xs, 0.5 * xs[::-1]]), *others)
@@ -188,7 +188,7 @@ def test_loops_with_a_maximum_keep_it(steps: int, maximum: int) -> None:
 
 
 def test_rows_of_another_number_in_each_iteration() -> None:
-    """The factors of a product may have as many rows as they like: they are joined."""
+    """Rows of a different number in each iteration are joined: the factors of a product may have any number of rows."""
 
     def triangle(xs: Any, ys: Any) -> Any:
         body = lambda c: (c[0] + 1, c[1] + xs[: c[0] + 1].T @ np.tanh(ys[: c[0] + 1]))
@@ -227,7 +227,7 @@ def test_products_of_rows_whose_sizes_are_not_known(unknown: int) -> None:
 
 
 def _reaches_the_recurrence(xs: Any, u: Any, v: Any) -> Any:
-    """The product goes to a row of an array that the next iteration reads."""
+    """The product is written to a row of an array that the next iteration reads."""
 
     def step(c: Any) -> Any:
         t, h, rows = c
@@ -246,7 +246,7 @@ def _decides_the_end(xs: Any, u: Any, v: Any) -> Any:
 
 
 def _needs_more_than_it_saves(xs: Any, u: Any, v: Any) -> Any:
-    """What stands beside the product is larger than it, and only the iterations have it."""
+    """The values beside the product are larger than the product, and exist only inside iterations."""
 
     def step(c: Any) -> Any:
         t, h, rows = c

@@ -35,7 +35,7 @@ def writes_too_far(xs: Any, w: Any, n: Any) -> Any:
 
 
 def writes_a_slot_twice(xs: Any, w: Any, n: Any) -> Any:
-    """The write fails in iteration 4, the read in iteration 5 of the same chunk: the first is told."""
+    """The write fails in iteration 4 and the read in iteration 5 of the same chunk; the first error is reported."""
 
     def body(c: Any) -> Any:
         t, h, array = c

@@ -29,7 +29,7 @@ from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 
 
 def paired(graph: Graph) -> int:
-    """How many stacks the verifier has to prove something of."""
+    """Number of stacks whose pushes and pops the verifier must pair."""
     stacks = filter(None, map(attributes.NewStack.find, walk(graph)))
     return sum(stack.paired for stack in stacks)
 

@@ -65,7 +65,7 @@ def test_a_pass_that_does_not_exist() -> None:
 
 
 def test_constants_are_folded_to_the_end() -> None:
-    """What is computed from a folded constant is one too, and so is what a product with 1 leaves."""
+    """Constants are folded transitively, and a product with 1 is its other factor."""
     builder = Builder(name="chain")
     x = builder.input(TensorType(np.dtype(np.float64), ()))
     one, two = (builder.constant(np.float64(n)) for n in (1.0, 2.0))
@@ -77,7 +77,7 @@ def test_constants_are_folded_to_the_end() -> None:
 
 
 def test_a_slice_of_one_row_that_leaves_none() -> None:
-    """A size of 1 that nothing was broadcast from is cut like any other."""
+    """A slice that leaves no rows: a size of 1 that nothing was broadcast from is cut like any other size."""
     x = normal(1, 1, 4)
     graph = Case(lambda x: (x + x * 2.0)[1:] * 1.5, (x,), sink_slices).graph()
     (found,) = run_on("reference", sink_slices(graph), [x])
@@ -85,7 +85,7 @@ def test_a_slice_of_one_row_that_leaves_none() -> None:
 
 
 def test_a_read_comes_before_the_update_of_what_it_reads() -> None:
-    """Otherwise each iteration copies the array, and its gradient makes one as large."""
+    """A read comes before the update of its array; otherwise each iteration would copy the array."""
 
     def reads_after_writing(x: Any) -> Any:
         def body(i: Any, carry: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
-# What a line that imports from JAX begins with, and what stands there instead.
+# The beginning of a line that imports from JAX, and its replacement.
 IMPORTS = {
     "import jax": "import ctrlgrad as jax",
     "import jax.numpy as jnp": "import ctrlgrad.numpy as jnp",

@@ -25,7 +25,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 each_engine = pytest.mark.usefixtures("engine")
-# What JAX said in a test: the engines come one after the other.
+# JAX's results in a test, kept because the engines run one after the other.
 _ANSWERS: dict[str, list[Any]] = {}
 
 

@@ -1,4 +1,4 @@
-"""What a program is, and how one is registered."""
+"""A program, and its registration."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ SIZE = 4
 
 
 class State(NamedTuple):
-    """What a program hands from statement to statement: f64[SIZE], f64[] and an integer from 0 to 4."""
+    """Values that statements of a program exchange: f64[SIZE], f64[] and an integer from 0 to 4."""
 
     v: Any
     s: Any

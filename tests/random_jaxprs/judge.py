@@ -1,4 +1,4 @@
-"""What is asked of a program: its value, derivatives of both modes and of second order, and rows."""
+"""Checks of a program: its value, derivatives of both modes and of second order, and rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Wrong:
 
 
 def judge(program: Program, engine: str = "reference", back: bool = False) -> list[Wrong]:
-    """What is wrong with ctrlgrad's numbers for a program, on an engine; `back`: with those of `to_jax` too."""
+    """The fault in ctrlgrad's numbers for a program, on an engine; `back`: with those of `to_jax` too."""
     with jax.enable_x64(True), cg.options(engine=engine):
         return [*_complaints(program), *(_complaints_back(program) if back else ())]
 

@@ -1,4 +1,4 @@
-"""What a case is."""
+"""A case of a derivative rule."""
 
 from __future__ import annotations
 

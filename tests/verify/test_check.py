@@ -284,7 +284,7 @@ def test_a_wrong_forward_rule_is_caught_in_forward_mode_alone() -> None:
     assert len(report.failures) == 4
 
 
-# What a judge cannot judge.
+# Functions that a judge cannot judge.
 
 
 def jump(x: Any) -> Any:

@@ -26,7 +26,7 @@ from ctrlgrad.verify.jax_translation import ADDED, BOUNDED, LISTS, TENSOR_OPS, t
 # Every op's translation into JAX computes what the reference engine computes.
 
 
-# What owns regions, and what only looks in.
+# Ops that own regions, and ops that only look at values.
 CONTROL = {"while", "cond", "call", "callback", "pure_callback", "watch", "barrier", "forget_sizes"}
 
 

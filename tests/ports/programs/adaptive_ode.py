@@ -112,7 +112,7 @@ def solve(params, t_end, max_bounces=4, rtol=1e-4, atol=1e-6):
 
 
 def time_of_bounce(params, which):
-    """When the ball hits the ground for the time `which` (from 0)."""
+    """The time of the ball's bounce number `which` (from 0)."""
     return solve(params, 20.0, max_bounces=which + 1).times[which]
 
 

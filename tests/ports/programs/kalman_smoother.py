@@ -112,7 +112,7 @@ def loss(model, ys, is_seen):
 
 
 def roughness(model, ys, is_seen):
-    """How much the smoothed speed changes."""
+    """Change of the smoothed speed."""
     return jnp.sum(jnp.diff(smoothed(model, ys, is_seen).mean[:, 1]) ** 2)
 
 

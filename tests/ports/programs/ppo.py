@@ -130,7 +130,7 @@ def make_learner(key, environments):
 
 
 def batch_of(learner, steps):
-    """What one rollout gives to learn from, as a batch without an axis of environments."""
+    """The training batch of one rollout, without an axis of environments."""
     key, key_rollout = random.split(learner.key)
     envs, transitions = rollout(learner.params, learner.envs, key_rollout, steps)
     last_value = mlp(learner.params["value"], vmap(observe)(envs))[..., 0]
