@@ -621,7 +621,9 @@ def _derivative(batcher: Batcher, call: Call) -> Sequence[Lane]:
     regions = Closed(tuple(captures), (rule.graph(primal, len(captures)), primal))
     arguments = [*arguments, *(batcher.batched(v).value for v in call.seeds)]
     results = emit_call(builder, call.kind, regions, arguments, rule=rule, source=call.source)
-    return [*(Same(builder, v) for v in results[:shared]), *(Batched(builder, v) for v in results[shared:])]
+    # The half that runs first leaves stacks for the other one.
+    lane = lambda v: Uniform(builder, v) if isinstance(v.type, StackType) else Batched(builder, v)
+    return [*(Same(builder, v) for v in results[:shared]), *map(lane, results[shared:])]
 
 
 def _with_rows(batcher: Batcher, call: Call) -> tuple[list[Value], list[Value], Graph]:

@@ -493,15 +493,15 @@ class _Stage:
     def _loop(self, captures: Sequence[Value], carried: Sequence[Value], batches: Set[Value]) -> tuple[Graph, Graph]:
         """The condition and the body of the loop over the iterations of a chunk."""
         graphs = []
-        for name in ("cond", "body"):
-            inner = Builder(name=name)
+        for is_condition in (True, False):
+            inner = Builder(name="cond" if is_condition else "body")
             inner.source = self.loop.source
             copies = {v: inner.input(_batch_type(v) if v in batches else v.type, v.hint) for v in captures}
             limit = inner.input(INDEX, "steps")
             copies |= {v: inner.input(v.type, v.hint) for v in carried}
             step = inner.input(INDEX, "step")
             stacks = [inner.input(StackType(v.tensor), v.hint) for v in self.given]
-            if name == "cond":
+            if is_condition:
                 graphs.append(inner.finish([inner.emit("less", [step, limit])]))
                 continue
             for v in batches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -23,3 +24,18 @@ def test_a_matrix_of_each_row_that_a_loop_captures_is_not_pushed() -> None:
     graph = cg.grad(lambda a, x: cg.vmap(f)(a, x).sum(), (0, 1)).graph(a, x)
     pushed = [node.operands[1].tensor for node in walk(graph) if node.op.name == "stack_push"]
     assert sorted(np.prod(t.shape, dtype=int) * t.dtype.itemsize for t in pushed) == [5, 8, 5 * 16 * 8, 5 * 16 * 8]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_rule_that_pulls_back_through_a_loop_hands_its_stacks_on_by_rows(steps: int) -> None:
+    """The backward rule calls `vjp` of a loop: under `vmap` the stacks of that derivative hold a row of each lane."""
+
+    def looped(x: Any) -> Any:
+        return cg.fori_loop(0, steps, lambda _, y: np.sin(y + 0.5 * np.sin(np.sum(y))), x)
+
+    ruled = cg.custom_vjp(looped)
+    ruled.defvjp(lambda x: (looped(x), x), lambda x, ct: cg.vjp(looped, x)[1](ct))
+    xs = np.linspace(-1.0, 1.5, 12).reshape(4, 3)
+    found = cg.vmap(cg.grad(lambda x: np.sum(ruled(x))))(xs)
+    cg.check_grads(lambda x: np.sum(looped(x)), (xs[1],), order=1)
+    np.testing.assert_allclose(found, [cg.grad(lambda x: np.sum(looped(x)))(x) for x in xs], rtol=1e-12)
