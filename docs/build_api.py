@@ -49,7 +49,10 @@ def is_documented(value: Any) -> bool:
 
 def signature(value: Any) -> list[str]:
     """The parameters with their annotations and defaults, as they stand in the source."""
-    if inspect.isclass(value) and (issubclass(value, BaseException) or "__init__" not in vars(value)):
+    own = inspect.isclass(value) and any(
+        "__init__" in vars(base) for base in value.__mro__[:-1] if base.__module__.startswith("ctrlgrad")
+    )
+    if inspect.isclass(value) and (issubclass(value, BaseException) or not own):
         return []
     shown: list[str] = []
     before: Any = None
