@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from instruments.comparing import assert_same_bits
@@ -23,6 +24,7 @@ from instruments.dataflow_runs import settings_at_random
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
+from ctrlgrad.dataflow import stages
 from ctrlgrad.engines import optimised_graph, without_passes
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
@@ -374,7 +376,12 @@ def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: r
 
 
 def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
-    with dataflow.settings(**settings_at_random(draw)):
+    changes = settings_at_random(draw)
+    if draw.random() < 0.5:
+        # Settings that leave the engine its choice: loops on several devices are divided into stages.
+        changes = {name: changes[name] for name in ("place", "parallel_iterations")}
+    # In chunks of few iterations, as these loops are short.
+    with dataflow.settings(**changes), mock.patch.multiple(stages, SHARE=1, LEAST=1):
         return run_on("dataflow", graph, arguments)
 
 
